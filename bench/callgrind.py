@@ -1,4 +1,4 @@
-"""Instructions of another process, or of this one, that runs under Valgrind's callgrind."""
+"""Instruction counts of this or another process that runs under Valgrind's callgrind."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,7 @@ WARM_UP = 300
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
 
 Doing = Callable[[int], Awaitable[object]]
-"""Repeats an operation; its argument is the number of times."""
+"""Repeats an operation; the argument is the number of repetitions."""
 
 
 def control(option: str, *, pid: int, argument: str = "") -> None:
@@ -19,7 +19,7 @@ def control(option: str, *, pid: int, argument: str = "") -> None:
 
 
 def totals(part: Path) -> tuple[int, int]:
-    """Instructions, and misses of the cache for them, of a dump."""
+    """Return the instructions and the instruction cache misses of a dump."""
     for line in part.read_text().splitlines():
         if line.startswith("totals: "):
             instructions, _, _, misses, *_ = map(int, line.split()[1:])
@@ -28,19 +28,20 @@ def totals(part: Path) -> tuple[int, int]:
 
 
 async def counted(doing: Doing, count: int, pid: int, out: Path, first: int = 1) -> tuple[int, int]:
-    """Count instructions and cache misses of one operation, without those of an idle time of the
-    same length.
+    """Count instructions and cache misses of one operation.
+
+    The counts of an idle period of the same length are subtracted.
 
     Args:
         doing: the operation.
-        count: repetitions that are counted.
+        count: number of counted repetitions.
         pid: the process, under callgrind.
         out: file name of its dumps, without their numbers.
         first: number of the next dump.
     """
     await doing(WARM_UP)
     control("-i", pid=pid, argument="on")
-    # Valgrind translates code when it runs for the first time.
+    # Not counted: Valgrind translates code at its first execution.
     await doing(count // 10)
     control("-z", pid=pid)
     began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What awaited sends wait for while another process reads a log that is not in the page cache.
+"""Latency of awaited sends while another process reads a log that is not in the page cache.
 
-Run: `.venv/bin/python -m bench.cold_reads`; `--disk-megabytes 125` has the broker read its disk no
-faster (as root, with the cgroup v1 controller blkio). One broker, flush = async, so that the disk's
-syncs are no part of it. Rows: sends alone, beside a reader of what is cached, and of what is cold.
+Run: `.venv/bin/python -m bench.cold_reads`; `--disk-megabytes 125` limits the broker's disk reads
+(as root, with the cgroup v1 controller blkio). One broker, flush = async, so that disk syncs do not
+count. Rows: sends without a reader, with a reader of cached data, and with a reader of cold data.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BLKIO = Path("/sys/fs/cgroup/blkio")
 
 
 async def read(nameservers: str, seconds: float) -> None:
-    """The reader's process: columns of all queues, from the beginning, for some seconds."""
+    """Main function of the reader process: reads columns of all queues from the beginning."""
     messages = 0
     async with rockoon.connect(nameservers) as cluster, cluster.pull_consumer() as consumer:
         await consumer.assign_all("filled")
@@ -48,7 +48,7 @@ async def fill(cluster: rockoon.Cluster) -> None:
 
 
 def evict(folder: Path) -> None:
-    """Have the page cache give up what it has of the files below a folder."""
+    """Remove the pages of a folder's files from the page cache."""
     os.sync()
     for path in (path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -64,7 +64,7 @@ def slow_down(pid: int, folder: Path, bytes_per_second: int) -> None:
 
 
 async def measured(kind: str, local: LocalCluster, folder: Path, seconds: float) -> str:
-    """One row of the result."""
+    """Measure one row of the result."""
     reader = None
     if kind == "cold":
         evict(folder)
@@ -93,8 +93,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--disk-megabytes", type=int, help="a second, that the broker may read")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the store goes")
+    parser.add_argument("--disk-megabytes", type=int, help="limit of the broker's reads, MB/s")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the store")
     parser.add_argument("--reads", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.reads:

@@ -1,11 +1,11 @@
-"""Instructions of a message, counted by Valgrind: what other work on the machine does not change.
+"""Instructions per message, counted by Valgrind; other work on the machine does not change them.
 
-Run: `make bench-instructions`; it needs `valgrind`. A producer awaits each send; or a consumer
-listens as well; or batches of three messages go to a hundred topics at once. Scenario `layers` has
-no broker: HTTP/2 layers make and answer calls (`bench/layers/instructions.py`). Counted are
-instructions of the broker or of the client outside the kernel, without what it does when nothing
-comes, and how often one was not in the first-level cache, which costs as much as ten others. Two
-runs of one tree differ by one or two in a hundred. System calls, locks and waits are not in it.
+Run: `make bench-instructions`; it needs `valgrind`. Scenarios: a producer awaits each send; the
+same with a listening consumer; batches of three messages for a hundred topics. Scenario `layers`
+has no broker: HTTP/2 layers make and answer calls (`bench/layers/instructions.py`). Counted are
+user-space instructions of the broker or the client, without those of an idle process, and misses of
+the first-level instruction cache; a miss costs as much as ten instructions. Two runs of one tree
+differ by 1 to 2 %. System calls, locks and waits are not included.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LAYERS = "layers"
 MESSAGES = 500
 TOPICS = 100
 OF_A_TOPIC = 3
-# What stands for Python while nodes are started: all of them by Python, the broker under Valgrind.
+# Replaces Python while nodes are started, so that only the broker runs under Valgrind.
 WRAPPER = """#!/bin/sh
 case "$*" in *rockoon_broker*) exec {valgrind} {python} "$@";; *) exec {python} "$@";; esac
 """
@@ -85,7 +85,7 @@ async def measure(folder: Path, side: str, scenario: str, flush: str, out: Path)
 
 
 def run(side: str, scenario: str, flush: str, folder: Path) -> None:
-    """One row, in a process of its own: a client is counted from within Valgrind."""
+    """Measure one row in a new process, which runs under Valgrind if the client is counted."""
     out = folder / "callgrind"
     command = [sys.executable, "-m", "bench.instructions", "--out", str(out), "--side", side]
     command += ["--only", scenario, "--flush", flush]

@@ -29,12 +29,11 @@ PASS_SECONDS = 0.05
 
 
 def user_seconds() -> float:
-    """User time of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def best_ns(work: Callable[[], object], count: int) -> float:
-    """Nanoseconds of user time for each message in the best of the passes."""
+    """Return nanoseconds of user time per message in the best pass."""
     repeats, took = 1, 0.0
     while took < PASS_SECONDS:
         repeats *= 2
@@ -44,7 +43,7 @@ def best_ns(work: Callable[[], object], count: int) -> float:
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:
-    """User seconds of so many calls."""
+    """Return the user seconds of `repeats` calls."""
     began = user_seconds()
     for _ in range(repeats):
         work()
@@ -52,7 +51,7 @@ def timed(work: Callable[[], object], repeats: int) -> float:
 
 
 def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """Return the measured functions by name."""
     bodies = [b"x" * body_bytes for _ in range(count)]
     sections = [b"TAGS\x01tag%d\x02UNIQ_KEY\x01%032d\x02" % (n % 10, n) for n in range(count)]
 
@@ -98,7 +97,7 @@ def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Print a row for each piece, size of bodies and size of batches."""
+    """Print a row for each function, body size and batch size."""
     choices = [kernel.NUMPY]
     if kernel.chosen(kernel.AUTO) is not None:
         choices.append(kernel.COMPILED)

@@ -1,7 +1,7 @@
-"""Cost of a message in a push consumer, beside its pull.
+"""Cost of a message in a push consumer, without its pull.
 
-Run: `.venv/bin/python -m bench.push`; it needs no cluster. An async handler reads the body and
-waits for nothing. Microseconds of CPU.
+Run: `.venv/bin/python -m bench.push`; it needs no cluster. An async handler reads the body and does
+not wait. Unit: microseconds of CPU.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ QUEUE = MessageQueue("bench", "broker-a", 0)
 
 
 def pulled() -> tuple[bytes, bytes]:
-    """Records and their sizes, as a broker answers."""
+    """Return records and their sizes, in the form of a pull reply."""
     properties = [encode({PROPERTY_UNIQ_KEY: f"{number:032X}"}) for number in range(PULLED)]
     frames, sizes = encode_batch(b"bench", 0, [bytes(100)] * PULLED, properties, 0, bytes(8))
     return frames, sizes.astype("<u4").tobytes()
 
 
 async def working(work: Callable[[], Awaitable[None]]) -> None:
-    """A task is made of a coroutine, and no other awaitable."""
+    """Convert an awaitable to a coroutine, which a task needs."""
     await work()
 
 
 async def microseconds(batch_max: int) -> float:
-    """CPU time a message, with so many of them in a call."""
+    """Return the CPU time per message, with `batch_max` messages per call of the handler."""
     frames, sizes = pulled()
     handled = 0
 

@@ -1,8 +1,8 @@
-"""CPU of messages that are received and acknowledged, and how long a waiting receiver waits.
+"""CPU of messages that are received and acknowledged, and latency of a waiting receiver.
 
-Run: `.venv/bin/python -m bench.receiving`. One broker, flush = sync; senders and receivers share a
-process. Three figures: a backlog received in batches by some receivers; single messages sent to a
-receiver that waits; and what receivers cost that wait for nothing.
+Run: `.venv/bin/python -m bench.receiving`. One broker, flush = sync; producers and receivers share
+a process. Three figures: a backlog received in batches by some receivers; single messages sent to a
+waiting receiver; and the cost of receivers that wait without messages.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TOPIC, GROUP = "received", "receivers"
 
 
 class Cpu:
-    """Seconds of each process since this was made."""
+    """CPU seconds of each process since the creation of this object."""
 
     def __init__(self, local: LocalCluster) -> None:
         self._pids = {name: local.node(name).pid for name in ("broker-a", "offset")}
@@ -79,7 +79,7 @@ async def waiting(cluster: Cluster, local: LocalCluster, messages: int) -> str:
         for _ in range(messages):
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(consumer.receive(32))
-                # Until it waits.
+                # Time for the receiver to start waiting.
                 await asyncio.sleep(0.01)
                 await producer.send(TOPIC, BODY)
                 stored_at = time.perf_counter()

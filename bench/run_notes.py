@@ -1,4 +1,4 @@
-"""Notes of a run beside its figures: the machine's state in each part, and what failed."""
+"""Notes of a run in addition to its figures: the machine's state in each part, and failures."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from bench.compare.page import brief
 
 
 class RunNotes:
-    """See the module.
+    """Records the state of the machine, and failed measures.
 
     Args:
         failures: exceptions that end one measure, not the run.
@@ -24,7 +24,7 @@ class RunNotes:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Note load and other programs' CPU; all that a part starts must end in this block."""
+        """Record load and other programs' CPU; processes of the part must end in this block."""
         load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
         yield
         now, seconds = used_cpu_seconds(), time.monotonic() - began
@@ -33,7 +33,7 @@ class RunNotes:
 
     @contextmanager
     def noted(self, name: str) -> Iterator[None]:
-        """Report a failure of this block, also one of its tasks, and continue after the block."""
+        """Record a failure of this block or of its tasks, and continue after the block."""
         try:
             yield
         except Exception as failures:
@@ -45,12 +45,12 @@ class RunNotes:
             self.miss(name, str(failure))
 
     def miss(self, name: str, reason: str) -> None:
-        """Report a measure that failed."""
+        """Record and print a failed measure."""
         self._missing[name] = " ".join(reason.split())
         told(f"  not measured: {name}: {self._missing[name]}")
 
     def machine_table(self) -> str:
-        """The machine's state, a line for each part."""
+        """Return a table of the machine's state, a line per part."""
         lines = ["| part | load before | cores that others used | seconds |", "|---|---|---|---|"]
         lines += [
             f"| {name} | {each.load:.1f} | {each.others_cores:.1f} | {each.seconds:.0f} |"
@@ -59,6 +59,6 @@ class RunNotes:
         return "\n".join(lines)
 
     def missing(self) -> list[str]:
-        """Paragraphs with the measures that failed."""
+        """Return paragraphs with the failed measures."""
         lines = [f"- {name}: {brief(why)}" for name, why in self._missing.items()]
         return ["Not measured:", "\n".join(lines)] if lines else []

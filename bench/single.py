@@ -1,7 +1,7 @@
-"""Cost of sends that do not come in bulk to one queue: awaited ones, and those to many queues.
+"""Cost of sends that are not bulk sends to one queue: awaited sends, and sends to many queues.
 
-Run: `.venv/bin/python -m bench.single`. CPU time of this process and of the broker, which other
-work on the machine changes least; bodies of 100 bytes, one broker, one producer.
+Run: `.venv/bin/python -m bench.single`. CPU time of this process and of the broker, because other
+work on the machine changes it least; bodies of 100 bytes, one broker, one producer.
 """
 
 import argparse
@@ -27,14 +27,14 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Work:
-    """One measure, done."""
+    """Result of one measure."""
 
     messages: int
     seconds: float
     client_seconds: float
     broker_seconds: float
     waits: list[float] = field(default_factory=list)
-    """Of each awaited send, seconds, ascending."""
+    """Seconds of each awaited send, ascending."""
 
     def row(self) -> str:
         client, broker = (
@@ -49,13 +49,13 @@ class Work:
 
 
 Sending = Callable[[Producer, float], Awaitable[tuple[int, list[float]]]]
-"""Sends for so many seconds; returns how many messages, and how long each took that was awaited."""
+"""Sends for a number of seconds; returns the messages, and the seconds of each awaited send."""
 
 
 async def measured(
     local: LocalCluster, cluster: rockoon.Cluster, sending: Sending, seconds: float
 ) -> Work:
-    """Send a while, so that routes are known and queues have their files; then measure."""
+    """Warm up, so that routes are known and queue files exist; then measure."""
     pid = local.node(local.brokers[0]).pid
     async with cluster.producer() as producer:
         await sending(producer, seconds / 3)
@@ -73,7 +73,7 @@ async def measured(
 
 
 def one_by_one(topic: str, tasks: int) -> Sending:
-    """Tasks that each await every message before the next."""
+    """Each task awaits each message before the next."""
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
         waits: list[float] = []
@@ -93,7 +93,7 @@ def one_by_one(topic: str, tasks: int) -> Sending:
 
 
 def by_key(topic: str, keys: int) -> Sending:
-    """Each message to the next queue, by its ordering key."""
+    """Send each message to the next queue, by its ordering key."""
     names = [f"key-{number}" for number in range(4 * keys)]
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
@@ -109,7 +109,7 @@ def by_key(topic: str, keys: int) -> Sending:
 
 
 def by_topic(topics: Sequence[str]) -> Sending:
-    """Each message to the next topic."""
+    """Send each message to the next topic."""
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
         sent, end = 0, time.perf_counter() + seconds
@@ -124,7 +124,7 @@ def by_topic(topics: Sequence[str]) -> Sending:
 
 
 def in_bulk(topic: str) -> Sending:
-    """`send_many`, many at a time."""
+    """Send with `send_many`."""
     bodies = [BODY] * 100_000
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
@@ -176,8 +176,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
     parser.add_argument("--flush", choices=("async", "sync"), action="append")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each is measured")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
     arguments = parser.parse_args()
     arguments.dir.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:

@@ -1,8 +1,8 @@
-"""`make capacity`: what a cluster carries, where each service saturates, and what that foretells.
+"""`make capacity`: load limits of a cluster, saturation of each service, and predictions from both.
 
 Every part starts a cluster of real processes and increases one axis until the cluster saturates.
-Results are kept in .bench/capacity, one file for each part; docs/measurements/capacity.md is
-written from all of them.
+Results are stored in .bench/capacity, one file per part; docs/measurements/capacity.md is generated
+from all stored results.
 """
 
 import argparse
@@ -42,14 +42,14 @@ console = Console()
 
 
 async def measured(name: str, axes: Axes, folder: Path, command: str, results: Path) -> Part:
-    """One part; what fails in it is told, and what was measured before that is kept.
+    """Measure one part; if it fails, the failure and the points before it are stored.
 
     Args:
         name: of the part.
-        axes: how far it goes.
-        folder: where its cluster is.
-        command: what was called, for the record.
-        results: where the part is kept; every point as soon as there is one.
+        axes: the values of its axis.
+        folder: directory of its cluster.
+        command: the command line, which is stored.
+        results: directory for the results; each point is stored immediately.
     """
     points: list[Point] = []
     began = time.perf_counter()
@@ -64,7 +64,7 @@ async def measured(name: str, axes: Axes, folder: Path, command: str, results: P
             points.append(point)
             so_far("interrupted").write(results)
             console.print(told(point))
-    except Exception as error:  # noqa: BLE001 - the root of a part: the others go on
+    except Exception as error:  # noqa: BLE001 - the root of a part: the next parts are measured
         failure = reason_of(error)
         console.print(f"[red]{name} ended early: {failure}")
     part = so_far(failure)
@@ -73,10 +73,10 @@ async def measured(name: str, axes: Axes, folder: Path, command: str, results: P
 
 
 def reason_of(error: BaseException) -> str:
-    """The first failure inside, with what it says."""
+    """Return the type and text of the first error in exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    # On one line, and as much as a table has room for.
+    # On one line, shortened for a table.
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}"[:REASON_CHARACTERS_MAX]
 
@@ -89,7 +89,7 @@ def told(point: Point) -> str:
 
 
 def commit() -> str:
-    """Of the working tree; a `+` says that it has changes."""
+    """Return the commit of the working tree; a `+` follows if it has changes."""
 
     def git(*arguments: str) -> str:
         said = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
@@ -106,8 +106,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few points: below a minute")
     parser.add_argument("--more-queues", action="store_true", help="100,000 queues as well")
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page that is written")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page to write")
     arguments = parser.parse_args()
     axes = QUICK if arguments.quick else MORE_QUEUES if arguments.more_queues else FULL
     results = arguments.dir / ("capacity-quick" if arguments.quick else "capacity")

@@ -1,14 +1,14 @@
-"""Axes and their points: all of them, a quick look, or the few of a test."""
+"""Axes and their points: all of them, a few for a quick run, or a few for a test."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """See each line; the last value of `queues` and `groups` tests what the others foretell."""
+    """Values of each axis; predictions are tested at the last value of `queues` and `groups`."""
 
     seconds: float = 4.0
-    """How long a rate is measured."""
+    """Duration of each rate."""
     producers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     body_bytes: tuple[int, ...] = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20)
     offered: tuple[int, ...] = (100, 1_000, 5_000, 10_000, 20_000, 40_000, 80_000)

@@ -1,4 +1,4 @@
-"""The cluster that a part measures, and calls on it that need no SDK in between."""
+"""The cluster that a part measures, and calls to it without the SDK."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Bench:
     local: LocalCluster
     folder: Path
     meter: Meter
-    # gRPC's stubs for asyncio, whose types those of the blocking ones would misstate.
+    # gRPC stubs for asyncio; Any, because the generated types are those of blocking stubs.
     nameserver: Any
     offset: Any
     broker: Any
@@ -55,12 +55,12 @@ class Bench:
         return rockoon.connect(self.local.nameservers)
 
     def resident_bytes(self) -> dict[str, int]:
-        """Of every process now."""
+        """Return the resident memory of each process."""
         use = self.meter.stop()
         return {name: process.resident_bytes for name, process in use.processes.items()}
 
     def etcd_bytes(self) -> int:
-        """What etcd says that its database holds, without what it could give back."""
+        """Return the size of etcd's database, without free pages."""
         connection = http.client.HTTPConnection(self.local.node("etcd").address, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", "/metrics")
@@ -69,19 +69,18 @@ class Bench:
         return int(float(next(line for line in lines if line.startswith(wanted)).split()[1]))
 
     async def routes(self) -> RouteUpdate:
-        """All there are, as a broker is given them when it starts."""
+        """Return the snapshot of all routes that a starting broker receives."""
         request = GetRouteRequest(include_groups=True)
         update: RouteUpdate = await self.nameserver.GetRoute(request, timeout=120)
         return update
 
     async def described(self) -> DescribeBrokerReply:
-        """What the broker says of itself."""
         request = DescribeBrokerRequest()
         reply: DescribeBrokerReply = await self.broker.DescribeBroker(request, timeout=60)
         return reply
 
     async def wait_routes_reach(self, revision: int) -> None:
-        """Wait until the broker acts on routes of a revision: it has nothing more to catch up."""
+        """Wait until the broker has applied the routes of a revision."""
 
         async def reached() -> bool:
             return (await self.described()).route_revision >= revision
@@ -89,7 +88,7 @@ class Bench:
         await until(reached)
 
     async def restart_seconds(self, name: str) -> float:
-        """Kill a service; how long until it serves again."""
+        """Kill a service; return the seconds until it serves again."""
         began = asyncio.get_running_loop().time()
         await asyncio.to_thread(self.local.kill, name)
         await asyncio.to_thread(self.local.start, name)
@@ -98,7 +97,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench_cluster(folder: Path, settings: Settings | None = None) -> AsyncIterator[Bench]:
-    """A cluster with settings as they are by default, also `flush = sync`, but as given."""
+    """Start a cluster with default settings, including `flush = sync`, and the given settings."""
     async with (
         LocalCluster(
             folder,

@@ -1,4 +1,4 @@
-"""Load on a cluster: as much as it takes (closed loop), or as much as is said (open loop)."""
+"""Load on a cluster: as fast as it answers (closed loop), or at a fixed rate (open loop)."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
-# Sends whose latency is looked at: each costs the load a task.
+# Sends whose latency is measured; each needs a task.
 SAMPLES_PER_SECOND = 500.0
 SENDS_PER_TURN = 500
 STREAMS = 8
@@ -22,9 +22,9 @@ BYTES_PER_TURN = 1 << 20
 async def send_closed(
     producers: Sequence[Producer], topic: str, body: bytes, seconds: float
 ) -> tuple[int, float]:
-    """Every producer sends as fast as acknowledgements let it; returns messages and seconds.
+    """Let each producer send as fast as it gets acknowledgements; return messages and seconds.
 
-    The time ends when the last one is acknowledged.
+    The time ends when the last message is acknowledged.
     """
     began = time.perf_counter()
     sent = 0
@@ -47,12 +47,12 @@ async def send_closed(
 
 
 class Offered:
-    """What an open loop found.
+    """Result of an open loop.
 
     Attributes:
-        seconds: of each sample, from when it was to be sent until it was acknowledged.
-        late_seconds: how late the load itself was with each sample; part of the former.
-        refused: sends that the producer's buffer had no room for.
+        seconds: of each sample, from its due time to its acknowledgement.
+        late_seconds: delay of each sample by the load generator; part of `seconds`.
+        refused: sends that failed because the producer's buffer was full.
     """
 
     def __init__(self) -> None:
@@ -66,10 +66,9 @@ class Offered:
 async def send_open(
     producers: Sequence[Producer], topic: str, body: bytes, rate: float, seconds: float
 ) -> Offered:
-    """Send at a set rate whatever the cluster does, each message at its own moment.
+    """Send at a fixed rate, independent of the cluster's answers; each message has a due time.
 
-    A message that could not be sent in time counts from when it was to be sent, so a stall costs
-    every message that fell into it.
+    Latency is measured from the due time, so a stall counts for every message that was due in it.
     """
     offered = Offered()
     total = max(1, int(rate * seconds))
@@ -103,7 +102,7 @@ async def send_open(
 
 
 async def wait_for(due: float) -> None:
-    """Until a moment on `time.perf_counter`'s clock; at once if it is over."""
+    """Wait until a time of `time.perf_counter`; return immediately if it is in the past."""
     if (seconds := due - time.perf_counter()) > 0:
         await asyncio.sleep(seconds)
 
@@ -111,12 +110,12 @@ async def wait_for(due: float) -> None:
 async def call_closed(
     call: Callable[[int], Awaitable[None]], callers: int, seconds: float
 ) -> tuple[int, float, list[float]]:
-    """So many callers, each with one call under way; returns calls, seconds, and each one's time.
+    """Run callers with one call in flight each; return calls, seconds, and seconds of each call.
 
     Args:
-        call: does one; it is given the number of its caller.
-        callers: how many.
-        seconds: how long.
+        call: makes a call; its argument is the number of the caller.
+        callers: number of callers.
+        seconds: duration.
     """
     done = 0
     took: list[float] = []
@@ -138,7 +137,7 @@ async def call_closed(
 async def in_parallel(
     call: Callable[[int], Awaitable[None]], numbers: Sequence[int], under_way: int = 64
 ) -> float:
-    """Call once for each number, some at a time; returns the seconds it took."""
+    """Call once for each number, with `under_way` calls in flight; return the elapsed seconds."""
     left = iter(numbers)
     began = time.perf_counter()
 
@@ -155,15 +154,15 @@ async def in_parallel(
 async def append_in_streams(
     stub: Any, requests: Iterator[AppendRequest], seconds: float = float("inf")
 ) -> tuple[int, float, list[float]]:
-    """Batches as they come, some under way in each of some streams, until there are no more.
+    """Append batches on several streams, with several batches in flight on each.
 
     Args:
-        stub: the broker's.
-        requests: batches; endless ones need `seconds`.
-        seconds: how long, at most.
+        stub: of the broker.
+        requests: batches; an endless iterator needs `seconds`.
+        seconds: maximum duration.
 
     Returns:
-        How many were acknowledged, seconds, and each one's time.
+        Number of acknowledged batches, elapsed seconds, and seconds of each batch.
     """
     took: list[float] = []
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Axes of the offset service, by clients that speak its calls and nothing else."""
+"""Axes of the offset service, measured by its gRPC calls without the SDK."""
 
 import time
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ QUEUES = 64
 QUEUES_PER_GROUP = 8
 CALLERS = 64
 READS = [TopicSubscription(topic=TOPIC, expression="*")]
-# A lease that nobody overruns while thousands are made.
+# A lease that does not expire while thousands of groups are created.
 LEASE_SECONDS = 600.0
 SETTINGS = {"offset": {"lease_seconds": LEASE_SECONDS}}
 
@@ -38,7 +38,7 @@ def group_name(number: int) -> str:
 
 
 class Groups:
-    """Many groups of one member each, every one of which reads eight of the topic's queues."""
+    """Many groups of one member each; each group reads eight of the topic's queues."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -103,7 +103,7 @@ class Groups:
 
 
 async def groups(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more groups: what making, keeping and committing cost the offset service."""
+    """Increasing numbers of groups: the offset service's cost to create, keep and commit them."""
     async with bench_cluster(folder, SETTINGS) as bench:
         await bench.wait_routes_reach(await create(bench, TOPIC, QUEUES))
         await append_to_each(bench, [(TOPIC, queue) for queue in range(QUEUES)])
@@ -149,7 +149,7 @@ def cost(bench: Bench, name: str, use: Use, count: int, seconds: float) -> dict[
 async def calling(
     bench: Bench, made: Groups, measure: str, axes: Axes, figures: dict[str, float]
 ) -> Point:
-    """One kind of call from all groups in turn, as many as the service answers."""
+    """Measure one kind of call, from one group after the other, in a closed loop."""
     turn = 0
 
     async def call(_: int) -> None:
@@ -174,7 +174,7 @@ async def calling(
 
 
 async def restarted(bench: Bench, count: int) -> Point:
-    """Kill the offset service; how long until it is ready, and has answered about all groups."""
+    """Kill the offset service; measure the time until it is ready and has listed all groups."""
     seconds = await bench.restart_seconds("offset")
     began = time.perf_counter()
     await bench.offset.ListMembers(ListMembersRequest(), timeout=120, wait_for_ready=True)
@@ -187,7 +187,7 @@ async def restarted(bench: Bench, count: int) -> Point:
 
 
 async def heartbeats(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more members of one group: each is told of all with every heartbeat."""
+    """Increasing numbers of members of one group; each heartbeat's reply lists all members."""
     async with bench_cluster(folder, SETTINGS) as bench:
         await bench.wait_routes_reach(await create(bench, TOPIC, QUEUES))
         made = Groups(bench)

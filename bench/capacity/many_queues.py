@@ -39,7 +39,7 @@ Place = tuple[str, int]
 
 
 async def create(bench: Bench, topic: str, queues: int) -> int:
-    """Make a topic; returns the revision at which it is there."""
+    """Create a topic; return the revision at which it exists."""
     request = CreateTopicRequest(config=TopicConfig(name=topic), queues_per_broker=queues)
     return int((await bench.nameserver.CreateTopic(request, timeout=60)).revision)
 
@@ -51,7 +51,7 @@ def one_message(topic: str, queue_id: int) -> AppendRequest:
 
 
 async def queues(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more queues that hold messages, in topics of a thousand, on one broker."""
+    """Increasing numbers of queues with messages, in topics of a thousand queues, on one broker."""
     async with bench_cluster(folder) as bench:
         places: list[Place] = []
         empty = bench.resident_bytes()
@@ -119,20 +119,20 @@ async def serves_all(bench: Bench, queues: int) -> None:
 
 
 async def append_to_each(bench: Bench, places: Sequence[Place]) -> float:
-    """One message to every queue; returns the seconds it took."""
+    """Append a message to each queue; return the elapsed seconds."""
     requests = (one_message(*place) for place in places)
     return (await append_in_streams(bench.broker, requests))[1]
 
 
 def anywhere(places: Sequence[Place]) -> Iterator[AppendRequest]:
-    """Messages for queues by chance, without end; the same ones in every run."""
+    """Yield messages for random queues, endlessly; the same ones in every run."""
     chance = random.Random(SEED)
     while True:
         yield one_message(*chance.choice(places))
 
 
 async def settled(bench: Bench) -> float:
-    """Seconds until a recovery point covers the log: its files are synced, one by one, before."""
+    """Wait until a recovery point covers the log, which needs a sync per file; return seconds."""
     began = time.perf_counter()
     end = (await bench.described()).log_max_offset
     root = bench.folder / bench.broker_name
@@ -146,7 +146,7 @@ async def settled(bench: Bench) -> float:
 
 
 async def topics(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more topics of one queue: what making one costs each service, and etcd."""
+    """Increasing numbers of topics with one queue: cost to create one in each service and etcd."""
     async with bench_cluster(folder) as bench:
         made = 0
         etcd_empty, empty = bench.etcd_bytes(), bench.resident_bytes()
@@ -187,8 +187,8 @@ async def topics(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def watchers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more clients that watch one topic's route, a connection each; then it changes."""
-    # All of them come from one address.
+    """Increasing numbers of clients that watch one topic's route; then the route changes."""
+    # All connections come from one address.
     settings = {"nameserver": {"connections_per_address_max": 4 * max(axes.watchers)}}
     async with bench_cluster(folder, settings) as bench:
         revision = await create(bench, "watched", 8)
@@ -198,7 +198,7 @@ async def watchers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 class Watcher:
-    """One client's stream; how far it has been told."""
+    """One client's stream, and the last revision that it received."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -228,7 +228,7 @@ async def watched(bench: Bench, count: int, axes: Axes) -> Point:
         await until(partial(all_told, 1))
         after = bench.resident_bytes()
         bench.meter.start()
-        # Signs of life come every five seconds: some of them have to be in it.
+        # The server sends keepalives every five seconds; some must be in the measured time.
         await asyncio.sleep(max(axes.seconds, 1.0))
         idle = bench.meter.stop()
         last_told: list[float] = []

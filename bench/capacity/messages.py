@@ -25,8 +25,7 @@ QUEUES = 8
 QUEUES_OF_A_TOPIC_MAX = 4_000
 FIRST_SECONDS_MAX = 60.0
 BODY = b"x" * 100
-# The share of what a closed loop reached at which latency is looked at, and a bound that the load
-# itself can keep.
+# Share of a closed loop's rate at which latency is measured, and the limits of the load generator.
 OPEN_SHARE = 0.3
 OPEN_RATE_MAX = 10_000.0
 OPEN_BYTES_MAX = 50e6
@@ -39,7 +38,7 @@ async def made_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
 
 
 async def opened(bench: Bench, stack: AsyncExitStack, count: int) -> list[Producer]:
-    """Producers with a connection each."""
+    """Open producers with one connection each."""
     producers = []
     for _ in range(count):
         cluster = await stack.enter_async_context(bench.connect())
@@ -50,7 +49,8 @@ async def opened(bench: Bench, stack: AsyncExitStack, count: int) -> list[Produc
 async def sending(
     bench: Bench, producers: list[Producer], topic: str, body: bytes, seconds: float
 ) -> tuple[Point, float]:
-    """A closed loop, and latency at a part of its rate; returns the point, without a place yet."""
+    """Measure a closed loop, and latency at a share of its rate; return a point without axis value
+    and the rate."""
     for producer in producers:
         await producer.send(topic, body)
     bench.meter.start()
@@ -83,7 +83,7 @@ def placed(point: Point, measure: str, at: float) -> Point:
 
 
 async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """More and more producers, 100-byte bodies."""
+    """Increasing numbers of producers, 100-byte bodies."""
     async with bench_cluster(folder) as bench:
         for count in axes.producers:
             async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Larger and larger messages, two producers; then each size is read."""
+    """Increasing message sizes, two producers; then each size is read."""
     async with bench_cluster(folder) as bench:
         for body_bytes in axes.body_bytes:
             topic = f"sizes-{body_bytes}"
@@ -112,7 +112,7 @@ async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Latency at set rates, one message at its own moment, two producers, 100-byte bodies."""
+    """Latency at fixed rates, two producers, 100-byte bodies."""
     async with bench_cluster(folder) as bench, AsyncExitStack() as stack:
         made = await opened(bench, stack, 2)
         async with bench.connect() as cluster:
@@ -133,7 +133,7 @@ async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Point:
-    """So many readers, each of everything, as columns, from the beginning, again at the end."""
+    """Let readers read all messages as columns, repeatedly from the beginning."""
     read = stored = 0
     began = 0.0
 
@@ -147,7 +147,7 @@ async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Poi
                 spent = time.perf_counter() - began
                 if read and spent >= seconds:
                     break
-                # Something is read whatever the time, or there would be no rate at all.
+                # At least one batch is read, even after the time, so that a rate exists.
                 timeout = seconds - spent if read else FIRST_SECONDS_MAX
                 batch = await consumer.poll_batch(timeout=timeout)
                 if batch is None:
@@ -175,7 +175,7 @@ async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Poi
 
 
 async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Fan-out: more and more readers of everything; and pulls that find nothing."""
+    """Fan-out: increasing numbers of readers of all messages; and pulls that find no message."""
     async with bench_cluster(folder) as bench:
         async with bench.connect() as cluster:
             await made_topic(cluster, "readers", QUEUES)
@@ -190,7 +190,7 @@ async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def waiting(bench: Bench, count: int, seconds: float) -> Point:
-    """So many pulls wait; then pulls that find nothing and do not wait, as many as it takes."""
+    """Keep `count` pulls waiting, and measure pulls that find no message and do not wait."""
     topic = f"waiting-{count}"
     queues = min(count, QUEUES_OF_A_TOPIC_MAX)
     await bench.wait_routes_reach(await create(bench, topic, queues))
@@ -203,7 +203,7 @@ async def waiting(bench: Bench, count: int, seconds: float) -> Point:
             while True:
                 await bench.broker.Pull(request, timeout=120)
         except grpc.RpcError:
-            # gRPC may tell of our own cancelling in this way too.
+            # gRPC can raise this error for our own cancellation too.
             if not enough:
                 raise
 
@@ -239,7 +239,7 @@ async def waiting(bench: Bench, count: int, seconds: float) -> Point:
 
 
 async def members(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Members of one group share 64 queues: how long until they do, and from send to handler."""
+    """Members of one group share 64 queues: rebalance time, and latency to the handler."""
     async with bench_cluster(folder) as bench:
         for count in axes.members:
             topic, group = f"members-{count}", f"group-{count}"

@@ -1,11 +1,12 @@
-"""A cluster on paper: what N brokers, M shards of the offset service and K nameservers would carry.
+"""Model of a cluster of N brokers, M shards of the offset service and K nameservers.
 
-Measured costs go in, loads come out: for each resource how much of it one process would need, and
-what it has. What needs the largest share breaks first. Pure arithmetic; every load says how it was
-made. All costs are taken to be proportional: `foretold` tests that, one point further out.
+Input: measured costs. Output: loads, that is, for each resource the need of one process and its
+limit. The resource with the largest share of its limit fails first. Pure arithmetic; every load
+explains its computation. Costs are assumed to be proportional; `foretold` tests this assumption at
+the last point of an axis.
 
-Not all of this exists. The offset service is one process today: a second one waits, and takes over.
-Shards are the assumption that groups are divided evenly among M of them.
+Shards do not exist: the offset service is one process, with a second one on standby. The model
+assumes that groups are divided evenly among M shards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +22,20 @@ from rockoon_runtime.wire import CALLS_MAX
 WAITING_PULLS_MAX = BrokerSettings().waiting_pulls_max
 GROUP_WATCHERS_MAX = OffsetSettings().watchers_max
 HEARTBEAT_SECONDS = OffsetSettings().heartbeat_seconds
-# etcd's own default (--quota-backend-bytes): behind it, it takes no more keys.
+# Default of etcd's --quota-backend-bytes; above it, etcd refuses writes.
 ETCD_BYTES_MAX = 2 << 30
-# What a process may take here: choices, not limits of Rockoon.
+# Limits chosen for this model; they are not limits of Rockoon.
 PROCESS_BYTES_MAX = 8 << 30
 START_SECONDS_MAX = 60.0
 POINT_SECONDS_MAX = 60.0
-# What the SDK does by default.
+# Defaults of the SDK.
 COMMIT_SECONDS = 5.0
 PULL_WAIT_SECONDS = PullLimits().wait_ms / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured: seconds of CPU of the service, bytes resident unless it says on disk."""
+    """Measured costs: CPU seconds of the service; bytes of resident memory unless named disk."""
 
     append_message: float
     append_byte: float
@@ -42,18 +43,18 @@ class Costs:
     pull_message: float
     pull_empty: float
     broker_bytes: float
-    """Of one with nothing on it."""
+    """Of an empty broker."""
     queue_bytes: float
     queue_disk_bytes: float
     queue_start_seconds: float
-    """Of a start after a kill, seconds on the clock."""
+    """Wall-clock seconds of a start after a kill, per queue."""
     queue_point_seconds: float
-    """To sync one queue that was written to, for a recovery point, seconds on the clock."""
+    """Wall-clock seconds to sync a changed queue for a recovery point."""
     waiting_pull_bytes: float
     broker_topic_bytes: float
     heartbeat: float
     heartbeat_member: float
-    """For each member that the answer lists."""
+    """Per member listed in the answer."""
     commit_call: float
     commit_entry: float
     offset_bytes: float
@@ -74,7 +75,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many there are."""
+    """Numbers of processes."""
 
     brokers: int
     shards: int
@@ -86,7 +87,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of a cluster. Every group reads its share of the queues, its members evenly."""
+    """Load on a cluster. Each group reads its share of the queues, divided among its members."""
 
     queues: int
     groups: int
@@ -98,11 +99,11 @@ class Demand:
     messages_per_second: float = 100_000.0
     body_bytes: int = 100
     batch_messages: float = 100.0
-    """Messages of one queue that travel together: many without keys, which go to one queue a batch;
-    few where keys spread them over many queues."""
+    """Messages per batch: many if messages have no ordering key, because a batch then goes to one
+    queue; few if keys distribute them over many queues."""
     route_changes_per_second: float = 0.1
     written_share: float = 0.1
-    """Of the queues, written to between two recovery points."""
+    """Share of the queues that change between two recovery points."""
 
     @property
     def topics(self) -> float:
@@ -131,12 +132,12 @@ class Load:
 
     @property
     def share(self) -> float:
-        """Of what there is; above 1 it does not work."""
+        """Share of the limit; above 1 the cluster cannot carry the load."""
         return self.needed / self.limit
 
 
 def loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
-    """What every resource would have to carry, the one that breaks first before the others."""
+    """Return the loads of all resources; the first one to fail is first."""
     found = [
         *broker_loads(costs, shape, demand),
         *offset_loads(costs, shape, demand),
@@ -150,7 +151,7 @@ def broker_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
     rate = demand.messages_per_second / brokers
     batches = rate / demand.batch_messages
     queues, waiting = demand.queues / brokers, demand.reads / brokers
-    # Those that find no room to wait are answered at once, and repeated after the longest pause.
+    # Pulls above the broker's limit are answered immediately, and repeated after the longest pause.
     held, answered = min(waiting, WAITING_PULLS_MAX), max(waiting - WAITING_PULLS_MAX, 0.0)
     empty_pulls = held / PULL_WAIT_SECONDS + answered / EMPTY_PAUSE_SECONDS_MAX
     cpu = (
@@ -209,7 +210,7 @@ def offset_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
     members, groups = demand.members / shards, demand.groups / shards
     beats = members / HEARTBEAT_SECONDS
     commits = members / COMMIT_SECONDS
-    # Progress moves only where messages came.
+    # Progress changes only in queues with new messages.
     moved = min(demand.reads / shards, demand.messages_per_second * COMMIT_SECONDS / shards)
     entries = moved / COMMIT_SECONDS
     cpu = (
@@ -217,7 +218,7 @@ def offset_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
         + commits * costs.commit_call
         + entries * costs.commit_entry
     )
-    # A measured group has eight queues and one member: the larger of the two is what is scaled.
+    # A measured group has eight queues and one member; the larger number is scaled.
     units = max(groups, members, demand.reads / shards / 8)
     return [
         Load(
@@ -312,14 +313,14 @@ def nameserver_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
 
 
 def snapshot_bytes(costs: Costs, demand: Demand) -> float:
-    """Of all routes, as every broker and the offset service get them at their start."""
+    """Return the size of the snapshot of all routes that starting services receive."""
     topics = demand.topics * costs.snapshot_topic_bytes
     return topics + demand.groups * costs.snapshot_group_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """A figure at the last point of an axis, from the points before it and as it was."""
+    """A figure at the last point of an axis: predicted from the other points, and measured."""
 
     measure: str
     figure: str
@@ -330,17 +331,18 @@ class Foretold:
 
     @property
     def factor(self) -> float:
-        """How much further out it is than what was fitted."""
+        """Ratio of its axis value to the last fitted one."""
         return self.at / self.fitted_up_to
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what was measured."""
+        """Relative error of the prediction."""
         return self.predicted / self.measured - 1
 
 
 def foretold(points: Sequence[Point], figure: str) -> Foretold | None:
-    """Fit a straight line to all points but the last, and compare it there; None with too few."""
+    """Fit a straight line to all points except the last, and compare it there; None with too few
+    points."""
     if len(points) < 3:
         return None
     *near, last = points
@@ -353,20 +355,20 @@ def foretold(points: Sequence[Point], figure: str) -> Foretold | None:
 
 
 def slope_of(points: Sequence[Point], figure: str) -> float:
-    """What one more costs; never less than nothing, which is what noise makes of very little."""
+    """Return the cost of one more; at least 0, because noise can make a tiny cost negative."""
     return max(slope([(point.at, point.figures[figure]) for point in points]), 0.0)
 
 
 def best(points: Sequence[Point]) -> Point:
-    """The point of the highest rate: there a service wastes least on waiting."""
+    """Return the point with the highest rate, where the service waits least."""
     return max(points, key=lambda point: point.rate)
 
 
 def costs_from(parts: Mapping[str, Part]) -> Costs:
-    """The costs that the parts measured.
+    """Compute the costs from the measured parts.
 
     Raises:
-        KeyError, IndexError, ValueError: a part is missing, or ended before it had what is needed.
+        KeyError, IndexError, ValueError: a part is missing or incomplete.
     """
     broker, offset = "broker-a", "offset"
     queues = parts["queues"].of("append to any queue, by queues")

@@ -1,7 +1,7 @@
 """Writes the text between markers of docs/measurements/capacity.md; other text is by hand.
 
 <!-- begin NAME -->
-(made)
+(generated)
 <!-- end NAME -->
 """
 
@@ -24,7 +24,7 @@ BROKER, OFFSET, NAMESERVER, ETCD = "broker-a", "offset", "nameserver-a", "etcd"
 PROCESSES = {LOAD: "load", BROKER: "broker", OFFSET: "offset", NAMESERVER: "names", ETCD: "etcd"}
 MIB = 1 << 20
 
-# Every part's tables, under the part's name.
+# The tables of each part, in a block with the part's name.
 TABLES = (
     "producers",
     "sizes",
@@ -38,7 +38,7 @@ TABLES = (
     "heartbeats",
 )
 
-# What one operation is, where it was measured, and whose CPU it takes.
+# Service, operation, unit, part, measure, and the process whose CPU is counted.
 SATURATION = (
     ("broker", "append, 100 bytes", "messages", "producers", "append, by producers", BROKER),
     ("broker", "append, one message a batch", "batches", "queues",
@@ -75,13 +75,13 @@ DEMANDS = (
 )
 SHAPES = (Shape(1, 1, 1), Shape(3, 1, 3), Shape(10, 1, 3), Shape(30, 3, 5), Shape(100, 5, 5))
 LARGEST = DEMANDS[-1]
-# What the arithmetic is shown for.
+# Shape of the cluster in the table of the computation.
 SHOWN = Shape(30, 3, 5)
 BREAKS = 3
 
 
 def write(page: Path, parts: Parts) -> None:
-    """Fill every block of the page from what was measured, and draw the pictures beside it."""
+    """Fill every block of the page with measured results, and draw its pictures."""
     made = blocks(parts)
 
     def fill(found: re.Match[str]) -> str:
@@ -96,7 +96,7 @@ def write(page: Path, parts: Parts) -> None:
 
 
 def blocks(parts: Parts) -> dict[str, str]:
-    """What stands in each block."""
+    """Return the content of each block."""
     made = {name: tables(parts[name]) for name in TABLES if name in parts}
     made["runs"] = runs(parts)
     made["saturation"] = saturation(parts)
@@ -129,7 +129,7 @@ def runs(parts: Parts) -> str:
 
 
 def tables(part: Part) -> str:
-    """A table for each measure of a part: rates and who was busy; then what else was noted."""
+    """Return two tables for each measure of a part: rates with process usage, and other figures."""
     made = []
     for measure in part.measures():
         points = part.of(measure)
@@ -170,7 +170,7 @@ def rates_table(measure: str, points: Sequence[Point]) -> str:
 
 
 def saturation(parts: Parts) -> str:
-    """For each service's operations the CPU they take, and what a core does of them in a second."""
+    """Return a table of each operation's CPU, and the operations per second of one core."""
     rows = []
     for service, what, unit, part, measure, process in SATURATION:
         points = parts[part].of(measure) if part in parts else []
@@ -213,7 +213,7 @@ def foretold_row(told: Foretold) -> list[str]:
         f"{told.factor:.1f}",
         figure(told.figure, told.predicted),
         figure(told.figure, told.measured),
-        # etcd reserves its file ahead: a few groups do not grow it.
+        # 0 is possible: etcd allocates its file in advance, so a few groups do not grow it.
         f"{told.error:+.0%}" if told.measured else "-",
     ]
 
@@ -233,7 +233,7 @@ def costs_table(costs: Costs) -> str:
 
 
 def breaks_table(costs: Costs) -> str:
-    """For each demand and shape the shares of what breaks first, second and third."""
+    """Return, for each demand and shape, the shares of the first three resources to fail."""
     rows = []
     for demand in DEMANDS:
         for shape in SHAPES:
@@ -281,7 +281,7 @@ def arithmetic(costs: Costs) -> str:
 
 
 def pictures(parts: Parts) -> dict[str, str]:
-    """The charts by name; one without points where a part is missing."""
+    """Return the charts by name; a chart of a missing part has no points."""
 
     def line(part: str, measure: str, y: Callable[[Point], float]) -> list[tuple[float, float]]:
         points = parts[part].of(measure) if part in parts else []
@@ -337,7 +337,7 @@ def number(value: float) -> str:
 
 
 def figure(name: str, value: float) -> str:
-    """With the unit that the name ends in."""
+    """Format a value with the unit at the end of its name."""
     if name.endswith("bytes") and value >= MIB:
         return f"{value / MIB:,.1f} MiB"
     if name.endswith("bytes") and value >= 1 << 10:

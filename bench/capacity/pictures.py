@@ -1,4 +1,4 @@
-"""Line charts as SVG: small, without a library, the same bytes for the same figures."""
+"""Line charts as SVG, without a library; equal figures give equal bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ Line = Sequence[tuple[float, float]]
 
 
 def chart(title: str, x_name: str, y_name: str, lines: Mapping[str, Line]) -> str:
-    """A chart with logarithmic axes; what is not above zero is left out.
+    """Draw a chart with logarithmic axes; values that are not positive are omitted.
 
     Args:
-        title, x_name, y_name: what stands at the chart and its axes, with units.
+        title, x_name, y_name: labels of the chart and its axes, with units.
         lines: points by the line's name.
     """
     drawn = {name: [(x, y) for x, y in points if x > 0 and y > 0] for name, points in lines.items()}
@@ -53,7 +53,7 @@ def chart(title: str, x_name: str, y_name: str, lines: Mapping[str, Line]) -> st
 
 
 class Axis:
-    """From values to places, by their logarithms."""
+    """Logarithmic mapping of values to coordinates."""
 
     def __init__(self, low: float, high: float, first: float, last: float) -> None:
         self._low = math.log10(low) - 0.05
@@ -65,7 +65,7 @@ class Axis:
         return self._first + share * (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Round values in between: 1, 2 and 5 of each power of ten, or the powers alone."""
+        """Return round values in the range: 1, 2 and 5 times powers of ten, or only the powers."""
         steps: tuple[int, ...] = (1, 2, 5) if self._high - self._low < 3 else (1,)
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
         values = [step * 10.0**power for power in powers for step in steps]

@@ -1,4 +1,4 @@
-"""One measured point of one axis, and how points are kept."""
+"""A measured point of an axis, and storage of points."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-# Of a core, a disk's time or all cores: from here on it is what limits.
+# Share of a core, of a disk's time or of all cores from which on the resource is the limit.
 SATURATED = 0.9
 NOBODY = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process took while a point was measured."""
+    """Resources that a process used while a point was measured."""
 
     cpu_seconds: float
     resident_bytes: int
@@ -24,32 +24,32 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the processes and the machine were busy with while a point was measured."""
+    """Resources that the processes and the machine used while a point was measured."""
 
     seconds: float
     processes: Mapping[str, ProcessUse]
-    """Services by name; "load" is the program that makes the load."""
+    """Services by name; "load" is the load generator."""
     machine_cores: float
-    """Cores busy, whoever used them."""
+    """Busy cores, by all processes of the machine."""
     cores: int
     disk_share: float
-    """Of the time, the disk had work; 0 where the system does not tell."""
+    """Share of the time in which the disk was busy; 0 if the system does not report it."""
 
     def cores_of(self, name: str) -> float:
         return self.processes[name].cpu_seconds / self.seconds
 
     @property
     def others_cores(self) -> float:
-        """Cores that neither the cluster nor the load used: other work on the machine."""
+        """Cores used by other work on the machine, not by the cluster or the load."""
         ours = sum(process.cpu_seconds for process in self.processes.values()) / self.seconds
         return max(self.machine_cores - ours, 0.0)
 
     @property
     def saturated(self) -> str:
-        """What had no more to give: a process on its one core, all cores, the disk, or nothing.
+        """The saturated resource: a process on its one core, all cores, the disk, or nothing.
 
-        A service and the load that saturate together are told as both: then neither is known to
-        be the bound, and CPU per operation is what to go by.
+        If a service and the load are both saturated, both are named: either can be the limit, so
+        compare CPU per operation instead.
         """
         full = [name for name in self.processes if self.cores_of(name) >= SATURATED]
         if not full and self.machine_cores >= SATURATED * self.cores:
@@ -61,20 +61,20 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured at one value of an axis."""
+    """Results at one value of an axis."""
 
     measure: str
     at: float
-    """The axis' value: how many producers, queues, ..."""
+    """Value of the axis, for example the number of producers."""
     rate: float = 0.0
-    """Operations a second; 0 where that is not what was measured."""
+    """Operations per second; 0 if the measure has no rate."""
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     use: Use | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Whatever else, by a name that ends in its unit."""
+    """Other figures, by a name that ends with the unit."""
 
     def cpu_per_operation(self, process: str) -> float:
-        """Seconds of a process's CPU for each operation."""
+        """Return the CPU seconds of a process per operation."""
         assert self.use is not None
         return self.use.processes[process].cpu_seconds / (self.rate * self.use.seconds)
 
@@ -89,7 +89,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The points of one part of the program, as they are kept in a file."""
+    """The points of one part of the program, stored in a file."""
 
     name: str
     points: Sequence[Point]
@@ -98,10 +98,10 @@ class Part:
     machine: str
     command: str
     failure: str = ""
-    """Why it ended early; the points before that count."""
+    """Reason of an early end; the points before it are valid."""
 
     def of(self, measure: str) -> list[Point]:
-        """The points of one measure, in the order of the axis."""
+        """Return the points of one measure, in the order of the axis."""
         return sorted((p for p in self.points if p.measure == measure), key=lambda p: p.at)
 
     def measures(self) -> list[str]:
@@ -120,13 +120,13 @@ class Part:
 
 
 def read_parts(folder: Path, names: Iterable[str]) -> dict[str, Part]:
-    """The parts of which there are results."""
+    """Return the parts that have stored results."""
     paths = ((name, folder / f"{name}.json") for name in names)
     return {name: Part.read(path) for name, path in paths if path.exists()}
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds by percentile; nothing when there are no samples."""
+    """Return milliseconds by percentile; empty without samples."""
     ordered = sorted(seconds)
     count = len(ordered)
     return {
@@ -137,10 +137,10 @@ def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """What one more of x adds to y: the straight line with the least squares.
+    """Return the slope of the least-squares line.
 
     Raises:
-        ValueError: there are not two different x.
+        ValueError: there are fewer than two different x.
     """
     count = len(points)
     mean_x = sum(x for x, _ in points) / max(count, 1)

@@ -1,4 +1,4 @@
-"""Usage of a local cluster's processes, the load and the machine between two moments (Linux)."""
+"""Resource usage of a local cluster's processes, the load and the machine (Linux)."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _OWN = "self"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters of one moment."""
+    """Counters at one moment."""
 
     at: float
     processes: dict[str, ProcessUse]
@@ -26,11 +26,11 @@ class Reading:
 
 
 class Meter:
-    """Measures what happens between `start` and `stop`.
+    """Measures usage between `start` and `stop`.
 
     Args:
-        local: a started cluster; a process that is started again meanwhile counts from its start.
-        folder: on the disk that is watched.
+        local: a started cluster; a process that is restarted in between counts from its start.
+        folder: a directory on the measured disk.
     """
 
     def __init__(self, local: LocalCluster, folder: Path) -> None:
@@ -42,7 +42,7 @@ class Meter:
         self._before = self._read()
 
     def stop(self) -> Use:
-        """What was used since `start`."""
+        """Return the usage since `start`."""
         before, now = self._before, self._read()
         seconds = now.at - before.at
         processes = {}
@@ -77,10 +77,10 @@ class Meter:
 
 
 def of_process(process: str) -> ProcessUse:
-    """Of a process since it started, by its number or "self"."""
+    """Return the usage of a process since its start, by its pid or "self"."""
     root = Path("/proc") / process
     fields = (root / "stat").read_text().rpartition(")")[2].split()
-    # Linux's clock of another process' CPU: nanoseconds, where /proc counts hundredths of a second.
+    # Linux's CPU clock of another process: nanoseconds, where /proc counts hundredths of a second.
     number = os.getpid() if process == _OWN else int(process)
     counts = dict(line.split(": ") for line in (root / "io").read_text().splitlines())
     return ProcessUse(
@@ -91,14 +91,14 @@ def of_process(process: str) -> ProcessUse:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU that everything on the machine has used since it started."""
+    """Return the CPU seconds of the whole machine since its start."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _idle, _wait, irq, softirq = fields[:7]
     return (user + nice + system + irq + softirq) / _TICKS
 
 
 def disk_busy_seconds(folder: Path) -> float:
-    """How long the disk of a folder has had work; 0 when the system does not tell."""
+    """Return the busy seconds of a folder's disk; 0 if the system does not report them."""
     device = folder.stat().st_dev
     wanted = [str(os.major(device)), str(os.minor(device))]
     for line in Path("/proc/diskstats").read_text().splitlines():
@@ -109,7 +109,7 @@ def disk_busy_seconds(folder: Path) -> float:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder's files and directories occupy; holes occupy nothing."""
+    """Return the disk space of a folder's files and directories, without holes of sparse files."""
     total = 0
     for root, directories, files in os.walk(folder):
         for name in (*directories, *files):
@@ -118,7 +118,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def machine() -> str:
-    """What it is, in a few words."""
+    """Describe the machine in a line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
     memory_gib = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES / (1 << 30)

@@ -1,6 +1,6 @@
-"""`make bench`: what the whole path carries, as ratios within one run.
+"""`make bench`: throughput and latency of the whole path.
 
-The machine is shared and noisy: compare ratios, not numbers, and only within one run.
+The machine is shared and noisy: compare only ratios, and only within one run.
 """
 
 import argparse
@@ -68,7 +68,7 @@ async def measure_latency(folder: Path, flush: str, count: int) -> None:
 
 
 async def measure_recovery(folder: Path, sizes: list[int]) -> None:
-    """Fill the log, let it settle, append a burst of always the same size, and kill -9."""
+    """Fill the log, wait for a recovery point, append a burst of fixed size, and kill -9."""
     title = f"Start after kill -9: {BURST_BYTES >> 20} MiB not settled, by size of the log"
     table = Table(title=title, title_justify="left")
     for column in ("log MiB", "until it serves, s", "of it recovery, s", "MiB scanned"):
@@ -104,7 +104,7 @@ async def measure_memory() -> None:
 
 
 async def measure_groups(folder: Path, seconds: float) -> None:
-    """Commits, starts, rebalances and the way to the listener, on one broker, flush = async."""
+    """Commits, starts, rebalances and latency to the listener, on one broker, flush = async."""
     settings = {"broker": {"flush": "async"}}
     async with LocalCluster(folder / "groups", brokers=1, settings=settings) as local:
         async with rockoon.connect(local.nameservers) as cluster:
@@ -222,8 +222,8 @@ def main() -> None:
     parts += ["recovery", "memory"]
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be repeated")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is measured")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each rate")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
     arguments = parser.parse_args()
     arguments.dir.mkdir(exist_ok=True)
     console.print(f"{os.cpu_count()} cores; stores in {arguments.dir.resolve()}")

@@ -1,8 +1,8 @@
-"""Cost of access keys: the same work with them off and on, in the order off, on, on, off.
+"""Cost of access keys: the same work without and with them, in the order off, on, on, off.
 
-A stream of batches is signed when it is opened; what signing costs shows in calls of their own, so
-there is a measure of those. CPU time is told beside rates, of the client and of the broker: it is
-what keys take, also where other work on the machine makes rates differ more than that.
+A stream of batches is signed only when it is opened. The cost of signatures is visible in small
+calls, so these are measured too. In addition to rates, CPU time of client and broker is shown: it
+shows the cost even if other work on the machine changes the rates by more.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CALLS_IN_FLIGHT = 32
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
-    """The cheapest turn of each measure, without and with access keys."""
+    """Return the cheapest turn of each measure, without and with access keys."""
     best: dict[str, list[Cost]] = {}
     for turn, mode in enumerate(ORDER):
         costs = await measured(folder / f"{mode}-{turn}", seconds, on=mode == "on")
@@ -57,7 +57,7 @@ async def measured(folder: Path, seconds: float, *, on: bool) -> list[Cost]:
 
 
 async def sends(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
-    """One message at a time, each acknowledged before the next."""
+    """Send single messages, each acknowledged before the next."""
     count, began = 0, time.perf_counter()
     async with cluster.producer() as producer:
         while time.perf_counter() - began < seconds:
@@ -68,12 +68,12 @@ async def sends(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
 
 
 async def calls(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
-    """Small calls with an answer each, many in flight."""
+    """Make small unary calls, many in flight."""
     stub = cluster.broker("broker-a")
     request = QueueStatusRequest(queues=[BrokerQueue(topic=topic, queue_id=0)])
     count, began = 0, time.perf_counter()
 
-    async def go_on() -> None:
+    async def call() -> None:
         nonlocal count
         while time.perf_counter() - began < seconds:
             await stub.QueueStatus(request, metadata=cluster.metadata)
@@ -81,6 +81,6 @@ async def calls(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(CALLS_IN_FLIGHT):
-            tasks.create_task(go_on())
+            tasks.create_task(call())
     rate = count / (time.perf_counter() - began)
     return Rate("small calls, 32 in flight", rate, rate * request.ByteSize())

@@ -1,7 +1,7 @@
-"""Cost of copies: the same work on a log with one copy and with three, in turns.
+"""Cost of copies: the same work on a log with one copy and with three, in alternating turns.
 
-All processes share one machine: three copies write and sync three times as much on one disk, so
-rates tell less than CPU time, which is told for the leader and for each follower.
+All processes share one machine, and three copies write and sync three times as much to one disk. So
+CPU time of the leader and of each follower is more meaningful than rates.
 """
 
 import os
@@ -24,10 +24,11 @@ class Work:
     """One measure.
 
     Attributes:
-        measure: what was done.
-        messages_per_second: how fast.
-        leader_seconds, follower_seconds: CPU time per message, of one follower; 0 without any.
-        waits: seconds that single sends took, ascending; empty for others.
+        measure: name of the measure.
+        messages_per_second: the rate.
+        leader_seconds, follower_seconds: CPU time per message of the leader and of one follower; 0
+            without followers.
+        waits: seconds of single sends, ascending; empty for other measures.
     """
 
     measure: str
@@ -38,12 +39,12 @@ class Work:
 
 
 async def by_copies(folder: Path, seconds: float, count: int) -> dict[int, list[Work]]:
-    """The turn of each measure that cost the leader least, by number of copies.
+    """Return the turn of each measure with the least CPU of the leader, by number of copies.
 
     Args:
-        folder: where stores go.
-        seconds: how long each rate is measured.
-        count: how many messages are sent one at a time.
+        folder: directory for the stores.
+        seconds: duration of each rate.
+        count: number of single sends.
     """
     turns: dict[int, list[list[Work]]] = {copies: [] for copies in COPIES}
     for turn, copies in enumerate(ORDER):
@@ -65,7 +66,7 @@ async def measured(folder: Path, copies: int, seconds: float, count: int) -> lis
         await cluster.admin.create_topic("bulk", queues_per_broker=8)
         await cluster.admin.create_topic("single", queues_per_broker=1)
         leader = await leader_of(cluster, local)
-        # Connections are made, and queues' files.
+        # Warm-up: creates connections and queue files.
         await throughput.append(cluster, "bulk", BODY_BYTES, min(seconds, 0.5))
         began, before = time.perf_counter(), cpu_seconds(local)
         rate = await throughput.append(cluster, "bulk", BODY_BYTES, seconds)
@@ -97,17 +98,17 @@ def work(
 
 
 async def leader_of(cluster: rockoon.Cluster, local: LocalCluster) -> str:
-    """Name of the node that leads the log; of the only one, if there are no copies."""
+    """Return the name of the log's leader; without copies, of the only node."""
     nodes = local.replicas_of(LOG)
     if len(nodes) == 1:
         return nodes[0]
     leader = (await cluster.admin.logs.describe(LOG)).leader
-    assert leader is not None, "the topic was created, so somebody leads"
+    assert leader is not None, "the topic was created, so the log has a leader"
     return leader.name
 
 
 def cpu_seconds(local: LocalCluster) -> dict[str, float]:
-    """Of the log's replicas, since they started."""
+    """Return the CPU seconds of the log's replicas since their start."""
     return {name: cpu_seconds_of(local.node(name).pid) for name in local.replicas_of(LOG)}
 
 

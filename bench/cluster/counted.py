@@ -1,8 +1,9 @@
-"""A service whose own Python calls are counted, for `bench.cluster.idle`; counting slows it down.
+"""Runs a service and counts its Python calls, for `bench.cluster.idle`; counting slows it down.
 
     python -m bench.cluster.counted RESULT SETTLE_SECONDS SECONDS MODULE ARGUMENT...
 
-runs MODULE as `python -m` would, lets it settle, counts, and writes the counts to RESULT as JSON.
+runs MODULE like `python -m`, waits until it is idle, counts, and writes the counts to RESULT as
+JSON.
 """
 
 import json
@@ -18,18 +19,18 @@ from typing import Any
 
 
 class CallCounter:
-    """Counts the calls of functions in packages of ours, on all threads that begin from now on."""
+    """Counts the calls of functions in Rockoon's packages."""
 
     def __init__(self) -> None:
         self._counts: Counter[CodeType] = Counter()
 
     def start(self) -> None:
-        """Count on this thread, and on those that begin later."""
+        """Count on this thread, and on threads that start later."""
         sys.setprofile(self._note)
         threading.setprofile(self._note)
 
     def stop(self) -> None:
-        """Count no more on this thread, nor on those that begin later."""
+        """Stop counting on this thread, and on threads that start later."""
         sys.setprofile(None)
         threading.setprofile(None)
 
@@ -37,10 +38,10 @@ class CallCounter:
         self._counts.clear()
 
     def calls(self, package: str = "rockoon") -> dict[str, int]:
-        """Calls by function, the most frequent first; a coroutine's every turn is one.
+        """Return calls by function, the most frequent first; each resume of a coroutine counts.
 
         Args:
-            package: whose names begin so, and no others.
+            package: prefix of the names of the packages to count.
         """
         return {
             f"{Path(code.co_filename).stem}.{code.co_qualname}": count

@@ -1,4 +1,4 @@
-"""Cost of TLS: the same work with it off, on and mutual, in turns."""
+"""Cost of TLS: the same work without TLS, with TLS and with mutual TLS, in turns."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ BODY_BYTES = (100, 1024)
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Rate]]:
-    """The best rate of each measure over some rounds, by the services' setting `tls`.
+    """Return the best rate of each measure over several rounds, by the services' setting `tls`.
 
-    The best, because what disturbs a shared machine only takes away. A send at a time is the last,
-    as a rate: its reciprocal is the median latency.
+    The best, because disturbances on a shared machine only reduce rates. The last measure is single
+    sends as a rate: the reciprocal of the median latency.
     """
     best: dict[str, list[Rate]] = {}
     for turn in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Cost of consumer groups: commits, starts, a rebalance, and the way from send to listener."""
+"""Cost of consumer groups: commits, starts, a rebalance, and latency from send to listener."""
 
 import asyncio
 import time
@@ -17,7 +17,8 @@ LOOK_SECONDS = 0.01
 
 
 async def calls_per_second(call: Callable[[int], Awaitable[None]], seconds: float) -> float:
-    """Rate of a call with `CALLS_IN_FLIGHT` under way; it is given the number of its caller."""
+    """Measure the rate of a call with `CALLS_IN_FLIGHT` callers; the argument is the caller's
+    number."""
     done = 0
     began = time.perf_counter()
 
@@ -34,18 +35,18 @@ async def calls_per_second(call: Callable[[int], Awaitable[None]], seconds: floa
 
 
 async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> dict[str, float]:
-    """Starts and commits a second, each durable when answered; one queue for each caller.
+    """Measure starts and commits per second, each durable when answered; one queue per caller.
 
     Args:
-        cluster: with a topic of `CALLS_IN_FLIGHT` queues that hold messages.
+        cluster: with a topic of `CALLS_IN_FLIGHT` queues that have messages.
         topic: its name.
-        seconds: how long each rate is measured.
+        seconds: duration of each rate.
     """
     async with cluster.push_consumer("rates", {topic: "*"}, nothing, consume_from="first"):
         pass
     service = await cluster.wait_offset_service(10)
     queues = [queue_to_wire(queue) for queue in (await cluster.route(topic)).queues]
-    # A reader outside membership: nobody disputes the queues, and each start is a committed one.
+    # A reader that is not a member: no member owns the queues, and each start is a committed one.
     request = ResolveRequest(group="rates", queues=queues)
     starts = (await service.Resolve(request, metadata=cluster.metadata)).starts
     ends = [start.offset for start in starts]
@@ -92,13 +93,13 @@ async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> 
 async def rebalance_seconds(
     cluster: rockoon.Cluster, topic: str, members: int, leaving: int
 ) -> dict[str, float]:
-    """How long until every queue has its one owner again, all members in this process.
+    """Measure the seconds until every queue has exactly one owner, all members in this process.
 
     Args:
         cluster: with the topic.
-        topic: of more queues than members.
-        members: that join at once.
-        leaving: of them, leave at once later.
+        topic: with more queues than members.
+        members: number of members that join together.
+        leaving: number of members that leave together later.
     """
     queues = len((await cluster.route(topic)).queues)
     consumers: list[PushConsumer] = [
@@ -135,7 +136,7 @@ def is_settled(consumers: list[PushConsumer], queues: int) -> bool:
 
 
 async def listener_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> list[float]:
-    """Seconds from `send` to the listener's call, one message at a time; sorted."""
+    """Measure seconds from `send` to the listener's call, one message at a time; sorted."""
     seconds: list[float] = []
     sent_at = 0.0
     handled = asyncio.Event()
@@ -159,7 +160,7 @@ async def listener_latencies(cluster: rockoon.Cluster, topic: str, count: int) -
 
 
 async def nothing(_: Message) -> None:
-    """Handle a message by having seen it."""
+    """Handler without effect."""
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -1,9 +1,9 @@
 """Cost of an idle cluster: CPU and wakeups of each process, and its own Python calls.
 
-Two brokers, an offset service and a nameserver without a client; then the same with one program
-that holds a producer, a transactional producer and a push consumer of four queues, and sends
-nothing. Calls are those of functions in packages of Rockoon; they are counted in a second run of
-each service, since counting takes time itself.
+Two brokers, an offset service and a nameserver without a client; then the same with one idle
+program that has a producer, a transactional producer and a push consumer of four queues. Calls are
+calls of functions in Rockoon's packages. They are counted in a second run of each service, because
+counting needs CPU time itself.
 """
 
 import argparse
@@ -41,21 +41,21 @@ console = Console()
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a process since it started."""
+    """Usage of a process since its start."""
 
     cpu_seconds: float
     voluntary_switches: int
-    """How often one of its threads had waited and went on."""
+    """Number of wakeups of its threads."""
 
 
 def usage_of(pid: int) -> Usage:
-    """Of a running process (Linux)."""
+    """Return the usage of a running process (Linux)."""
     switches = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         for line in (thread / "status").read_text().splitlines():
             if line.startswith("voluntary_ctxt_switches:"):
                 switches += int(line.split()[1])
-    # Linux's clock of another process' CPU: nanoseconds, where /proc counts hundredths of a second.
+    # Linux's CPU clock of another process: nanoseconds, where /proc counts hundredths of a second.
     return Usage(time.clock_gettime((~pid << 3) | 2), switches)
 
 
@@ -65,7 +65,7 @@ def usages(local: LocalCluster) -> dict[str, Usage]:
 
 
 async def used(local: LocalCluster, seconds: float) -> dict[str, tuple[float, float]]:
-    """CPU in percent of a core, and wakeups a second, by process."""
+    """Measure CPU in percent of a core, and wakeups per second, by process."""
     before, began = usages(local), time.perf_counter()
     await asyncio.sleep(seconds)
     after, elapsed = usages(local), time.perf_counter() - began
@@ -80,10 +80,10 @@ async def used(local: LocalCluster, seconds: float) -> dict[str, tuple[float, fl
 
 @asynccontextmanager
 async def idle_client(local: LocalCluster) -> AsyncIterator[None]:
-    """A program that is connected and does nothing."""
+    """Within the block, a connected program that is idle."""
 
     async def nothing(_message: rockoon.Message) -> None:
-        """Nothing comes."""
+        """Never called: no message is sent."""
 
     async def unknown(_message: rockoon.Message) -> Resolution:
         return Resolution.UNKNOWN
@@ -102,7 +102,7 @@ async def idle_client(local: LocalCluster) -> AsyncIterator[None]:
 
 
 async def counted(local: LocalCluster, folder: Path, seconds: float) -> dict[str, Counter[str]]:
-    """Own calls of each kind of service, restarted for it, and of this process."""
+    """Count the calls of this process and of each kind of service, restarted for counting."""
     results = {}
     for name in COUNTED:
         node = local.node(name)
@@ -116,7 +116,7 @@ async def counted(local: LocalCluster, folder: Path, seconds: float) -> dict[str
     own.start()
     await asyncio.sleep(seconds)
     own.stop()
-    # The others began a moment before or after.
+    # The services began counting a moment earlier or later.
     await asyncio.sleep(SETTLE_SECONDS)
     found = {name: Counter(json.loads(path.read_text())) for name, path in results.items()}
     return found | {CLIENT: Counter(own.calls())}
@@ -157,8 +157,10 @@ async def measure(folder: Path, seconds: float, functions_max: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.idle", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long is measured")
-    parser.add_argument("--functions", type=int, default=0, help="name so many of each process")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of a measure")
+    parser.add_argument(
+        "--functions", type=int, default=0, help="number of functions listed per process"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         uvloop.run(measure(Path(folder), arguments.seconds, arguments.functions))

@@ -1,4 +1,4 @@
-"""The limit that the disk side sets: fallocate and pwrite, nothing else."""
+"""Upper limit by the disk: only fallocate and pwrite."""
 
 import os
 import time

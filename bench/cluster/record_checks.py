@@ -24,7 +24,7 @@ PASSES = 200
 
 
 def best_us(work: Callable[[], object]) -> float:
-    """Microseconds for each message in the fastest pass."""
+    """Return microseconds per message in the fastest pass."""
     best = float("inf")
     for _ in range(PASSES):
         began = time.perf_counter()
@@ -34,7 +34,7 @@ def best_us(work: Callable[[], object]) -> float:
 
 
 def patched(frames: bytes, layout: BatchLayout) -> bytes:
-    """The batch as it is written."""
+    """Return the batch as the broker writes it."""
     buffer = np.frombuffer(bytearray(frames), np.uint8)
     patch_batch(
         buffer,
@@ -48,7 +48,7 @@ def patched(frames: bytes, layout: BatchLayout) -> bytes:
 
 
 def main() -> None:
-    """Print a row for each size of bodies and each kind of batch."""
+    """Print a row for each body size and kind of batch."""
     print("body bytes  checksum         append us  read us")
     for body_bytes, alike in ((100, True), (100, False), (1024, True)):
         bodies = [b"x" * (body_bytes + (0 if alike else n % 50)) for n in range(COUNT)]

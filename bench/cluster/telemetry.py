@@ -1,10 +1,10 @@
-"""Cost of telemetry: the same work with it off and on, in turns.
+"""Cost of telemetry: the same work without and with telemetry, in alternating turns.
 
-On means all of it: brokers' metrics page read every ten seconds, metrics and spans by OTLP, the
-client's tracing at its default ratio, log lines as JSON. The collector is in this process and looks
-at nothing; spans of the client end where an exporter would begin to send them. CPU time is told
-beside rates: of the client, with the collector in it, and of the broker. It is what telemetry
-takes, also where other work on the machine makes rates differ more than that.
+"On" means all features: the broker's metrics page is read every ten seconds, metrics and spans are
+sent by OTLP, the client traces at its default ratio, log lines are JSON. The collector runs in this
+process and discards its input; the client's spans are discarded before an exporter sends them. In
+addition to rates, CPU time of the client (with the collector) and of the broker is shown: it shows
+the cost even if other work on the machine changes the rates by more.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Cost:
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
-    """The middle turn of each measure, by whether telemetry is off or on."""
+    """Return the median turn of each measure, without and with telemetry."""
     turns: dict[str, list[list[Cost]]] = {mode: [] for mode in MODES}
     for turn, mode in enumerate(ORDER):
         turns[mode].append(await measured(folder / f"{mode}-{turn}", mode, seconds))
@@ -53,7 +53,7 @@ async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
 
 
 def middle(costs: Sequence[Cost]) -> Cost:
-    """The one that half of the others cost no more than."""
+    """Return the median by CPU time."""
     return sorted(costs, key=lambda cost: cost.cpu_seconds)[(len(costs) - 1) // 2]
 
 
@@ -95,12 +95,12 @@ async def work(local: LocalCluster, tracing: Tracing | None, seconds: float) -> 
 
 
 def cpu_seconds(local: LocalCluster) -> float:
-    """Of this process and the brokers, since they started."""
+    """Return the CPU seconds of this process and the brokers since their start."""
     return time.process_time() + sum(cpu_seconds_of(local.node(name).pid) for name in local.brokers)
 
 
 class NowhereExporter(SpanExporter):
-    """Takes spans and drops them."""
+    """Discards spans."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002
         return SpanExportResult.SUCCESS
@@ -108,7 +108,7 @@ class NowhereExporter(SpanExporter):
 
 @contextlib.contextmanager
 def collector() -> Iterator[str]:
-    """Answer every OTLP export with nothing, undecoded; yields the endpoint."""
+    """Run a collector that discards OTLP exports without decoding; yield its endpoint."""
 
     class Anything(grpc.GenericRpcHandler):
         def service(self, _: grpc.HandlerCallDetails) -> Any:
@@ -125,7 +125,7 @@ def collector() -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def looked_at(url: str) -> AsyncIterator[None]:
-    """Read a metrics page every second, as Prometheus does less often."""
+    """Within the block, read a metrics page every LOOK_SECONDS, like Prometheus."""
 
     def look() -> None:
         with urllib.request.urlopen(url, timeout=10) as answer:

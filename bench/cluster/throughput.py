@@ -15,7 +15,7 @@ class Rate:
     measure: str
     messages_per_second: float
     bytes_per_second: float
-    """Of stored records: body, properties and the record's own fields."""
+    """Bytes of stored records: bodies, properties and the other fields."""
 
 
 async def appended_bytes(cluster: rockoon.Cluster) -> int:
@@ -31,7 +31,7 @@ async def append(
     *,
     idempotent: bool = False,
 ) -> Rate:
-    """One producer, default settings: `send()` for every message, `drain()` now and then."""
+    """Measure one producer with default settings: `send()` for every message."""
     body = b"x" * body_bytes
     before = await appended_bytes(cluster)
     async with cluster.producer(idempotent=idempotent) as producer:
@@ -52,7 +52,7 @@ async def append(
 
 
 async def pull(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: float) -> Rate:
-    """One reader of all queues, columns: offsets and bodies of every message."""
+    """Measure one reader of all queues that reads offsets and bodies as columns."""
     messages = record_bytes = 0
     async with cluster.pull_consumer() as consumer:
         await consumer.assign_all(topic)
@@ -70,7 +70,7 @@ async def pull(cluster: rockoon.Cluster, topic: str, body_bytes: int, seconds: f
 
 
 async def send_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> list[float]:
-    """Seconds that each of `count` single sends took, one after another, 100-byte bodies."""
+    """Measure the seconds of `count` consecutive single sends of 100-byte bodies; sorted."""
     seconds = []
     async with cluster.producer() as producer:
         for _ in range(50):
@@ -83,7 +83,7 @@ async def send_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> li
 
 
 def resident_bytes(local: LocalCluster) -> dict[str, int]:
-    """Resident memory of each process of an idle cluster (VmRSS)."""
+    """Return the resident memory of each process of an idle cluster (VmRSS)."""
     sizes = {}
     for node in local.nodes:
         with open(f"/proc/{node.pid}/status") as status:
@@ -115,13 +115,13 @@ async def recovery(local: LocalCluster, broker: str) -> tuple[float, float, int,
 
 
 async def appended_log_end(cluster: rockoon.Cluster) -> int:
-    """Where the brokers' logs end, bytes, summed."""
+    """Return the sum of the end offsets of the brokers' logs."""
     status = await cluster.admin.status()
     return sum(node.broker.log_max_offset for node in status.brokers if node.broker is not None)
 
 
 async def fill(cluster: rockoon.Cluster, topic: str, log_bytes: int) -> None:
-    """Append 1-KiB messages until the log is so long, give or take a MiB."""
+    """Append 1-KiB messages until the log has about this size (within a MiB)."""
     async with cluster.producer() as producer:
         while (missing := log_bytes - await appended_log_end(cluster)) > 0:
             for _ in range(min(missing // 1200 + 1, 20_000)):
@@ -131,7 +131,7 @@ async def fill(cluster: rockoon.Cluster, topic: str, log_bytes: int) -> None:
 
 
 async def settle(cluster: rockoon.Cluster) -> None:
-    """Wait until the log is on disk, and one recovery point after that is written."""
+    """Wait until the log is on disk, and a recovery point was written after that."""
     for _ in range(2):
         end = await appended_log_end(cluster)
         synced = 0

@@ -1,11 +1,10 @@
-"""`make compare`: Rockoon, Kafka, RocketMQ and NATS beside each other, in turns, on this machine.
+"""`make compare`: comparison of Rockoon, Kafka, RocketMQ and NATS, in turns, on this machine.
 
-Each round starts each peer on an empty store, without and with a sync before the answer, has its
-clients do the same work one after another, and stops it. A peer that this machine cannot run is
-skipped by name. A run of all peers in at least three rounds fills docs/measurements/compare.md; any
-other run only prints.
-`--awaited` measures only awaited sends, of the clients that have goals for them (`awaited.py`), and
-in three rounds fills that part of the page.
+Each round starts each peer on an empty store, without and with a sync before the answer, lets its
+clients do the same work one after another, and stops it. Peers that this machine cannot run are
+skipped and named. A run of all peers in at least three rounds fills docs/measurements/compare.md;
+other runs only print. `--awaited` measures only awaited sends, of the clients that have goals for
+them (`awaited.py`); with three rounds it fills that part of the page.
 """
 
 import argparse
@@ -57,22 +56,22 @@ from rockoon.local.process import LocalClusterError
 PAGE = ROOT / "docs" / "measurements" / "compare.md"
 PEERS: tuple[type[Peer], ...] = (RockoonPeer, KafkaPeer, RocketMqPeer, NatsPeer)
 ROUNDS_OF_A_PAGE_MIN = 3
-# Unmeasured work before the first measure ends when it gets less than so much faster.
+# The warm-up ends when a repetition is faster by less than this factor.
 WARM_GAIN = 1.1
 WARM_TIMES_MIN, WARM_TIMES_MAX = 8, 12
-# Who reads fewer again and again, mostly begins again.
+# With fewer stored messages, a reader would mostly measure its restarts from the beginning.
 STORED_MIN = 20_000
 ANSWER_SECONDS_MAX = 100.0
 
 
 class Turn:
-    """One client of a peer that runs: what it is asked, and what that cost.
+    """Measures of one client of a running peer.
 
     Args:
-        servers: their processes.
+        servers: process ids of the servers.
         client: the client's program.
-        prefix: of its topics' names, since clients share servers.
-        folder: on the disk that the servers write.
+        prefix: of its topics' names, because clients share servers.
+        folder: a directory on the servers' disk.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class Turn:
         self._stored = 0
 
     def connect(self, address: str) -> None:
-        """Connect, make topics, and have one message sent and heard."""
+        """Connect, create topics, and send and receive one message."""
         self._client.ask("connect", ANSWER_SECONDS_MAX, address=address)
         topics = {self._prefix + name: queues for name, queues in TOPICS.items()}
         self._client.ask("make_topics", ANSWER_SECONDS_MAX, **topics)
         self._client.ask("first", ANSWER_SECONDS_MAX, topic=self._prefix + "first")
 
     def warm(self, seconds: float) -> None:
-        """Store what is read later, until it gets no faster: compilers work meanwhile, too."""
+        """Store messages for later reads, until it gets no faster: JIT compilers need warm-up."""
         best = 0.0
         for times in range(1, WARM_TIMES_MAX + 1):
             done = self._ask("produce_each", seconds, topic="fill", bytes=100)
@@ -105,7 +104,7 @@ class Turn:
         wait_rest(self._servers)
 
     def measured(self, row: Row, seconds: float) -> Figures:
-        """One measure, with what servers do about it later."""
+        """Measure one row; later work of the servers, such as flushes, is included."""
         given = dict(row.given)
         if row.do.startswith(("consume_", "push_")):
             given["stored"] = self._stored
@@ -132,12 +131,12 @@ class Comparison:
     """A run.
 
     Args:
-        peers: kinds of them, that take turns.
-        seconds: how long each rate is measured.
-        folder: for stores and logs; on the disk that is to be measured.
-        result: what is filled.
-        interrupts: that wait while something is stopped.
-        awaited: only measures of awaited sends, of the clients in `awaited.COLUMNS`.
+        peers: classes of the peers; each has a turn per round.
+        seconds: duration of each rate.
+        folder: for stores and logs; on the disk to measure.
+        result: filled by this run.
+        interrupts: signals, deferred while a process is stopped.
+        awaited: True to measure only awaited sends, of the clients in `awaited.COLUMNS`.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Comparison:
         self._peers = [peer(self._ports) for peer in peers]
 
     def prepare(self) -> None:
-        """Leave out what cannot be had."""
+        """Fetch the peers' programs; skip peers that this machine cannot run."""
         for peer in list(self._peers):
             told(f"{peer.name}: fetching")
             try:
@@ -169,7 +168,7 @@ class Comparison:
                 self._miss(peer.name, str(reason))
 
     def round(self) -> None:
-        """A turn of each peer, without and with a sync before the answer; others begin next."""
+        """Run a turn of each peer, without and with a sync; the next round begins with another."""
         load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
         for sync in (False, True):
             for peer in self._peers:
@@ -208,7 +207,7 @@ class Comparison:
         *,
         sync: bool,
     ) -> None:
-        """All measures of a client; `began`: when the servers were started for it, if they were."""
+        """Run all measures of a client; `began`: start of the servers, for the first client."""
         number = peer.columns.index(command.name)
         log = folder / f"client-{number}.log"
         client = ClientProgram(command.command, log, command.environment)
@@ -260,7 +259,7 @@ def mode(sync: bool) -> str:
 
 
 def used_cpu_seconds() -> tuple[float, float]:
-    """CPU that the machine has used, and of it this process and its children that have ended."""
+    """Return the CPU seconds of the machine, and of this process and its ended children."""
     own = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)
@@ -271,11 +270,11 @@ def used_cpu_seconds() -> tuple[float, float]:
 def main() -> int:
     names = [peer.name for peer in PEERS]
     parser = argparse.ArgumentParser(prog="make compare", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each peer has its turn")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a rate is measured")
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each peer")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each rate")
     parser.add_argument("--only", choices=names, action="append", help="a peer; may be repeated")
     parser.add_argument("--awaited", action="store_true", help="only measures of awaited sends")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
     arguments = parser.parse_args()
     known = [peer.name for peer in awaited.PEERS] if arguments.awaited else names
     chosen = [peer for peer in PEERS if peer.name in (arguments.only or known)]

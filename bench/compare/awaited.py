@@ -33,7 +33,7 @@ class Relative:
 
     Attributes:
         measure, unit: a line of the tables.
-        goal: of the figure, or of its ratio to a peer's.
+        goal: for the figure, or for its ratio to a peer's.
         beside: the peer's column; empty for the figure itself.
     """
 
@@ -43,7 +43,7 @@ class Relative:
     beside: str = NATS_PY
 
     def values(self, result: Result, *, sync: bool) -> list[float]:
-        """One for each round; none if a round has none."""
+        """Return a value per round; empty if a round has none."""
         found = result.values.get((sync, ROCKOON, self.measure, self.unit), [])
         if not self.beside:
             return found
@@ -66,7 +66,7 @@ GOALS = (
 
 
 def goals_table(result: Result) -> str:
-    """Whether goals are held; of the rounds, the median counts."""
+    """Return a table of the goals, with the median over the rounds."""
     lines = ["| goal | bound | before a sync | held | after a sync | held |", "|---" * 6 + "|"]
     for each in GOALS:
         cells: list[str] = []

@@ -1,7 +1,7 @@
-"""Peers' programs, fetched by name with the ordinary clients of their registries, once.
+"""Programs of the peers, fetched once with the ordinary clients of their registries.
 
-They go to .compare (and RocketMQ to .rocketmq, as `make rocketmq` has it) at the top of the
-checkout. What is there is used again until the file that names the versions changes.
+They are stored in .compare (RocketMQ in .rocketmq, shared with `make rocketmq`) at the top of the
+checkout, and used again until the file with their versions changes.
 """
 
 import shutil
@@ -18,14 +18,14 @@ SAID_CHARACTERS = 300
 
 
 class NotHere(Exception):
-    """A peer, or a client of it, that this machine cannot run; the text says why."""
+    """This machine cannot run a peer or one of its clients; the text has the reason."""
 
 
 def run(command: Sequence[object], **environment: str) -> str:
-    """What a command prints.
+    """Run a command and return its output.
 
     Raises:
-        NotHere: there is no such command, it failed, or it did not end.
+        NotHere: the command does not exist, failed, or did not end.
     """
     words = [str(word) for word in command]
     if shutil.which(words[0]) is None:
@@ -48,7 +48,7 @@ def run(command: Sequence[object], **environment: str) -> str:
 
 
 def maven(pom: Path, folder: Path) -> Path:
-    """The jars that a pom names, with theirs: in `lib` of a folder."""
+    """Fetch the jars of a pom with their dependencies to `lib` of a folder."""
     libraries, marker = folder / "lib", folder / "pom.xml"
     if not is_made(marker, pom.read_bytes()):
         shutil.rmtree(libraries, ignore_errors=True)
@@ -59,7 +59,7 @@ def maven(pom: Path, folder: Path) -> Path:
 
 
 def compiled(name: str, libraries: Path) -> Path:
-    """The classes of our Java client of a name."""
+    """Compile the Java client of this name; return the directory of its classes."""
     folder = CACHE / "classes" / name
     marker, sources = folder / "sources", sorted((HERE / "java").glob("*.java"))
     content = b"".join(path.read_bytes() for path in sources)
@@ -72,7 +72,7 @@ def compiled(name: str, libraries: Path) -> Path:
 
 
 def python() -> Path:
-    """The interpreter of an environment with peers' Python clients."""
+    """Return the interpreter of an environment with the peers' Python clients."""
     folder, wanted = CACHE / "python", HERE / "requirements.txt"
     program, marker = folder / "bin" / "python", folder / "requirements.txt"
     if not is_made(marker, wanted.read_bytes()):
@@ -83,7 +83,7 @@ def python() -> Path:
 
 
 def go(module: str, version: str) -> Path:
-    """The program of a Go module."""
+    """Install a Go module and return its program."""
     folder = CACHE / "bin"
     program = folder / next(part for part in reversed(module.split("/")) if part[:1] != "v")
     marker = folder / f"{program.name}.version"
@@ -94,7 +94,7 @@ def go(module: str, version: str) -> Path:
 
 
 def python_version(name: str) -> str:
-    """The version of a package that `requirements.txt` names."""
+    """Return the version of a package in `requirements.txt`."""
     lines = (HERE / "requirements.txt").read_text().splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
 

@@ -1,4 +1,4 @@
-"""What is measured, and its arithmetic: figures of a turn, their range over the rounds."""
+"""Measures, and their arithmetic: figures of a turn, and their range over the rounds."""
 
 import math
 import re
@@ -18,13 +18,13 @@ class Row:
     """A measure.
 
     Attributes:
-        name: as the table says it.
-        do: what clients are asked for (`clients/protocol.py`).
-        given: with which arguments; seconds are added.
-        units: what is told of it, a line of the table each.
-        times: how many times as long as others it takes.
-        awaits: whether it is one of the measures of awaited sends (`awaited.py`).
-        reads: whether it reads what is stored; a sync before the answer makes no difference then.
+        name: in the table.
+        do: operation of the clients (`clients/protocol.py`).
+        given: its arguments; seconds are added.
+        units: the figures to show, a line of the table each.
+        times: factor for the duration.
+        awaits: True for measures of awaited sends (`awaited.py`).
+        reads: True if it only reads stored messages, so that syncs make no difference.
     """
 
     name: str
@@ -44,7 +44,7 @@ ONE_SEND, TASKS = "one awaited send after another", "64 tasks, each awaits its s
 CONNECTIONS = "1,000 connections, each awaits its sends"
 PACED = "1,000 messages/s, from send to listener"
 
-# Topics of each client, and how many queues they have.
+# Topics of each client, with their numbers of queues.
 TOPICS: Mapping[str, int] = {"fill": 8, "small": 8, "large": 8, "single": 1, "paced": 1, "first": 1}
 
 ROWS = (
@@ -59,7 +59,7 @@ ROWS = (
     Row("push 100 B, lists of up to 64", "push_lists", READ, reads=True),
     Row(ONE_SEND, "single", SINGLE, (P50, P99, CPU), awaits=True),
     Row(TASKS, "tasks", SINGLE, (RATE, P99, CPU), awaits=True),
-    # Without CPU: it would include that of opening the connections.
+    # Without CPU, because it would include the CPU of opening the connections.
     Row(
         CONNECTIONS,
         "connections",
@@ -76,12 +76,12 @@ FIRST_MESSAGE = "from the command to the first message"
 
 
 def rows(*, sync: bool, awaited: bool = False) -> list[Row]:
-    """The measures without, or with a sync before the answer; `awaited`: only awaited sends."""
+    """Return the measures without or with a sync before the answer, or only awaited sends."""
     return [row for row in ROWS if not (sync and row.reads) and (row.awaits or not awaited)]
 
 
 def lines(*, sync: bool, awaited: bool = False) -> list[tuple[str, str]]:
-    """Every line of a table: measure and unit."""
+    """Return the lines of a table: measure and unit."""
     found = [(row.name, unit) for row in rows(sync=sync, awaited=awaited) for unit in row.units]
     return [*found, (SERVERS_MEMORY, MIB), (CLIENT_MEMORY, MIB), (FIRST_MESSAGE, SECONDS)]
 
@@ -91,13 +91,13 @@ Figures = dict[tuple[str, str], float]
 
 
 def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
-    """What is told of a measure.
+    """Compute the figures of a measure.
 
     Args:
         row: the measure.
-        done: messages, seconds, and maybe p50 and p99 in seconds, and the p99 of one connection as
-            `alone`, as a client counted.
-        cpu_seconds: that client and servers used for it.
+        done: a client's answer: messages, seconds, optionally p50 and p99 in seconds, and `alone`,
+            the p99 of one connection.
+        cpu_seconds: used by client and servers.
     """
     messages = done["messages"]
     values = {RATE: messages / done["seconds"], CPU: cpu_seconds / messages * 1e6}
@@ -109,7 +109,7 @@ def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
 
 
 def shown(value: float) -> str:
-    """A figure with as many digits as it deserves."""
+    """Format a figure with a suitable number of digits."""
     if value <= 0:
         return "0"
     decimals = DIGITS - 1 - math.floor(math.log10(value))
@@ -117,7 +117,7 @@ def shown(value: float) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """The range over the rounds, as a cell has it."""
+    """Format the range over the rounds for a cell."""
     if not values:
         return NONE
     low, high = shown(min(values)), shown(max(values))
@@ -125,10 +125,10 @@ def span(values: Sequence[float]) -> str:
 
 
 def parsed(cell: str) -> tuple[float, float] | None:
-    """Lowest and highest of a cell; None where nothing was measured.
+    """Parse the lowest and highest value of a cell; None if nothing was measured.
 
     Raises:
-        ValueError: it is no cell.
+        ValueError: invalid text.
     """
     if cell == NONE:
         return None
@@ -146,7 +146,7 @@ class Round:
     Attributes:
         load: the load average before it.
         others_cores: cores that other programs used during it.
-        seconds: how long it took.
+        seconds: its duration.
     """
 
     load: float
@@ -156,15 +156,15 @@ class Round:
 
 @dataclass
 class Result:
-    """All of a run.
+    """Result of a run.
 
     Attributes:
-        date, machine, command: when, on what, by what.
-        seconds: how long each rate was measured.
+        date, machine, command: date, description of the machine, command line.
+        seconds: duration of each rate.
         versions: of every program, by name.
         rounds: their circumstances.
-        values: a value for each round; by whether answers wait for a sync, column, measure, unit.
-        missing: why a column, or a measure of it, has none; by their name.
+        values: a value per round, by (sync, column, measure, unit).
+        missing: reasons for missing columns or measures, by name.
     """
 
     date: str
@@ -177,6 +177,6 @@ class Result:
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(self, column: str, found: Figures, *, sync: bool) -> None:
-        """Note what a turn has found."""
+        """Add the figures of a turn."""
         for (name, unit), value in found.items():
             self.values.setdefault((sync, column, name, unit), []).append(value)

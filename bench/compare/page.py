@@ -1,7 +1,7 @@
-"""Fills docs/measurements/compare.md: the tables between its markers; the words around them stay.
+"""Writes the tables between the markers of docs/measurements/compare.md; other text is by hand.
 
-A table for answers without a sync and one with; a line for each measure and unit, a column for each
-client. A cell is a range over the rounds, a figure, or a dash.
+One table is for answers without a sync, one for answers after a sync. A line per measure and unit,
+a column per client. A cell is a range over the rounds, a figure, or a dash.
 """
 
 import re
@@ -19,12 +19,12 @@ TITLES = {False: "### Answered before a sync", True: "### Answered after a sync"
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it stands in the page.
+    """A table of the page.
 
     Attributes:
         title: its heading.
         columns: names of clients.
-        cells: by measure, unit and column: lowest and highest, or None where nothing was measured.
+        cells: by measure, unit and column: lowest and highest, or None if nothing was measured.
     """
 
     title: str
@@ -33,12 +33,12 @@ class Table:
 
 
 def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> str:
-    """What stands between the markers.
+    """Return the text between the markers.
 
     Args:
         result: of a run.
         columns: of the tables.
-        awaited: the run has only the measures of awaited sends.
+        awaited: True if the run has only measures of awaited sends.
     """
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     parts = [
@@ -68,13 +68,13 @@ def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> st
 
 
 def brief(reason: str) -> str:
-    """A reason as the page has it: its beginning, without paths and addresses of this machine."""
+    """Shorten a reason for the page, without paths and addresses of this machine."""
     said = " ".join(word for word in reason.split() if "/" not in word)
     return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
 
 
 def write(page: Path, made: str, block: str = FIGURES) -> None:
-    """Put a text between the markers of a page.
+    """Write a text between the markers of a page.
 
     Raises:
         ValueError: the page has no markers with this name.
@@ -88,10 +88,10 @@ def write(page: Path, made: str, block: str = FIGURES) -> None:
 
 
 def between(page: Path, block: str = FIGURES) -> str:
-    """What stands between the markers of a page.
+    """Return the text between the markers of a page.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has no markers.
     """
     found = _marked(block).search(page.read_text())
     if found is None:
@@ -100,10 +100,10 @@ def between(page: Path, block: str = FIGURES) -> str:
 
 
 def tables(made: str) -> Iterator[Table]:
-    """The tables of figures in a text.
+    """Parse the tables of figures in a text.
 
     Raises:
-        ValueError: a cell is none, or a line has not as many as the table has columns.
+        ValueError: a cell is invalid, or a line has a wrong number of cells.
     """
     for title in TITLES.values():
         _, found, rest = made.partition(f"{title}\n\n")

@@ -1,32 +1,32 @@
-"""Pages for what a turn is about to write, found before it begins.
+"""Allocation of memory pages before a turn that writes.
 
-In a virtual machine, the host may have reclaimed a page that the page cache allocates: on the
-machine of docs/measurements/benchmarks.md a MiB of reclaimed pages costs 1,500 to 2,700
-microseconds of system time, a MiB of pages just freed 170 to 230. The host reclaims freed pages
-within five seconds. A turn that writes would measure the host.
+In a virtual machine, the page cache can allocate pages that the host has reclaimed. On the machine
+of docs/measurements/benchmarks.md a MiB of reclaimed pages costs 1,500 to 2,700 microseconds of
+system time, of recently freed pages 170 to 230, and the host reclaims freed pages within five
+seconds. Without this allocation, a turn that writes would measure the host.
 """
 
 import os
 from pathlib import Path
 
 MIB = 1 << 20
-# Above what any peer here stores in a second, its indexes included.
+# More than any peer here stores per second, including its indexes.
 BYTES_A_SECOND = 768 * MIB
 
 
 def find_pages(folder: Path, seconds: float) -> None:
-    """Have the host find free pages for some seconds of writing.
+    """Let the host provide free pages for some seconds of writing.
 
     Args:
-        folder: on the file system that is to be written.
-        seconds: of the turn that follows at once.
+        folder: a directory on the written file system.
+        seconds: duration of the turn, which must follow immediately.
 
     Raises:
-        OSError: the disk has no room for as much.
+        OSError: the disk has too little space.
     """
     path = folder / "pages"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    # Deleted before a byte of it is on disk, so a turn that syncs does not wait for it.
+    # Unlinked before its bytes are on disk, so that a turn with syncs does not wait for them.
     path.unlink()
     chunk = bytes(MIB)
     try:

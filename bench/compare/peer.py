@@ -1,4 +1,4 @@
-"""The driver interface: what a comparison asks of each peer."""
+"""Interface of the compared message queues."""
 
 import abc
 import os
@@ -12,12 +12,12 @@ from rockoon.local.ports import PortBlock
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """How a client of a peer is run: one that speaks as `clients/protocol.py` says.
+    """Command of a client that implements `clients/protocol.py`.
 
     Attributes:
-        name: heads its column in the table.
+        name: heading of its column in the table.
         command: program and arguments.
-        environment: added to ours.
+        environment: added to the environment of this process.
     """
 
     name: str
@@ -26,7 +26,7 @@ class ClientCommand:
 
 
 class Peer(abc.ABC):
-    """A message queue beside others. One at a time is started, and stopped before the next.
+    """A compared message queue. It is stopped before the next one is started.
 
     Args:
         ports: to listen on, on the loopback address.
@@ -44,7 +44,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
-        """Fetch and build what it needs; versions by name.
+        """Fetch and build its programs; return versions by name.
 
         Raises:
             NotHere: this machine cannot run it.
@@ -52,28 +52,27 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def start(self, folder: Path, *, sync: bool) -> str:
-        """Start servers with an empty store, and return the address that clients are told.
+        """Start servers with an empty store, and return the address for clients.
 
         Args:
             folder: for their stores and logs.
-            sync: whether what is answered is on disk.
+            sync: True to sync messages to disk before they are acknowledged.
         """
 
     @abc.abstractmethod
     def pids(self) -> Sequence[int]:
-        """Processes of the servers."""
+        """Return the process ids of the servers."""
 
     @abc.abstractmethod
     def clients(self) -> Sequence[ClientCommand]:
-        """Its clients, after `prepare`."""
+        """Return its clients, after `prepare`."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End the servers, whatever of them was started; again, if it was interrupted."""
+        """Stop all servers that were started; may be called again after an interruption."""
 
 
 def python_client(name: str, python: Path | str, module: str) -> ClientCommand:
-    """A client in Python."""
     environment = {"PYTHONPATH": str(ROOT)}
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] += f":{os.environ['PYTHONPATH']}"

@@ -25,25 +25,25 @@ REST_SECONDS_MAX = 1.5
 
 
 class ProgramFailed(Exception):
-    """A server or a client that ended, failed, or did not answer; the text says which and why."""
+    """A server or a client ended, failed, or did not answer; the text has name and cause."""
 
 
 class MeasureFailed(Exception):
-    """A client says that something failed; it can be asked for other things."""
+    """An operation of a client failed; the client can do other operations."""
 
 
 class NoSuchWay(Exception):
-    """A client has no such way of working; the text says why."""
+    """A client library has no such operation; the text has the reason."""
 
 
 class Program:
-    """A server: a child that ends with us, however we end.
+    """A server: a child process that ends when this process ends, even if it is killed.
 
     Args:
-        name: what it is.
+        name: for error texts.
         command: program and arguments.
-        log: where its output goes.
-        environment: added to ours.
+        log: file for its output.
+        environment: added to the environment of this process.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Program:
         """Wait until it listens on a port.
 
         Raises:
-            ProgramFailed: it ended, or takes too long.
+            ProgramFailed: it ended, or did not listen in time.
         """
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
@@ -82,17 +82,17 @@ class Program:
         raise ProgramFailed(f"{self.name} does not listen: {tail(self._log)}")
 
     def stop(self) -> None:
-        """End it, and all that it started."""
+        """Stop it and all its children."""
         ended(self._process)
 
 
 class ClientProgram:
-    """A client: told by lines what to do (`clients/protocol.py`).
+    """A client program with the protocol of `clients/protocol.py`.
 
     Args:
         command: program and arguments.
-        log: where what it prints about failures goes.
-        environment: added to ours.
+        log: file for its error output.
+        environment: added to the environment of this process.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class ClientProgram:
         return self._process.pid
 
     def ask(self, do: str, seconds_max: float, **given: object) -> dict[str, float]:
-        """Have it do something, and return what it counted.
+        """Request an operation, and return its result.
 
         Raises:
-            NoSuchWay: it has no way to do that.
-            MeasureFailed: it says that it failed.
-            ProgramFailed: it ended, or did not answer in time.
+            NoSuchWay: the client has no such operation.
+            MeasureFailed: the operation failed.
+            ProgramFailed: the client ended, or did not answer in time.
         """
         assert self._process.stdin is not None
         line = " ".join([do, *(f"{name}={value}" for name, value in given.items())])
@@ -153,7 +153,7 @@ class ClientProgram:
         return line.decode(errors="replace")
 
     def stop(self) -> None:
-        """Let it close its connections, and end it."""
+        """Stop it, after it has closed its connections."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -165,7 +165,7 @@ class ClientProgram:
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """End a child that leads a process group, and the group."""
+    """Stop a child and its process group, which it leads."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -178,7 +178,7 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first one counts, and waits while something is stopped."""
+    """Handler of Ctrl-C and SIGTERM: the first signal is used, and deferred in `held`."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -186,15 +186,16 @@ class Interrupts:
         self._is_told = False
 
     def handle(self) -> None:
-        """Take over both signals, on the main thread."""
+        """Install handlers for both signals, on the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Stop something in this block: what comes meanwhile is raised behind it.
+        """Defer signals to the end of the block, in which processes are stopped.
 
-        A blocked signal would not do: it goes to another thread, and is raised here all the same.
+        Blocking the signals is not enough: another thread would receive them, and Python would
+        still call the handler in this thread.
         """
         self._is_held = True
         try:
@@ -215,7 +216,7 @@ class Interrupts:
 
 
 def with_children(pids: Iterable[int]) -> set[int]:
-    """Processes, and all that they started, and so on (Linux)."""
+    """Return processes and all their descendants (Linux)."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -231,17 +232,17 @@ def with_children(pids: Iterable[int]) -> set[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU that processes and all their children have used since they started."""
+    """Return the CPU seconds of processes and all their descendants since their start."""
     total = 0.0
     for pid in with_children(pids):
-        # Linux's clock of another process's CPU: nanoseconds, where /proc counts hundredths.
+        # Linux's CPU clock of another process: nanoseconds, where /proc counts hundredths.
         with suppress(OSError):
             total += time.clock_gettime((~pid << 3) | 2)
     return total
 
 
 def own_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of processes and all their children that is no file's."""
+    """Return the resident memory of processes and all their descendants, without file pages."""
     total = 0
     for pid in with_children(pids):
         with suppress(OSError):
@@ -252,7 +253,7 @@ def own_bytes(pids: Iterable[int]) -> int:
 
 
 def wait_rest(pids: Sequence[int]) -> None:
-    """Wait until servers have done what is left after a measure, or for a while."""
+    """Wait until servers are idle after a measure, at most REST_SECONDS_MAX."""
     deadline = time.monotonic() + REST_SECONDS_MAX
     used = cpu_seconds(pids)
     while time.monotonic() < deadline:
@@ -263,7 +264,7 @@ def wait_rest(pids: Sequence[int]) -> None:
 
 
 def free_port(ports: PortBlock, *offsets: int) -> int:
-    """A port of ours whose neighbours at some offsets are free too."""
+    """Return a free port whose neighbours at the offsets are free too."""
     while True:
         port = ports.choose()
         if all(is_free(port + offset) for offset in offsets):

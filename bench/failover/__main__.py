@@ -1,8 +1,8 @@
-"""`make failover`: how long producers wait when the leader of a log with three copies goes.
+"""`make failover`: how long producers wait when the leader of a log with three copies fails.
 
-It is killed, handed over by a planned stop, or stopped as if its machine had vanished, over real
-processes on one machine. One producer sends a message at a time, another in bulk. A wait is the
-longest one in a trial from a send to its acknowledgement. Exit status 1: a message was lost.
+The leader is killed, stopped with a planned handover, or paused as if its machine had vanished; all
+processes run on one machine. One producer sends single messages, another in bulk. The result of a
+trial is the longest wait from a send to its acknowledgement. Exit status 1: a message was lost.
 """
 
 import argparse
@@ -22,7 +22,7 @@ COLUMNS = ("p50 s", "p99 s", "longest s", "lost", "doubled", "failed sends")
 
 
 def rows(kind: str, outcome: Outcome) -> list[tuple[str, ...]]:
-    """A row for each producer."""
+    """Return a row for each producer."""
     made = []
     for topic, waits in outcome.waits.items():
         ordered = sorted(waits)
@@ -37,9 +37,9 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS, action="append", help="one kind; may be repeated")
     parser.add_argument("--trials", type=int, default=20, help="of each kind, at least 1")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds before each trial")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
     arguments = parser.parse_args()
-    # Members of the cluster come and go; what must hold is judged at the end.
+    # Errors of stopped processes are expected; lost messages are counted at the end.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
     arguments.dir.mkdir(exist_ok=True)
     table = Table(title=f"The leader goes, {arguments.trials} times each", title_justify="left")

@@ -1,4 +1,4 @@
-"""Trials of fail-over: the leader of a log with three copies goes, while two producers send on."""
+"""Trials of fail-over: the leader of a log with three copies fails while two producers send."""
 
 import asyncio
 import itertools
@@ -28,18 +28,18 @@ SUCCESSOR_SECONDS_MAX = 60.0
 
 
 class NoSuccessor(Exception):
-    """Nobody leads the log, long after its leader went."""
+    """The log has no leader long after the former leader failed."""
 
 
 @dataclass
 class Sending:
-    """What one producer sent, and how that went.
+    """Sends of one producer.
 
     Attributes:
-        topic: whereto.
-        longest: seconds from a send to its acknowledgement, the longest since it was set to 0.
-        acknowledged: numbers of messages.
-        failed: how many sends ended with an error.
+        topic: the topic.
+        longest: the longest time from a send to its acknowledgement since the last reset, seconds.
+        acknowledged: numbers of the acknowledged messages.
+        failed: number of failed sends.
     """
 
     topic: str
@@ -64,7 +64,7 @@ class Sending:
         self.longest = max(self.longest, time.perf_counter() - self.unsettled.pop(number))
 
     async def settled_since(self, moment: float) -> None:
-        """Wait until what was sent before a moment has been acknowledged, or has failed."""
+        """Wait until all messages sent before a moment were acknowledged or have failed."""
         while True:
             if all(sent >= moment for sent in self.unsettled.values()):
                 return
@@ -73,13 +73,13 @@ class Sending:
 
 @dataclass
 class Outcome:
-    """Of all trials of one kind.
+    """Result of all trials of one kind.
 
     Attributes:
         waits: by topic, the longest wait of each trial, seconds.
-        failed: by topic, sends that ended with an error.
-        lost: by topic, messages that were acknowledged and are not there.
-        doubled: by topic, how many times more often than once messages are there.
+        failed: by topic, number of failed sends.
+        lost: by topic, acknowledged messages that are not stored.
+        doubled: by topic, number of duplicates.
     """
 
     waits: dict[str, list[float]]
@@ -89,13 +89,13 @@ class Outcome:
 
 
 async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float) -> Outcome:
-    """Have a cluster's leader go again and again.
+    """Let the leader of a cluster fail repeatedly.
 
     Args:
-        folder: where stores go.
+        folder: directory for the stores.
         kind: one of KINDS.
-        trials: how often.
-        settle_seconds: pause before each, in which the copies become equal again.
+        trials: number of failures.
+        settle_seconds: pause before each failure, in which followers catch up.
 
     Raises:
         NoSuccessor.
@@ -133,7 +133,7 @@ async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float
 async def trial(
     local: LocalCluster, cluster: rockoon.Cluster, kind: str, sendings: list[Sending]
 ) -> None:
-    """Have the leader go, wait until sends go on, and have it come again."""
+    """Let the leader fail, wait until sends continue, and start it again."""
     before = await led(cluster, above=0)
     assert before.leader is not None
     name = before.leader.name
@@ -157,7 +157,7 @@ async def trial(
 
 
 async def led(cluster: rockoon.Cluster, above: int) -> LogDescription:
-    """The log, once somebody leads it in a higher epoch."""
+    """Wait until the log has a leader in an epoch above `above`; return its description."""
     try:
         async with asyncio.timeout(SUCCESSOR_SECONDS_MAX):
             while True:
@@ -171,7 +171,7 @@ async def led(cluster: rockoon.Cluster, above: int) -> LogDescription:
 
 
 async def whole(cluster: rockoon.Cluster) -> None:
-    """Wait until every replica is there again."""
+    """Wait until every replica is running again."""
     while True:
         log = await led(cluster, above=0)
         if all(each.address is not None for each in log.replicas):
@@ -200,7 +200,7 @@ async def settle_all(sending: Sending, sent: list[tuple[int, rockoon.Receipt]]) 
 
 
 async def stored(cluster: rockoon.Cluster, topic: str) -> Counter[int]:
-    """How often each message is in a topic."""
+    """Count the copies of each message in a topic."""
     found: Counter[int] = Counter()
     async with cluster.pull_consumer() as consumer:
         await consumer.assign_all(topic)

@@ -1,4 +1,4 @@
-"""Clients in this process: by the protocol's own calls on our channels, or by the Python SDK."""
+"""Clients in this process, with the protocol's calls on our channels or with the Python SDK."""
 
 import asyncio
 import resource
@@ -23,18 +23,18 @@ POLL_SECONDS = 2.0
 INVISIBLE_SECONDS = 300.0
 HEARTBEAT_SECONDS = 10.0
 FIRST_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.02
-# Connections that are made at once.
+# Connections that are opened in parallel.
 TOGETHER = 50
 
 
 @dataclass
 class Done:
-    """What clients did while it was measured.
+    """Result of measured clients.
 
     Attributes:
         count: messages, or calls.
-        before: those of the unmeasured time before.
-        seconds: how long that took.
+        before: messages or calls of the warm-up.
+        seconds: measured time.
         own_seconds: CPU of this process.
         used: CPU seconds of the servers by process.
         waits: seconds of each call, or of each receive together with its acknowledgement.
@@ -49,15 +49,15 @@ class Done:
 
 
 def used(processes: Mapping[str, int]) -> dict[str, float]:
-    """CPU seconds of processes since they started, with their children."""
+    """Return the CPU seconds of processes and their children since their start."""
     return {name: cpu_seconds([pid]) for name, pid in processes.items()}
 
 
 async def stored_first(endpoint: str, topic: str) -> None:
-    """One message, sent again until it is stored.
+    """Send one message, repeatedly until it is stored.
 
     Raises:
-        MeasureFailed: it is not, for a minute.
+        MeasureFailed: it was not stored within a minute.
     """
     async with WireClient(endpoint, "bench@1@0@first", channel=Channel(endpoint)) as client:
         deadline = time.monotonic() + FIRST_SECONDS_MAX
@@ -71,7 +71,7 @@ async def stored_first(endpoint: str, topic: str) -> None:
 async def connected(
     endpoint: str, count: int, settings: d.Settings
 ) -> AsyncIterator[Sequence[WireClient]]:
-    """Clients, each with a connection and a Telemetry stream that has had its settings."""
+    """Open clients, each with a connection and a Telemetry stream that has received settings."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
@@ -214,7 +214,7 @@ async def modest(
     seconds: float,
     processes: Mapping[str, int],
 ) -> Done:
-    """Producers that send at a rate, all together, and beat every ten seconds.
+    """Measure producers that send at a total rate, and send a heartbeat every ten seconds.
 
     Raises:
         MeasureFailed: a send was refused.

@@ -1,4 +1,4 @@
-"""A run: what is started, in which order it is asked what, and what is noted."""
+"""A run of the comparison: starts both sides, measures each part, and collects the figures."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +81,7 @@ def mode(sync: bool) -> str:
 
 
 def request(topic: str, messages: int) -> bytes:
-    """A send of some messages with bodies of 100 bytes."""
+    """Return a send request with messages of 100 bytes."""
     each = [message(topic, BODY, f"{number:032}") for number in range(messages)]
     return pb.SendMessageRequest(messages=each).SerializeToString()
 
@@ -95,12 +95,12 @@ class Comparison:
     """A run.
 
     Args:
-        sides: what is compared.
-        folder: for stores and logs; on the disk that is to be measured.
-        rounds: turns that each has.
-        seconds: how long a rate is measured.
-        warm_calls: unmeasured ones before the first measure.
-        interrupts: that wait while something is stopped.
+        sides: the compared servers.
+        folder: for stores and logs; on the disk to measure.
+        rounds: number of turns of each side.
+        seconds: duration of each rate.
+        warm_calls: number of unmeasured calls before the first measure.
+        interrupts: signals, deferred while a process is stopped.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Comparison:
         self._levels = Figures([*(side.name for side in self._sides), SDK])
 
     def prepare(self) -> None:
-        """Leave out what cannot be had. Raises NotHere: there is no h2load."""
+        """Fetch programs; skip sides that cannot run here. Raises NotHere without h2load."""
         self.versions["h2load"] = run([h2load.PROGRAM, "--version"]).split("/")[-1].strip()
         for side in list(self._sides):
             with self._notes.noted(side.name):
@@ -137,7 +137,7 @@ class Comparison:
             self._sides.remove(side)
 
     def run(self, parts: Sequence[str]) -> None:
-        """Each part that is asked for."""
+        """Run the requested parts."""
         for sync, known in ((True, PARTS_WITH_SYNC), (False, PARTS)):
             chosen = [name for name in known if name in parts]
             if chosen:
@@ -145,13 +145,13 @@ class Comparison:
                     self._pair(chosen, sync=sync)
 
     def text(self) -> str:
-        """What was found, as the page has it."""
+        """Return the results as text for the page."""
         tables = [each.table() for each in (self._figures, self._levels) if each.values]
         told_parts = [self._notes.machine_table(), *tables, *self._notes.missing()]
         return "\n\n".join(told_parts)
 
     def close(self) -> None:
-        """End whatever was started."""
+        """Stop all sides that were started."""
         with self._interrupts.held():
             for side in self._sides:
                 side.stop()
@@ -184,7 +184,7 @@ class Comparison:
                     side.stop()
 
     def _start(self, side: Side, *, sync: bool) -> None:
-        """Start it, and make the calls that are not measured."""
+        """Start a side, and warm it up with unmeasured calls."""
         folder, began = self._folder / f"{side.name.split()[-1]}-{mode(sync)[8:]}", time.monotonic()
         side.start(folder, sync=sync)
         side.make_topic(SENT)
@@ -196,7 +196,7 @@ class Comparison:
         self._running.append(side)
 
     def _in_turns(self, what: str, turn: Callable[[Side], None]) -> None:
-        """A turn of each in each round; another begins each time."""
+        """Run a turn of each side per round; the rounds begin with different sides."""
         for number in range(self._rounds):
             first = number % max(len(self._running), 1)
             for side in self._running[first:] + self._running[:first]:
@@ -206,7 +206,7 @@ class Comparison:
     # Sends.
 
     def _load(self, side: Side, calls: int, topic: str = SENT, messages: int = 1) -> h2load.Load:
-        """Sends, all of which have to be stored afterwards."""
+        """Send messages, and check that all are stored afterwards."""
         calls = max(calls // CONNECTIONS, 1) * CONNECTIONS
         before = side.stored(topic)
         done = h2load.load(
@@ -297,7 +297,7 @@ class Comparison:
         return self._receive(side, opened, topic, CONNECTIONS, BATCH, self._seconds)
 
     def _make(self, side: Side, topic: str) -> None:
-        """Make a topic, its first message, and the group that has its name."""
+        """Create a topic, its first message, and a group with its name."""
         side.make_topic(topic)
         side.make_group(topic)
         uvloop.run(stored_first(side.endpoint, topic))
@@ -337,7 +337,7 @@ class Comparison:
     # Others.
 
     def _measure_processes(self, _how: str) -> None:
-        """The gateway alone, and with a second one on its port."""
+        """Measure one gateway, and two on the same port."""
         self._in_turns("several gateways", self._measure_second)
 
     def _measure_second(self, side: Side) -> None:
@@ -372,7 +372,7 @@ class Comparison:
                 uvloop.run(clients_at_work(side))
 
     def _measure_rest(self, _how: str) -> None:
-        """Memory after all that, and what both take that do nothing, at the same time."""
+        """Measure memory after all parts, and CPU of both sides while they are idle."""
         for side in self._running:
             wait_rest([*side.processes().values()])
         before = {side.name: used(side.processes()) for side in self._running}
@@ -386,5 +386,5 @@ class Comparison:
 
 
 def each(spent: Mapping[str, float], count: int) -> dict[str, float]:
-    """Microseconds of each process for one."""
+    """Return microseconds per operation of each process."""
     return {name: seconds / count * 1e6 for name, seconds in spent.items()}

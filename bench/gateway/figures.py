@@ -1,4 +1,4 @@
-"""Figures of a run, and the table that docs/measurements/gateway-bench.md has of them."""
+"""Figures of a run, and their table for docs/measurements/gateway-bench.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from bench.compare.figures import NONE, P50, P99, shown, span
 CALLS = "calls/s"
 CALL_CPU, MESSAGE_CPU, CLIENT_CPU = "CPU µs a call", "CPU µs a message", "the client's CPU µs"
 CORES, CLIENT_KIB = "% of a core", "KiB a client"
-# A process that takes less than this share is not told.
+# Processes with a smaller share are not shown.
 SHARE_TOLD_MIN = 0.01
 
 
 def p50_p99(seconds: list[float]) -> Mapping[str, float]:
-    """Of waits, in milliseconds."""
+    """Return p50 and p99 of waits, in milliseconds."""
     ordered = sorted(seconds)
     return {
         unit: ordered[len(ordered) * share // 100] * 1e3 for unit, share in ((P50, 50), (P99, 99))
@@ -22,12 +22,12 @@ def p50_p99(seconds: list[float]) -> Mapping[str, float]:
 
 @dataclass
 class Figures:
-    """What a run has measured.
+    """Results of a run.
 
     Attributes:
-        columns: names of what is compared.
-        values: one for each round; by measure, unit and column.
-        shares: of those that are sums over processes, what each took.
+        columns: names of the compared clients and servers.
+        values: a value per round, by measure, unit and column.
+        shares: for values that are sums over processes, the share of each process.
     """
 
     columns: list[str]
@@ -35,21 +35,21 @@ class Figures:
     shares: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = field(default_factory=dict)
 
     def add(self, column: str, measure: str, values: Mapping[str, float]) -> None:
-        """Note values by their units."""
+        """Add values by unit."""
         for unit, value in values.items():
             self.values.setdefault((measure, unit), {}).setdefault(column, []).append(value)
 
     def add_sum(
         self, column: str, measure: str, unit: str, by_process: Mapping[str, float]
     ) -> None:
-        """Note what processes took together, and each of them."""
+        """Add the sum over processes, and the share of each process."""
         self.add(column, measure, {unit: sum(by_process.values())})
         shares = self.shares.setdefault((measure, unit), {}).setdefault(column, {})
         for name, value in by_process.items():
             shares.setdefault(name, []).append(value)
 
     def table(self) -> str:
-        """All of it; a cell is a range over the rounds, or a dash."""
+        """Return the table; a cell is a range over the rounds, or a dash."""
         lines = [
             f"| measure | unit | {' | '.join(self.columns)} |",
             "|---" * (2 + len(self.columns)) + "|",

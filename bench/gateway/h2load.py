@@ -1,4 +1,4 @@
-"""Unary calls by h2load (Debian: nghttp2-client), which takes a ready gRPC message as its data."""
+"""Unary calls with h2load (Debian: nghttp2-client), which sends an encoded gRPC message as data."""
 
 import re
 import struct
@@ -18,12 +18,12 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 @dataclass(frozen=True)
 class Load:
-    """Calls that were answered.
+    """Answered calls.
 
     Attributes:
-        calls: how many.
+        calls: number of calls.
         seconds: from the first connection to the last answer.
-        waits: seconds of each.
+        waits: seconds of each call.
     """
 
     calls: int
@@ -47,17 +47,17 @@ def load(
         endpoint: "host:port".
         method: path of the gRPC method.
         request: a serialized message, the same for each call.
-        headers: beside gRPC's.
-        calls: how many, over all connections.
-        folder: for files of a moment.
-        at_once: calls in progress on each connection.
+        headers: in addition to those of gRPC.
+        calls: number of calls over all connections.
+        folder: for temporary files.
+        at_once: calls in flight on each connection.
 
     Returns:
-        The calls. HTTP says that they were answered; what the answers are has to be seen elsewhere.
+        The calls. Only the HTTP status is checked; the caller must check the effect of the calls.
 
     Raises:
-        NotHere: there is no h2load.
-        MeasureFailed: not each call was answered.
+        NotHere: h2load is not installed.
+        MeasureFailed: a call was not answered.
     """
     data, log = folder / "request", folder / "waits"
     data.write_bytes(_PREFIX.pack(0, len(request)) + request)

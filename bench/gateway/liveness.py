@@ -29,7 +29,7 @@ from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, Sta
 TOPIC, GROUP = "liveness", "listeners"
 BEAT_SECONDS = 10.0
 CHANNELS = 20
-# Of a wish on the wire.
+# Maximum number of clients in one Acquire call.
 SHARES = 64
 HELD_MS = 3 * 3_600_000
 
@@ -39,7 +39,7 @@ def client_id(number: int) -> str:
 
 
 async def hold(cluster: rockoon.Cluster, clients: int) -> None:
-    """Have each client hold one message."""
+    """Let each client receive one message without acknowledging it."""
     await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
     policy = StartPolicy(consume_from=CONSUME_FROM_FIRST)
     await cluster.admin.create_group(GroupConfig(name=GROUP, start_policy=policy))
@@ -86,7 +86,7 @@ async def heartbeats(address: str, numbers: Sequence[int]) -> None:
 
 
 async def reports(cluster: rockoon.Cluster, name: str, numbers: Sequence[int]) -> None:
-    """Report clients as a gateway does, once a second, until cancelled."""
+    """Report clients like a gateway, once a second, until cancelled."""
     each_second = [numbers[at :: round(BEAT_SECONDS)] for at in range(round(BEAT_SECONDS))]
     details = pb.ClientDetails(
         client_type="push_consumer", language="JAVA", version="5.2.0", address="ipv4:10.0.0.1:4711"
@@ -108,7 +108,7 @@ SENT: list[int] = []
 
 
 async def evenly(numbers: Sequence[int], do) -> None:  # type: ignore[no-untyped-def]
-    """Do something for each number once in BEAT_SECONDS, again and again."""
+    """Call `do` for each number once in BEAT_SECONDS, until cancelled."""
     began = time.monotonic()
     turn = 0
     while True:
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--gateways", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()
-    # Etcd, the brokers and the gateway are processes: each one's CPU is its own.
+    # Each service is a process, so its CPU can be measured.
     with LocalCluster(gateway=0) as local:
         asyncio.run(measure(local, given.clients, given.gateways, given.seconds))
 

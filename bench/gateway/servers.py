@@ -1,4 +1,4 @@
-"""The two that are compared, each with an empty store, and what is asked of both."""
+"""The two compared servers, each with an empty store, and their common interface."""
 
 import abc
 import signal
@@ -28,11 +28,11 @@ READY_SECONDS_MAX = 60.0
 
 
 class Side(abc.ABC):
-    """A server of RocketMQ's gRPC protocol, and what is behind it.
+    """A server of RocketMQ's gRPC protocol, with its broker.
 
     Attributes:
-        name: heads its column.
-        endpoint: host:port, once it is started.
+        name: heading of its column.
+        endpoint: host:port, after the start.
     """
 
     name: str
@@ -40,38 +40,38 @@ class Side(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
-        """Fetch and build what it needs; versions by name. Raises NotHere."""
+        """Fetch and build its programs; return versions by name. Raises NotHere."""
 
     @abc.abstractmethod
     def start(self, folder: Path, *, sync: bool) -> None:
-        """Start it; `sync`: what is answered is on disk."""
+        """Start it; with `sync`, messages are on disk before they are acknowledged."""
 
     @abc.abstractmethod
     def make_topic(self, topic: str) -> None: ...
 
     @abc.abstractmethod
     def make_group(self, group: str) -> None:
-        """Make a consumer group that reads from the beginning."""
+        """Create a consumer group that reads from the beginning."""
 
     @abc.abstractmethod
     def stored(self, topic: str) -> int:
-        """How many messages a topic has: its queues' end offsets."""
+        """Return the number of messages in a topic: the sum of its queues' end offsets."""
 
     @abc.abstractmethod
     def processes(self) -> Mapping[str, int]:
-        """Its processes by name."""
+        """Return its process ids by name."""
 
     def turns(self) -> Mapping[str, Turns]:
-        """Kinds of clients that it serves, by the name of their column."""
+        """Return the kinds of clients to measure, by the name of their column."""
         return {self.name: partial(by_protocol, self.endpoint)}
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End it, whatever of it was started."""
+        """Stop all its processes that were started."""
 
 
 class GatewaySide(Side):
-    """etcd, a nameserver, a broker, the offset service, a gateway: a process each."""
+    """etcd, a nameserver, a broker, the offset service and a gateway, each in its own process."""
 
     name = "Rockoon's gateway"
 
@@ -89,7 +89,7 @@ class GatewaySide(Side):
             "broker": {
                 "flush": flush,
                 "commit_log_file_bytes": str(FILE_BYTES),
-                # A disk that is nearly full is nothing that is measured.
+                # So that the broker does not refuse messages on a nearly full disk.
                 "disk_full_percent": "99",
             },
             "gateway": {"reuse_port": "true"},
@@ -145,10 +145,10 @@ class GatewaySide(Side):
 
 
 class MeasuredProxy(RocketMqProxy):
-    """As it is run for itself: with the memory that `make compare` gives a broker, and its flush.
+    """RocketMQ's proxy with the memory and the flush mode of brokers in `make compare`.
 
     Args:
-        sync: what is answered is on disk.
+        sync: True to sync messages to disk before they are acknowledged.
     """
 
     def __init__(self, cache: Path, folder: Path, ports: PortBlock, *, sync: bool) -> None:

@@ -1,7 +1,8 @@
-"""`make bench-goals`: what Rockoon is to reach, measured in one run, and whether it does.
+"""`make bench-goals`: measures Rockoon's performance goals in one run, and compares the results.
 
-Ten minutes on two quiet cores; on others figures of time mean little, those of CPU a bit more. Each
-line has the load average before its part and the cores that other programs used during it.
+A run needs ten minutes on two quiet cores. On busy cores, wall-clock figures mean little, and CPU
+figures somewhat more. Each line has the load average before its part and the cores that other
+programs used during it.
 """
 
 import argparse
@@ -33,11 +34,11 @@ GOALS = {
 }
 IDLE_SECONDS = 60.0
 Values = Iterable[tuple[str, float]] | AsyncIterable[tuple[str, float]]
-"""Of a part, by the names of goals, as soon as each is measured."""
+"""Values of a part by the names of goals, yielded as soon as each is measured."""
 
 
 def measured(part: Callable[[], Values]) -> goal.Measured:
-    """Run a part; what fails ends it, and is told."""
+    """Run a part; an error ends it and is reported in the result."""
     values: dict[str, float] = {}
     load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
 

@@ -1,7 +1,8 @@
-"""What the machine takes by itself: for Python, for compiled code, and for copies and syncs.
+"""Speed of the machine itself: Python, compiled code, memory copies and disk syncs.
 
-Where memory is a guest's, a page that the page cache takes for the first time may cost ten times as
-much as one that was used before: the host has to find it. And rates after a sync are the disk's.
+In a virtual machine, a page that the page cache allocates for the first time can cost ten times as
+much as one that was used before, because the host must provide it. Rates with syncs are those of
+the disk.
 """
 
 import os
@@ -31,7 +32,7 @@ class _Object:
 
 
 def measure(folder: Path) -> Iterator[tuple[str, float]]:
-    """Each fact; copies and syncs on a reserved file in the folder, as a log's is."""
+    """Measure each value; copies and syncs use a preallocated file in the folder, like a log."""
     began = time.process_time()
     for number in range(OBJECTS):
         _Object(number).read()
@@ -52,7 +53,7 @@ def measure(folder: Path) -> Iterator[tuple[str, float]]:
             yield name, (_system_seconds() - before) / COPIED_MIB * 1e6
         os.fdatasync(descriptor)
         began = time.perf_counter()
-        # Behind what was copied: a log's bytes are written once, into what was only reserved.
+        # After the copied bytes, because a log's bytes are written once into preallocated space.
         for number in range(COPIED_MIB, COPIED_MIB + SYNCED_MIB):
             os.pwrite(descriptor, chunk, number * MIB)
             os.fdatasync(descriptor)

@@ -1,4 +1,4 @@
-"""Goals, and the table of what holds them."""
+"""Goals, and the table of goals and measured values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ class Goal:
     """A bound of one measure.
 
     Attributes:
-        measure: its name, the same as of the value that is measured.
-        bound: what it is to reach.
+        measure: name of the measured value.
+        bound: the bound.
         unit: of bound and value.
-        is_floor: the value is to be no less than the bound; otherwise no more.
-        origin: where the bound comes from, if it is not ours.
+        is_floor: True if the bound is a minimum, False if it is a maximum.
+        origin: source of the bound, if it is not Rockoon's own goal.
     """
 
     measure: str
@@ -28,7 +28,7 @@ class Goal:
         return value >= self.bound if self.is_floor else value <= self.bound
 
     def told(self) -> str:
-        """The goal as the table has it."""
+        """Return the goal as text for the table."""
         sign = "\N{GREATER-THAN OR EQUAL TO}" if self.is_floor else "\N{LESS-THAN OR EQUAL TO}"
         origin = f" ({self.origin})" if self.origin else ""
         return f"{sign} {self.bound:,.12g} {self.unit}{origin}"
@@ -36,13 +36,13 @@ class Goal:
 
 @dataclass(frozen=True)
 class Measured:
-    """A part's values, and what the machine was like.
+    """A part's values, and the state of the machine.
 
     Attributes:
         values: by the names of goals.
         load: the load average when the part began.
-        others_cores: cores that other programs used meanwhile.
-        failure: why it ended early; what it had measured before counts.
+        others_cores: cores that other programs used during the part.
+        failure: reason of an early end; values measured before it are valid.
     """
 
     values: Mapping[str, float]
@@ -52,7 +52,7 @@ class Measured:
 
 
 def table(goals: Iterable[Goal], parts: Sequence[Measured]) -> str:
-    """A line for each goal: goal, value, whether it is held, and the machine meanwhile."""
+    """Return a table with a line per goal: goal, value, result, and the machine's state."""
     lines = ["| measure | goal | measured | held | load, others' cores |", "|---|---|---|---|---|"]
     for goal in goals:
         part = next((each for each in parts if goal.measure in each.values), None)

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 LOG_BYTES = 512 << 20
 PASSES = 5
-# As `rockoon_spark.index.linking` has them.
+# The same as in `rockoon_spark.index.linking`.
 LINKED_KEYS = 16_384
 QUEUE_FILE_ENTRIES = 300_000
 
@@ -49,7 +49,7 @@ GOALS = (
 
 
 def measure(folder: Path) -> Iterator[tuple[str, float]]:
-    """Of 268-byte records of 20 topics, each with a key, a unique key and a tag."""
+    """Measure with 268-byte records of 20 topics, each with a key, a unique key and a tag."""
     (store,) = make_store(folder / "logs", LOG_BYTES, 1)
     try:
         log = contiguous_log(str(store.path))
@@ -70,7 +70,7 @@ def measure(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def best(work: Callable[[], Result]) -> tuple[float, Result]:
-    """CPU seconds of the best pass, and what it returned."""
+    """Return the CPU seconds of the best pass, and its result."""
     found = []
     for _ in range(PASSES):
         began = time.process_time()
@@ -95,7 +95,7 @@ def keys_of(partitions: list[ContiguousPartition]) -> list[KeyEntries]:
 
 
 def linked(keys: list[KeyEntries]) -> int:
-    """Put keys into one index file, in memory; returns how many."""
+    """Put keys into one index file, in memory; return their number."""
     header, slots = IndexHeader(), Slots(SLOTS_DEFAULT)
     for part in keys:
         for at in range(0, len(part), LINKED_KEYS):
@@ -104,7 +104,7 @@ def linked(keys: list[KeyEntries]) -> int:
 
 
 def runs_of(partitions: list[ContiguousPartition]) -> int:
-    """Cut queue entries of partitions; returns how many bytes they have."""
+    """Extract queue entries of partitions; return their size in bytes."""
     return sum(
         len(made.entries)
         for partition in partitions

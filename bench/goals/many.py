@@ -32,7 +32,7 @@ GOALS = (
 
 
 async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, float]]:
-    """All of it on one cluster with one broker, flush = async, this process being the client."""
+    """Measure on one cluster with one broker, flush = async; this process is the client."""
     settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
     async with (
         LocalCluster(folder / "many", brokers=1, settings=settings) as local,
@@ -55,7 +55,7 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, floa
 
 
 async def _topics_made(cluster: rockoon.Cluster, names: list[str]) -> float:
-    """Seconds that making topics of one queue each takes; then each has a message."""
+    """Return the seconds to create topics of one queue; then send a message to each."""
     began = time.perf_counter()
     await cluster.admin.create_topics(names, queues_per_broker=1)
     seconds = time.perf_counter() - began
@@ -67,7 +67,7 @@ async def _topics_made(cluster: rockoon.Cluster, names: list[str]) -> float:
 
 
 async def _assigned(cluster: rockoon.Cluster, topic: str) -> float:
-    """Seconds until one new member has all of a topic's queues, each with its start."""
+    """Return the seconds until a new member has all queues of a topic, with start positions."""
     consumer = cluster.push_consumer("assigned", {topic: "*"}, nothing, consume_from="first")
     began = time.perf_counter()
     async with consumer:
@@ -76,7 +76,7 @@ async def _assigned(cluster: rockoon.Cluster, topic: str) -> float:
 
 
 async def _joined(cluster: rockoon.Cluster, topic: str) -> float:
-    """Seconds until the only members of new groups have their queues."""
+    """Return the seconds until the only members of new groups have their queues."""
     consumers = [
         cluster.push_consumer(f"joined-{number}", {topic: "*"}, nothing, consume_from="first")
         for number in range(GROUPS)

@@ -1,4 +1,4 @@
-"""What a message costs, and how long it takes: the rows of `make compare` that have a goal."""
+"""Cost and latency of a message: the rows of `make compare` that have a goal."""
 
 import sys
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ GOALS = (
 
 
 def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
-    """The rows without and with a sync before the answer."""
+    """Measure the rows without and with a sync before the answer."""
     wanted = {goal.measure for goal in GOALS}
     suffixes = {RATE: "", CPU: ", CPU", P50: ", p50", P99: ", p99"}
     for sync in (False, True):
@@ -91,7 +91,7 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
 
 @contextmanager
 def _running(folder: Path, *, sync: bool) -> Iterator[tuple[LocalCluster, ClientProgram]]:
-    """A cluster, and a client in a process of its own."""
+    """Start a cluster, and a client in another process."""
     broker = {"flush": "sync" if sync else "async", "commit_log_file_bytes": "1GiB"}
     settings = {"broker": broker}
     command = python_client("Rockoon", sys.executable, "rockoon_client")

@@ -1,4 +1,4 @@
-"""What a cluster takes that does nothing, and how soon one process serves."""
+"""Cost of an idle cluster, and start time of a single process."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ GOALS = (
 async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, float]]:
     async with LocalCluster(folder / "idle", brokers=2) as local:
         await asyncio.sleep(SETTLE_SECONDS)
-        # etcd is part of it; this process, which waits, is not.
+        # Including etcd, but without this process.
         nodes = {node.name for node in local.nodes}
         figures = await used(local, seconds)
         yield IDLE, sum(percent for name, (percent, _) in figures.items() if name in nodes)
@@ -46,7 +46,7 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, floa
 
 
 async def _first_message(folder: Path) -> float:
-    """Seconds from the command until a message is stored."""
+    """Return the seconds from the start command until a message is stored."""
     ports = PortBlock()
     port = ports.choose()
     command = [Path(sys.executable).with_name("rockoon"), "up", "--single", "--dir", folder]

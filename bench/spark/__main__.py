@@ -1,7 +1,7 @@
-"""`make bench-spark`: what Spark makes of a log, a gibibyte and two, one core and two.
+"""`make bench-spark`: Spark's rates for logs of one and two gibibytes, on one core and two.
 
-The machine is shared and noisy: compare ratios, not numbers, and only within one run. The store is
-made again each time, and removed.
+The machine is shared and noisy: compare only ratios, and only within one run. Each run creates the
+store and removes it.
 """
 
 import argparse
@@ -27,15 +27,15 @@ from rockoon_spark.java import JavaMissing
 PARTS = ("process", "spark", *JOBS)
 FILE_BYTES = 1 << 30
 QUICK_FILE_BYTES = 64 << 20
-# The largest store, what the jobs make of it, and room to spare.
+# Free disk space per byte of the largest store: the store, the output of the jobs, and a reserve.
 FREE_BYTES_PER_LOG_BYTE = 3
 CORES = (1, 2)
-# Tables are for files, too, whose width nobody knows.
+# A fixed width, because output can go to a file.
 TABLE_WIDTH = 120
 
 
 class Bench:
-    """One run: stores, a scratch directory, and what was measured."""
+    """One run: stores, a scratch directory, and the figures."""
 
     def __init__(
         self, console: Console, folder: Path, stores: Sequence[StoreMade], rounds: int
@@ -48,7 +48,7 @@ class Bench:
         self._scratch.mkdir()
 
     def in_processes(self, cores: int) -> None:
-        """Decoding without Spark, beside what reading the bytes costs at least."""
+        """Measure decoding without Spark, and the minimum cost of reading the bytes."""
         for store in self._stores:
             partitions = partitions_of(store.path)
             for name, work in WORK.items():
@@ -57,9 +57,9 @@ class Bench:
                     self._add(PROCESS, name, cores, store, spent)
 
     def on_spark(self, cores: int, parts: Sequence[str]) -> None:
-        """Decoding into Spark, and the jobs."""
+        """Measure decoding into Spark, and the jobs."""
         with spark_on(cores, self._scratch) as spark:
-            # Java compiles what runs often, and workers import what they need: once.
+            # Warm-up: Java's JIT compiler, and imports of the workers.
             read_columns(spark, self._stores[0].path, COLUMN_SETS["offsets"])
             for store in self._stores:
                 for name, columns in COLUMN_SETS.items() if "spark" in parts else ():
@@ -104,7 +104,7 @@ class Bench:
 
 
 def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Figures:
-    """Make the stores, measure, and print."""
+    """Create the stores, measure, and print."""
     file_bytes = QUICK_FILE_BYTES if arguments.quick else FILE_BYTES
     began = time.perf_counter()
     stores = make_store(folder / "stores", file_bytes, 2)

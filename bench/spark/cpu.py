@@ -1,4 +1,4 @@
-"""Processor time of this process and all that it started: the steadier figure on a busy machine."""
+"""CPU time of this process and its descendants, which varies less on a busy machine than time."""
 
 import os
 import time
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-# Behind the name: state, parent, ... user and system time, its own and of children it waited for.
+# Fields after the name: state, parent, ... user and system time of itself and of ended children.
 _PARENT, _TIMES = 1, slice(11, 15)
 
 
 @dataclass(slots=True)
 class Spent:
-    """What something took."""
+    """Elapsed and CPU seconds of a block."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -23,7 +23,7 @@ class Spent:
 
 @contextmanager
 def spending() -> Iterator[Spent]:
-    """What is done inside is measured; read the result behind it."""
+    """Measure the block; the result is valid after its end."""
     spent = Spent()
     cpu_before, began = cpu_seconds(), time.perf_counter()
     yield spent
@@ -32,14 +32,14 @@ def spending() -> Iterator[Spent]:
 
 
 def cpu_seconds() -> float:
-    """What the tree of processes under this one has used so far, ended ones too."""
+    """Return the CPU seconds of this process and its descendants, including ended ones."""
     ticks: dict[int, int] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*"):
         try:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            # It ended meanwhile; whoever waited for it has its times.
+            # It has just ended; its parent has its times.
             continue
         ticks[int(path.name)] = sum(map(int, fields[_TIMES]))
         children[int(fields[_PARENT])].append(int(path.name))

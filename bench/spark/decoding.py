@@ -1,4 +1,4 @@
-"""Decoding without Spark in one process, or two: the limit that a core sets."""
+"""Decoding without Spark in one or two processes: the upper limit by the CPU."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -11,7 +11,7 @@ import numpy as np
 from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedPlace
+from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedRange
 from rockoon_spark.source.rows import rows
 from rockoon_spark.source.store_directory import StoreDirectory
 
@@ -32,22 +32,22 @@ COLUMN_SETS = {
     "+ keys, tags": _KEYED,
     "+ body, properties": (*_KEYED, "body", "properties"),
 }
-"""What is decoded, by name; each set has the one before it in it."""
+"""Sets of decoded columns, by name; each contains the one before it."""
 
 _CHUNK_BYTES = 1 << 20
 
 Work = Callable[[FilePartition], int]
-"""Does something with a partition of a log, and returns how many records it has."""
+"""Processes a partition of a log, and returns its number of records."""
 
 
 def partitions_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[FilePartition]:
-    """A store's log, cut as Spark's tasks get it."""
+    """Return the partitions of a store's log, the same as for Spark's tasks."""
     found = StoreDirectory(str(store), "bench").partitions(Selection(), split_bytes)
     return [partition for partition in found if isinstance(partition, FilePartition)]
 
 
 def read_through(partition: FilePartition) -> int:
-    """Read bytes one after the other into one buffer: what any reader pays at least."""
+    """Read all bytes into one buffer: the minimum cost of any reader."""
     chunk = bytearray(_CHUNK_BYTES)
     with open(partition.file.uri, "rb", buffering=0) as file:
         file.seek(partition.start - partition.file.start)
@@ -58,30 +58,30 @@ def read_through(partition: FilePartition) -> int:
 
 
 def numpy_pass(partition: FilePartition) -> int:
-    """Look at every byte once with one NumPy operation: a sum over the mapped file."""
+    """Read every byte once with one NumPy operation: a sum over the mapped file."""
     first, behind = (at - partition.file.start for at in (partition.start, partition.stop))
     words = np.memmap(partition.file.uri, np.uint64, "r")[first // 8 : behind // 8]
-    # One pass has to read every byte; what comes out is of no use.
+    # The result is not used.
     words.sum()
     return 0
 
 
 def decode(columns: Sequence[str], partition: FilePartition) -> int:
-    """Find the records of a partition and make Arrow columns of them."""
+    """Find the records of a partition and decode Arrow columns."""
     return sum(batch.num_rows for batch in rows(partition.read(), Selection(), columns, _whole))
 
 
-def _whole(damage: DamagedPlace) -> None:
+def _whole(damage: DamagedRange) -> None:
     raise AssertionError(damage)
 
 
 def find(partition: FilePartition) -> int:
-    """Find the records of a partition, and where their fields are."""
+    """Find the records of a partition and the positions of their fields."""
     return decode((), partition)
 
 
 def seconds_of(work: Work, partitions: list[FilePartition], cores: int) -> Spent:
-    """What some processes take for all partitions; they run already."""
+    """Measure the processing of all partitions by some processes, which are already running."""
     if cores == 1:
         work(partitions[0])
         with spending() as spent:
@@ -89,7 +89,7 @@ def seconds_of(work: Work, partitions: list[FilePartition], cores: int) -> Spent
                 work(partition)
         return spent
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
-        # All are up, and have imported everything, once each has done something.
+        # Warm-up: starts all processes, which import their modules.
         list(pool.map(work, partitions[:1] * cores))
         with spending() as spent:
             list(pool.map(work, partitions))
@@ -102,4 +102,4 @@ WORK: dict[str, Work] = {
     "find records": find,
     **{name: partial(decode, columns) for name, columns in COLUMN_SETS.items()},
 }
-"""What is measured in processes without Spark, by name."""
+"""Measures in processes without Spark, by name."""

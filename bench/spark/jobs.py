@@ -36,17 +36,17 @@ class JobRun:
 
     spent: Spent
     entries: int
-    """What it made: keys, queue entries, records."""
+    """Number of written keys, queue entries or records."""
     bytes_written: int
     shuffle_bytes: int
-    """What crossed from task to task, as Spark wrote it."""
+    """Bytes sent from task to task, as Spark wrote them."""
     steps: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of its steps, where it tells them."""
+    """Seconds of its steps, if it reports them."""
 
 
 @contextmanager
 def spark_on(cores: int, scratch: Path) -> Iterator[SparkSession]:
-    """A session of this machine with so many tasks at once; its worker has done something."""
+    """Start a local session with `cores` parallel tasks, and warm up its worker."""
     spark = session(f"local[{cores}]", spark__local__dir=scratch, **_SETTINGS)
     try:
         yield spark
@@ -55,7 +55,7 @@ def spark_on(cores: int, scratch: Path) -> Iterator[SparkSession]:
 
 
 def read_columns(spark: SparkSession, store: Path, columns: Sequence[str]) -> Spent:
-    """Decode a store's columns and hand them to Spark, which throws them away."""
+    """Decode a store's columns for Spark, which discards the rows."""
     reader = spark.read.format("rockoon").option("path", str(store))
     frame = reader.option("columns", ",".join(columns)).load()
     with spending() as spent:
@@ -99,11 +99,11 @@ JOBS: Mapping[str, Callable[[SparkSession, Path, Path], JobRun]] = {
     "compact": run_compact,
     "export": run_export,
 }
-"""Each takes a session, a store and an empty directory for what it makes."""
+"""Jobs by name. Arguments: a session, a store and an empty directory for the output."""
 
 
 def _say_compacted(store: Path) -> None:
-    """Give every topic of a store the attribute that says so."""
+    """Set the attribute cleanup.policy=COMPACTION for every topic of a store."""
     topics = {
         name: TopicConfig(topic=name, attributes={"cleanup.policy": "COMPACTION"})
         for name in map(topic_name, range(TOPICS))
@@ -125,7 +125,7 @@ class _Timing:
 
 @contextmanager
 def _timed(spark: SparkSession) -> Iterator[_Timing]:
-    """What something takes, and what it shuffles."""
+    """Measure time and shuffled bytes of the block."""
     timing = _Timing()
     before = shuffled_bytes(spark)
     with spending() as timing.spent:
@@ -134,11 +134,11 @@ def _timed(spark: SparkSession) -> Iterator[_Timing]:
 
 
 def shuffled_bytes(spark: SparkSession) -> int:
-    """What all stages of a session have written for others so far, in bytes."""
+    """Return the shuffled bytes of all stages of a session so far."""
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
     return sum(executors.apply(at).totalShuffleWrite() for at in range(executors.size()))
 
 
 def _tree_bytes(directory: Path) -> int:
-    """Sizes of all files below a directory."""
+    """Return the size of all files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

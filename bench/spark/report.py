@@ -1,4 +1,4 @@
-"""Figures of one run, and the tables that people read."""
+"""Figures of one run, and their tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ PASS = "NumPy, one pass"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measure on one store with some cores; the faster of some runs."""
+    """One measure on one store with a number of cores; the fastest of several runs."""
 
     kind: str
     """PROCESS, SPARK or JOB."""
@@ -30,7 +30,7 @@ class Figure:
     cpu_seconds: float = 0.0
     """Of all processes."""
     entries: int = 0
-    """JOB: what it made."""
+    """JOB: number of written entries."""
     bytes_written: int = 0
     shuffle_bytes: int = 0
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """What one more byte costs: a smaller store beside a larger one, start-up left out."""
+    """Cost of one more byte: difference of a larger and a smaller store, without start-up."""
 
     small: Figure
     large: Figure
 
     @property
     def seconds(self) -> float:
-        """Of the difference; that of the larger one alone where noise left none."""
+        """Seconds of the difference; of the larger store if noise makes the difference useless."""
         difference = self.large.seconds - self.small.seconds
         return difference if difference > 0 else self.large.seconds
 
@@ -62,7 +62,7 @@ class Slope:
 
     @property
     def cpu_seconds_per_gib(self) -> float:
-        """Of the larger one, start-up and all where the difference says nothing."""
+        """CPU per GiB of the difference; of the larger store if the difference is useless."""
         difference = self.large.cpu_seconds - self.small.cpu_seconds
         bytes_between = self.large.log_bytes - self.small.log_bytes
         if difference <= 0 or not bytes_between:
@@ -83,7 +83,7 @@ class Slope:
 
     @property
     def start_seconds(self) -> float:
-        """What a run costs beside its bytes."""
+        """Constant cost of a run."""
         return max(self.small.seconds - self.seconds_per_gib * self.small.log_bytes / GIB, 0.0)
 
 
@@ -94,7 +94,7 @@ class Figures:
         self._all: list[Figure] = []
 
     def add(self, figure: Figure) -> None:
-        """Take a measure; of two of the same the faster stays."""
+        """Add a measure; if it exists already, the faster one is kept."""
         key = (figure.kind, figure.name, figure.cores, figure.log_bytes)
         for at, known in enumerate(self._all):
             if (known.kind, known.name, known.cores, known.log_bytes) == key:
@@ -103,7 +103,7 @@ class Figures:
         self._all.append(figure)
 
     def slopes(self, kind: str, cores: int) -> dict[str, Slope]:
-        """By name, in the order of the measures."""
+        """Return the slopes by name, in the order of the measures."""
         found: dict[str, list[Figure]] = {}
         for each in self._all:
             if (each.kind, each.cores) == (kind, cores):
@@ -124,7 +124,7 @@ class Figures:
                     console.print(table, "")
 
     def _decoding(self, cores: int) -> Table:
-        """Rates are of the slope; "crossing" is what Spark adds, in CPU s/GiB."""
+        """Return the table of decoding; "crossing" is Spark's additional cost, in CPU s/GiB."""
         alone, spark = self.slopes(PROCESS, cores), self.slopes(SPARK, cores)
         table = _table(
             f"Decoding, {_cores(cores)}",
@@ -189,7 +189,7 @@ def _cores(count: int) -> str:
 
 
 def _table(title: str, columns: Sequence[str], sizes: Slope | None) -> Table:
-    """A table whose first columns are the seconds that each size took."""
+    """Create a table whose first columns are the seconds of each size."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
     for figure in (sizes.small, sizes.large) if sizes else ():

@@ -1,7 +1,8 @@
-"""A store to measure with: a CommitLog of 100-byte messages, as a broker would have written it.
+"""Generated stores for measures: a CommitLog of 100-byte messages in the format of a broker.
 
-One block of records is encoded by the library; the log repeats it, and every repeat gets its own
-offsets, times, keys and unique keys, a column at a time. So a gibibyte takes seconds.
+One block of records is encoded by the library. The log repeats the block, and each repetition has
+other offsets, times, keys and unique keys, which are written column by column. So a gibibyte is
+generated in seconds.
 """
 
 import os
@@ -26,7 +27,7 @@ TOPICS = 20
 QUEUES = 8
 BODY_BYTES = 100
 VERSIONS = 4
-"""How many records of a file have the same topic and key, a quarter of the file apart."""
+"""Number of records per file with the same topic and key, a quarter of the file apart."""
 _BATCH_RECORDS = 16
 _ROUNDS_MAX = 25
 _ROUND_BYTES = 800_000
@@ -41,28 +42,27 @@ _HOST = encode_host("127.0.0.1", 10911)
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 _STORED = np.dtype([("time", ">i8"), ("host", f"V{HOST_V4_BYTES}")])
 _BLANK_BYTES = 8
-# Without a factor in common with a power of ten: different numbers stay different.
+# Coprime to powers of ten, so that different numbers stay different.
 _SPREAD = 2_654_435_761
 
 
 def topic_name(number: int) -> str:
-    """The name of one of the TOPICS topics."""
     return f"bench-{number:02}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMade:
-    """A store directory and what is in it."""
+    """A store directory and its content."""
 
     path: Path
     log_bytes: int
     records: int
     keys: int
-    """Different (topic, key)."""
+    """Number of distinct (topic, key) pairs."""
 
 
 class _Block:
-    """Records of all queues, in batches, without the fields that only their place decides."""
+    """Records of all queues, in batches, without the fields that depend on their position."""
 
     def __init__(self, rounds: int, topics: int) -> None:
         random = np.random.default_rng(1)
@@ -88,18 +88,18 @@ class _Block:
         self._ranks = _ranks(self.queues)
 
     def fitting(self, remaining_bytes: int) -> int:
-        """How many of its records a file takes that has so many bytes left."""
+        """Return the number of its records that fit into the remaining bytes of a file."""
         return int(np.searchsorted(self.ends, remaining_bytes - _BLANK_BYTES, side="right"))
 
     def place(
         self, physical_offset: int, first_record: int, first_key: int, next_offsets: IntArray
     ) -> None:
-        """Write the fields that a place in the log decides into every record.
+        """Write the fields that depend on the position in the log to every record.
 
         Args:
             physical_offset: of the first record.
-            first_record: how many the log has before it.
-            first_key: number of the first record's key; those behind count up from it.
+            first_record: number of records before it in the log.
+            first_key: number of the first record's key; later records have ascending numbers.
             next_offsets: each queue's next offset, int64[queues].
         """
         count = len(self.starts)
@@ -123,7 +123,7 @@ class _Block:
 
 
 def _ranks(queues: IntArray) -> IntArray:
-    """How many of the same queue stand before each, int64[n]."""
+    """Return, for each element, the number of earlier elements of the same queue, int64[n]."""
     order = np.argsort(queues, kind="stable")
     counts = np.bincount(queues)
     ranks = np.empty(len(queues), np.int64)
@@ -132,7 +132,7 @@ def _ranks(queues: IntArray) -> IntArray:
 
 
 def _digits(numbers: IntArray, width: int) -> NDArray[np.void]:
-    """Decimal digits of numbers below 10**_KEY_DIGITS, as items of `width` bytes."""
+    """Return the decimal digits of numbers below 10**_KEY_DIGITS, as items of `width` bytes."""
     found = np.full((len(numbers), width), ord("0"), np.uint8)
     rest = numbers.copy()
     for place in range(width - 1, width - 1 - _KEY_DIGITS, -1):
@@ -142,16 +142,16 @@ def _digits(numbers: IntArray, width: int) -> NDArray[np.void]:
 
 
 def make_store(path: Path, file_bytes: int, files: int, *, topics: int = TOPICS) -> list[StoreMade]:
-    """Write a store, and say what each of its beginnings holds.
+    """Write a store, and return stores for each of its prefixes.
 
     Args:
-        path: the directory to make.
+        path: the directory to create.
         file_bytes: size of each CommitLog file.
-        files: how many; each but its last few bytes is full.
-        topics: how many there are.
+        files: number of files; each is full except for a few bytes at its end.
+        topics: number of topics.
 
     Returns:
-        A store of one file, one of two, ... up to all: directories whose files are the same.
+        A store with the first file, one with the first two, ..., one with all; they share files.
     """
     log = path / "log"
     log.mkdir(parents=True)

@@ -1,25 +1,25 @@
-"""Rockoon's data pipeline: whatever has to look at a whole log runs on Spark.
+"""Rockoon's data pipeline: jobs that read whole logs run on Spark.
 
-    source/           where logs come from, which all else builds on: log_source says what, with two
-                      back ends (store_directory, live_cluster) and their partitions, one for each
-                      task; `format("rockoon")`: data_source and its options
+    source/           logs as Spark input; all other folders build on it. log_source is the
+                      interface, store_directory and live_cluster implement it. Each task reads one
+                      partition. data_source and options: reading with `format("rockoon")`
     sink              writing with `format("rockoon")`
     stream/           topics of a live cluster as a stream, and its consumer group
-    generations/      what compaction left of topics, which comes before the log
-    records/          partition_scan: where records are; starts proves the first, parallel_walk
+    generations/      compacted messages of topics, which are read before the log
+    records/          partition_scan finds records: starts proves the first one, parallel_walk
                       walks the rest; columns: records as Arrow columns; properties, selection
-    jobs/             the jobs, each from top to bottom; what they are made of:
-      index/            index files, and the directory they get into
-      export/           Parquet files, and the directory they get into
-      compaction/       steps of a compaction, and the stores it works on
+    jobs/             one module per job, with all its steps. Parts of the jobs:
+      index/            index files and their target directory
+      export/           Parquet files and their target directory
+      compaction/       steps of a compaction, and the stores that it compacts
     commands/         the jobs as commands
-    broker_addresses, brokers that run: where they are, and calls that are repeated
+    broker_addresses, addresses of live brokers, and repeated calls
       broker_calls
-    files, publish    a store's files, wherever they are; putting results in place
-    session, java     a session for all this
+    files, publish    files of a local or remote store; atomic publishing of results
+    session, java     creating the Spark session
 
-The rules of the layers are in `pyproject.toml` at the root: this package uses formats and SDK as a
-stranger would, and what finds and decodes records needs no Spark.
+The import rules of the layers are in `pyproject.toml` at the root: this package uses only public
+names of the formats and the SDK, and the modules that find and decode records do not import Spark.
 """
 
-import rockoon as rockoon  # before gRPC, which it keeps quiet
+import rockoon as rockoon  # before gRPC: the import turns off gRPC's log output

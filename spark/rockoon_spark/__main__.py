@@ -1,4 +1,4 @@
-"""`python -m rockoon_spark index ...`, and what to hand to `spark-submit`."""
+"""`python -m rockoon_spark index ...`; also the program for `spark-submit`."""
 
 import sys
 

@@ -11,10 +11,10 @@ from rockoon_spark.records.selection import QueueKey
 
 
 def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonError]]:
-    """Addresses of the brokers in the routes, and what is wrong with others there should be.
+    """Return the addresses of the brokers in the routes, and the failure of each missing broker.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
         RockoonError: no nameserver answers.
@@ -27,10 +27,10 @@ def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonEr
 
 
 def live_addresses(endpoint: str) -> dict[str, str]:
-    """Addresses of the brokers in the routes; nothing is asked about others.
+    """Return the addresses of the brokers in the routes, without a search for missing brokers.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
         RockoonError: no nameserver answers, or a broker cannot be reached from here.
@@ -43,12 +43,12 @@ def live_addresses(endpoint: str) -> dict[str, str]:
 
 
 def address_now(endpoint: str, broker: str, seconds_max: float) -> str | None:
-    """Where a broker is by now; None if that cannot be told.
+    """Return the current address of a broker; None if it cannot be found.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
         broker: its name.
-        seconds_max: how long to try.
+        seconds_max: time limit for the connection to the nameservers.
     """
     try:
         with rockoon.sync.connect(endpoint, connect_seconds_max=seconds_max) as cluster:
@@ -58,10 +58,10 @@ def address_now(endpoint: str, broker: str, seconds_max: float) -> str | None:
 
 
 def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
-    """Those of some topics that do not exist, sorted. Brokers' own are not looked for.
+    """Return the given topics that do not exist, sorted. Internal topics are not checked.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
         RockoonError: no nameserver answers.
@@ -91,7 +91,7 @@ def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]
 async def _addresses(
     connection: rockoon.Cluster,
 ) -> tuple[dict[str, str], dict[str, RockoonError]]:
-    # A coroutine, so that routes are read in the loop's thread, where they change.
+    # A coroutine, because only the event loop's thread may read and change routes.
     addresses: dict[str, str] = {}
     unreachable: dict[str, RockoonError] = {}
     for name in live_brokers(connection):

@@ -1,4 +1,4 @@
-"""One broker's reading calls for code that blocks, as Spark's tasks do."""
+"""Blocking read calls to one broker, for Spark tasks."""
 
 import time
 from collections.abc import Callable
@@ -26,25 +26,25 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_spark.broker_addresses import address_now
 
 CALL_SECONDS_MAX = 30.0
-# How long a broker that does not answer is asked again: at most, before a read is planned.
+# For how long calls to an unreachable broker are repeated while a read is planned.
 PLAN_RETRY_SECONDS = 2.0
-# And while its log is read: a broker that is restarted comes back within this.
+# The same while its log is read: long enough for a restart of the broker.
 READ_RETRY_SECONDS = 20.0
-# How long to ask nameservers where a broker is, before it is tried again where it was.
+# Time limit for a question to the nameservers before the former address is tried again.
 _FOLLOW_SECONDS_MAX = 2.0
 
-# What says that the log may be served elsewhere by now: a leader that was deposed answers too.
+# After these errors another node may serve the log: a deposed leader answers with NotLeader.
 _ELSEWHERE = (BrokerUnavailable, NotLeader)
 
 
 def is_unreachable(error: RockoonError) -> bool:
-    """Whether a call failed because the broker did not answer.
+    """True if a call failed because the broker did not answer.
 
-    An answer of the broker is not: a missing permission, a failing disk, an invalid request. A
-    certificate that one of the sides rejects is a refusal too, although no call comes through.
+    False if the broker refused the call: missing permission, failing disk, invalid request. A
+    rejected certificate counts as a refusal too, although the call never reached the broker.
 
     Args:
-        error: of a call to a broker, or of the search for its address.
+        error: raised by a call to a broker, or by the search for its address.
     """
     is_silent = isinstance(error, BrokerUnavailable | TimedOut)
     return is_silent and error.details.get("trouble", ENDED_AT_ONCE) == ENDED_AT_ONCE
@@ -55,18 +55,18 @@ Reply = TypeVar("Reply")
 
 
 class RepeatedCall(Generic[Request, Reply]):
-    """A connection to a broker for one of its calls that change nothing, with one request on its
-    way at a time. Used by one thread.
+    """A connection to a broker for one kind of read call, with one request in flight at a time.
+    Used by one thread.
 
     Args:
         broker: its name, for errors.
         address: "host:port".
-        retry_seconds: how long to ask again after a failure that can pass.
-        endpoint: nameservers that know where the broker is when it does not answer any more.
+        retry_seconds: for how long a call is repeated after a retriable failure.
+        endpoint: nameservers, asked for the broker's new address when it no longer answers.
     """
 
-    _of_stub: Callable[[BrokerStub], Any]
-    """Which call it is."""
+    _method_of: Callable[[BrokerStub], Any]
+    """Returns the stub's method for this call."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RepeatedCall(Generic[Request, Reply]):
     def _connect(self, address: str) -> None:
         self.address = address
         self._channel = self._dialer.blocking_channel(address)
-        self._method = type(self)._of_stub(BrokerStub(self._channel))
+        self._method = type(self)._method_of(BrokerStub(self._channel))
 
     def __enter__(self) -> Self:
         return self
@@ -100,12 +100,12 @@ class RepeatedCall(Generic[Request, Reply]):
         self._channel.close()
 
     def read(self, request: Request) -> Reply:
-        """Ask, and wait for the answer; see `answer`."""
+        """Send a request and return its answer; see `answer`."""
         self.ask(request)
         return self.answer()
 
     def ask(self, request: Request) -> None:
-        """Send a request; the one before has to be answered."""
+        """Send a request. The previous request must have been answered."""
         self._request = request
         self._call = self._method.future(request, timeout=CALL_SECONDS_MAX)
 
@@ -113,7 +113,7 @@ class RepeatedCall(Generic[Request, Reply]):
         """Wait for the answer to the last request.
 
         Raises:
-            RockoonError: what the broker answered, or BrokerUnavailable.
+            RockoonError: the broker's error, or BrokerUnavailable.
         """
         deadline = time.monotonic() + self._retry_seconds
         backoff = Backoff()
@@ -133,7 +133,7 @@ class RepeatedCall(Generic[Request, Reply]):
             self.ask(self._request)
 
     def _follow(self) -> None:
-        """Turn to where the broker is by now."""
+        """Connect to the broker's new address if the nameservers report one."""
         if self._endpoint is None:
             return
         address = address_now(self._endpoint, self.broker, _FOLLOW_SECONDS_MAX)
@@ -145,22 +145,22 @@ class RepeatedCall(Generic[Request, Reply]):
 class LogClient(RepeatedCall[ReadLogRequest, ReadLogReply]):
     """ReadLog; see `RepeatedCall`."""
 
-    _of_stub = attrgetter("ReadLog")
+    _method_of = attrgetter("ReadLog")
 
 
 class PullClient(RepeatedCall[PullRequest, PullReply]):
     """Pull; see `RepeatedCall`."""
 
-    _of_stub = attrgetter("Pull")
+    _method_of = attrgetter("Pull")
 
 
 class CompactionClient(RepeatedCall[DescribeCompactionRequest, DescribeCompactionReply]):
     """DescribeCompaction; see `RepeatedCall`."""
 
-    _of_stub = attrgetter("DescribeCompaction")
+    _method_of = attrgetter("DescribeCompaction")
 
 
 class GenerationClient(RepeatedCall[ReadGenerationRequest, ReadGenerationReply]):
     """ReadGeneration; see `RepeatedCall`."""
 
-    _of_stub = attrgetter("ReadGeneration")
+    _method_of = attrgetter("ReadGeneration")

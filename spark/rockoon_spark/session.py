@@ -1,4 +1,4 @@
-"""A Spark session fit for Rockoon's jobs: local unless told otherwise."""
+"""The Spark session of Rockoon's jobs; it is local unless a master is given."""
 
 import os
 import sys
@@ -9,26 +9,25 @@ from pyspark.sql import SparkSession
 from rockoon_spark.java import find_java
 from rockoon_spark.source.data_source import RockoonDataSource
 
-# All cores. A worker that dies for want of memory is not the end: a task is tried four times, as on
-# a cluster.
+# All cores. Each task has four attempts, as on a cluster, because a worker can run out of memory.
 _LOCAL = "local[*,4]"
 _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Every batch crosses into the JVM: few large ones cost less than many small ones.
+    # Every batch is copied into the JVM: a few large batches cost less than many small ones.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
 }
 
 
 def session(master: str | None = None, **settings: Any) -> SparkSession:
-    """Start a session, or take the one that runs, that knows `format("rockoon")`.
+    """Start a session, or return the active one, and register `format("rockoon")`.
 
     Args:
-        master: where Spark runs; by default what `spark-submit` said, else this machine.
-        settings: of Spark, with `__` for the dots of their names.
+        master: URL of the Spark master; by default the one of `spark-submit`, else this machine.
+        settings: of Spark, with `__` for each dot in a name.
 
     Raises:
-        JavaMissing: Spark has to be started from here, and there is no Java that can run it.
+        JavaMissing: this process must start Spark, and no Java can run it.
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted:
@@ -38,7 +37,7 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            # Workers of this machine run where this process does, not where PATH leads.
+            # Local workers use this process's interpreter, not the first one on PATH.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {name.replace("__", "."): str(value) for name, value in settings.items()}
     for name, value in {**_SETTINGS, **chosen}.items():

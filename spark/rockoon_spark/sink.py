@@ -5,20 +5,21 @@
     stream.writeStream.format("rockoon").option("endpoint", "127.0.0.1:9876")
         .option("topic", "orders").option("checkpointLocation", "/data/checkpoints/orders").start()
 
-Columns: `body` (binary, or text as UTF-8); and as far as there are any, `topic` (instead of the
-option), `key` (rows with the same key are one queue's), `keys` and `tags` (text), `properties` (a
-map of text to text, the sender's own).
+Columns: `body` (binary, or text, stored as UTF-8). Optional: `topic` (instead of the option), `key`
+(rows with the same key go to the same queue), `keys` and `tags` (text), `properties` (a map of text
+to text: the user properties of the message).
 
-Every row is sent at least once: a task that fails has sent some of its rows, and Spark runs it
-again from its first. A task ends when the brokers have acknowledged its rows; a row that cannot be
-sent fails it. Rows of one key stay in order within a task.
+Every row is sent at least once: a task that fails has sent some of its rows, and Spark runs the
+task again from the first row. A task ends when the brokers have acknowledged all its rows; a row
+that cannot be sent fails the task. Rows of one key stay in order within a task.
 
-A stream's rows are sent at least once, too: a batch that failed, or whose end Spark did not note,
-is sent again, and what was sent of it stays. Brokers can tell a repeated message by its number, but
-a number says nothing of a row: Spark may bring the rows of a batch in another order the second
-time, and rows would be dropped as repeats. Consumers that must not see one twice go by its `keys`.
-A batch is sent by its tasks at once, and the next begins when all are done: rows of one key stay in
-order from batch to batch, and within a batch where one task has them.
+The rows of a stream are sent at least once, too. Spark sends a batch again if the batch failed or
+if Spark did not record its end; messages of the first attempt stay in the cluster. Sequence numbers
+of an idempotent producer cannot prevent this: Spark may deliver the rows of a batch in another
+order the second time, so a number does not identify a row, and brokers would drop new rows as
+duplicates. Consumers that must not process a row twice compare its `keys`. The tasks of a batch
+send in parallel, and the next batch begins when all are done: rows of one key stay in order from
+batch to batch, and within a batch if one task has them.
 """
 
 import logging
@@ -42,7 +43,7 @@ from rockoon_spark.source.options import OptionError
 
 log = logging.getLogger(__name__)
 
-# What is handed to the producer before it is asked whether there is room.
+# After this many messages or bytes the sink waits until the producer has room for more.
 _MESSAGES_PER_DRAIN = 64
 _BYTES_PER_DRAIN = 1 << 20
 
@@ -59,18 +60,18 @@ _COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task did."""
+    """Number of messages that a task has sent, reported to the driver."""
 
     messages: int
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where rows go.
+    """The cluster and the topic that rows are written to.
 
     Args:
-        endpoint: nameservers, as `rockoon.connect` takes them.
-        topic: of every row; empty when each row names its own.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        topic: of every row; empty if rows have a column `topic`.
     """
 
     endpoint: str
@@ -78,13 +79,13 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], schema: StructType) -> "WriteOptions":
-        """Read options as Spark gives them, whose names know no case.
+        """Parse Spark's options; names are case-insensitive.
 
         Raises:
-            OptionError: one is missing, unknown or wrong, or a column is none of a message's.
+            OptionError: an option is missing, unknown or invalid, or a column is unknown.
         """
         given = {name.lower(): value for name, value in options.items()}
-        # Of a stream, Spark's own options come along.
+        # A stream's options contain Spark's own option checkpointLocation.
         if unknown := given.keys() - {"endpoint", "topic", "checkpointlocation"}:
             raise OptionError(f"unknown options for writing: {', '.join(sorted(unknown))}")
         try:
@@ -94,7 +95,7 @@ class WriteOptions:
         _check_columns(schema)
         topic = given.get("topic", "")
         if bool(topic) == ("topic" in schema.names):
-            raise OptionError("a topic comes from option topic or from column topic: one of them")
+            raise OptionError("set exactly one of option topic and column topic")
         return cls(given["endpoint"], topic)
 
 
@@ -103,16 +104,17 @@ def _check_columns(schema: StructType) -> None:
         kinds = _COLUMNS.get(field.name)
         if kinds is None:
             raise OptionError(
-                f"column {field.name} is not written: select from {', '.join(_COLUMNS)}"
+                f"column {field.name} is unknown: the columns of a message are "
+                f"{', '.join(_COLUMNS)}"
             )
-        # Whether values can be null is part of a map's type, and of no interest here.
+        # simpleString, because a map's type says whether values can be null: both are accepted.
         if not any(_same_kind(field.dataType, kind) for kind in kinds):
             wanted = " or ".join(kind.simpleString() for kind in kinds)
             raise OptionError(
                 f"column {field.name} is {field.dataType.simpleString()}, not {wanted}: cast it"
             )
     if "body" not in schema.names:
-        raise OptionError("there is no column body")
+        raise OptionError("column body is missing: each row needs one")
 
 
 def _same_kind(found: DataType, wanted: DataType) -> bool:
@@ -120,7 +122,7 @@ def _same_kind(found: DataType, wanted: DataType) -> bool:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Sends rows; each task for itself."""
+    """Writer of a batch DataFrame; each task sends its own rows."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -130,7 +132,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class MessageStreamWriter(DataSourceStreamArrowWriter):
-    """Sends the rows of one batch of a stream after the other; each task for itself."""
+    """Writer of a stream, batch after batch; each task sends its own rows."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -141,20 +143,21 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         sent = sum(each.messages for each in messages if isinstance(each, Sent))
         log.warning(
-            "batch %d failed; %d of its messages, or more, were sent, and come again with it",
+            "batch %d failed after at least %d of its messages were sent; "
+            "if Spark retries the batch, they are sent again",
             batchId,
             sent,
         )
 
 
 def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Sent:
-    """Send rows through a producer of the SDK; returns when all are acknowledged.
+    """Send rows with a producer of the SDK; return when all are acknowledged.
 
     Raises:
         RockoonError: a row cannot be sent, or was not acknowledged.
     """
     sent = 0
-    # The loop has a thread of its own: waiting for Spark's next rows holds up no send.
+    # The event loop has its own thread: waiting for Spark's next rows does not delay sends.
     with rockoon.sync.connect(options.endpoint) as cluster:
 
         async def opened() -> Producer:

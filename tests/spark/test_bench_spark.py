@@ -42,7 +42,7 @@ def test_a_made_log_is_what_recovery_accepts_and_queues_count_without_a_gap(
 
 def test_every_measure_of_a_process_sees_every_record(stores: list[StoreMade]) -> None:
     partitions = partitions_of(stores[1].path)
-    assert sum(len(each.look()[1].starts) for each in partitions) == stores[1].records
+    assert sum(len(each.scan()[1].starts) for each in partitions) == stores[1].records
     for name, work in WORK.items():
         assert sum(map(work, partitions)) in (0, stores[1].records), name
         assert seconds_of(work, partitions, cores=1).seconds > 0

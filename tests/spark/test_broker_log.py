@@ -104,6 +104,6 @@ async def test_what_retention_or_a_crash_took_is_told(
             await read(served, served.end, 1 << 20)
         assert (await look(broker, nameserver)).start == FILE_BYTES
         longer = replace(served, start=FILE_BYTES, sealed_end=FILE_BYTES, end=served.end + 99)
-        sentence = f"a crash took physical offsets {served.end} to {served.end + 99}"
+        sentence = f"lost physical offsets {served.end} to {served.end + 99}"
         with pytest.raises(LogBroken, match=sentence):
             await read(longer, longer.end, 1 << 20)

@@ -19,7 +19,7 @@ from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source import broker_partition
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace, DataLost
+from rockoon_spark.source.log_source import DamagedRange, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.drains import AT_ONCE
@@ -56,12 +56,12 @@ def partition(
     )
 
 
-async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedPlace]]:
+async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedRange]]:
     found = await asyncio.to_thread(lambda: list(wanted.read()))
     records = [each for each in found if isinstance(each, LogRecords)]
     batches = [to_batch(each, ["body"]) for each in records]
     bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
-    return bodies, [each for each in found if isinstance(each, DamagedPlace)]
+    return bodies, [each for each in found if isinstance(each, DamagedRange)]
 
 
 class Deposed(BrokerServicer):
@@ -162,7 +162,7 @@ async def test_a_log_that_ends_before_it_did_fails_the_read(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset
-        with pytest.raises(DataLost, match=f"a crash .* took physical offsets {end} to {end + 99}"):
+        with pytest.raises(DataLost, match=f"lost in a crash physical offsets {end} to {end + 99}"):
             await read(partition(broker, 0, end + 99))
         bodies, _ = await read(partition(broker, 0, end + 99, fails_on_data_loss=False))
         assert bodies == [b"kept"]

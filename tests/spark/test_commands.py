@@ -21,9 +21,13 @@ from rockoon.cli.app import run_command_line
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import generation_name
 from rockoon_spark import commands
-from rockoon_spark.commands.interruption import held_interrupts, plain_interrupts
 from rockoon_spark.commands.outcomes import Outcome, table
-from rockoon_spark.commands.progress import progress_line, shown_progress
+from rockoon_spark.commands.running import (
+    held_interrupts,
+    plain_interrupts,
+    progress_line,
+    shown_progress,
+)
 from rockoon_spark.index.target import index_paths
 from support.key_index import Indexed, indexed_one_by_one, keyed, small_settings
 from support.spark_processes import BRIEF_JAVA
@@ -131,7 +135,7 @@ def test_an_export_goes_on_and_is_verified(
         owner.send(keyed("u"))
     # All of it is in the file that a broker may be writing.
     assert rockoon(monkeypatch, "spark", "export", *places) == 0
-    assert "the last CommitLog file was left out" in capfd.readouterr().err
+    assert "the last CommitLog file was skipped" in capfd.readouterr().err
     assert rockoon(monkeypatch, "spark", "export", *places, "--whole") == 0
     found = printed(capfd)
     assert (found["messages written"], found["files written"]) == ("10", "1")
@@ -149,7 +153,7 @@ def test_an_export_goes_on_and_is_verified(
     told = json.loads(capfd.readouterr().out)
     assert (told["run"], told["gaps"], len(told["notes"])) == (2, 1, 1)
     assert rockoon(monkeypatch, "spark", "export", *places, "--topics", "T") == 1
-    assert "has all topics: the same in each run" in capfd.readouterr().err
+    assert "has all topics: each run must export the same topics" in capfd.readouterr().err
 
     for log in ((), ("--store", root)):
         assert rockoon(monkeypatch, "spark", "verify", "--target", target, *log) == 0
@@ -158,7 +162,7 @@ def test_an_export_goes_on_and_is_verified(
         assert (found["messages compared with the log"] > "0") == bool(log)
     flip_last_byte(next(target.rglob("*.parquet")))
     assert rockoon(monkeypatch, "spark", "verify", "--target", target) == 1
-    assert "its checksum is not the one" in capfd.readouterr().err
+    assert "its checksum differs from the manifest" in capfd.readouterr().err
     owner.close()
 
 
@@ -185,7 +189,7 @@ def test_compaction_makes_a_generation_that_is_verified(
     assert (found["verified"], found["records"], found["differences"]) == ("generation", "4", "0")
     flip_last_byte(next(generation.glob("*.entries")))
     assert rockoon(monkeypatch, "spark", "verify", "--target", generation) == 1
-    assert "does not have its checksum" in capfd.readouterr().err
+    assert "its checksum differs from the manifest" in capfd.readouterr().err
 
 
 def test_queues_are_verified_and_what_is_nothing_of_ours_is_not(
@@ -206,14 +210,14 @@ def test_queues_are_verified_and_what_is_nothing_of_ours_is_not(
     second.unlink()
     assert rockoon(monkeypatch, "spark", "verify", *places) == 1
     complaints = capfd.readouterr().err
-    assert f"{first} is not what the log says" in complaints
+    assert f"{first} differs from the log" in complaints
     assert f"{second} is missing" in complaints
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == []
 
     assert rockoon(monkeypatch, "spark", "verify", "--target", root / "consumequeue") == 1
-    assert "--store or --endpoint has to say with which log" in capfd.readouterr().err
+    assert "name the log to compare with: --store or --endpoint" in capfd.readouterr().err
     for target, sentence in (
-        (root / "commitlog", "is no index, no queues"),
+        (root / "commitlog", "contains no index, no queues"),
         (root / "x", "exist"),
     ):
         assert rockoon(monkeypatch, "spark", "verify", "--target", target) == 1

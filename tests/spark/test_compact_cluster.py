@@ -124,7 +124,7 @@ def serves(place: BrokerTarget, generation: int) -> bool:
 
 
 def manifest_of(place: BrokerTarget) -> Manifest:
-    former = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
+    former = place.inspect(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
     assert former is not None
     return former
 
@@ -160,7 +160,7 @@ def test_messages_too_young_wait_for_the_next_run(local: LocalCluster, connectio
     topic = Topic(connection)
     topic.send(choose, 100)
     for place in broker_targets(endpoint(local)):
-        former = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
+        former = place.inspect(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES).former
         report = run(place, min_lag_ms=3_600_000)
         assert report.log_end == (former.log_end if former else 0)
         run(place)
@@ -204,8 +204,8 @@ def test_a_topic_that_was_deleted_and_made_anew_has_nothing_from_before(
     # The wire says where the log is known by; so does a look at the files.
     for place in places:
         store = DirectoryTarget(local.directory / place.broker)
-        seen = store.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
-        told = place.look(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
+        seen = store.inspect(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
+        told = place.inspect(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)
         assert (seen.log_end, seen.log_tail) == (told.log_end, told.log_tail)
         assert seen.retention_ms == told.retention_ms
 

@@ -65,7 +65,7 @@ def test_each_bit_of_the_hashes_is_set_in_about_half_of_them() -> None:
 
 def test_records_without_a_key_have_hashes_of_their_own() -> None:
     places = np.array([0, 1, 2, 1 << 40, (1 << 61) - 1], np.int64)
-    hashes = KeyHash(SECRET).of_places(places)
+    hashes = KeyHash(SECRET).of_offsets(places)
     assert len({tuple(each) for each in hashes.tolist()}) == len(places)
 
 
@@ -91,7 +91,7 @@ def test_the_newest_row_of_each_hash_is_found_whatever_its_half_and_bucket(
     found = {}
     for bucket, own in in_buckets(left, buckets):
         assert 0 <= bucket < buckets
-        columns = (own.hashes.tolist(), own.physical_offsets.tolist(), own.leave_nothing.tolist())
+        columns = (own.hashes.tolist(), own.physical_offsets.tolist(), own.are_expired.tolist())
         for (first, second), place, flag in zip(*columns, strict=True):
             assert (first, second) not in found
             found[first, second] = place, flag

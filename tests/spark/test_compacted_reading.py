@@ -29,7 +29,7 @@ from rockoon_spark.records.selection import EVERYTHING, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace, DataLost, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, DataLost, LogPartition
 from rockoon_spark.source.rows import rows
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
@@ -146,8 +146,8 @@ def place(history: History, *, compacted: bool = True) -> StoreDirectory:
 
 def read(
     partitions: Sequence[LogPartition], selection: Selection = EVERYTHING
-) -> tuple[list[tuple[str, int, int, bytes]], list[DamagedPlace]]:
-    damages: list[DamagedPlace] = []
+) -> tuple[list[tuple[str, int, int, bytes]], list[DamagedRange]]:
+    damages: list[DamagedRange] = []
     found = []
     columns = ["topic", "queue", "queue_offset", "body"]
     for partition in pickle.loads(pickle.dumps(partitions)):
@@ -349,7 +349,9 @@ async def test_a_live_broker_is_read_alike(
         part = next(each for each in partitions if isinstance(each, GenerationPartition))
         assert isinstance(part.files, BrokerGeneration)
         gone = replace(part, files=replace(part.files, number=99))
-        with pytest.raises(GenerationReplaced, match="generation 99 of broker 'broker-a' went"):
+        with pytest.raises(
+            GenerationReplaced, match="generation 99 of broker 'broker-a' was replaced"
+        ):
             await asyncio.to_thread(read, [gone])
 
 

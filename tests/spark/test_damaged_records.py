@@ -12,7 +12,7 @@ from rockoon_spark.files import LogFile, list_log
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.log_source import DamagedPlace, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, LogPartition
 from rockoon_spark.source.rows import rows
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
@@ -76,7 +76,7 @@ def read(
     partitions: Sequence[LogPartition], columns: Sequence[str] = ("body",)
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """The numbers in the bodies, or the queue offsets, and what was damaged."""
-    damages: list[DamagedPlace] = []
+    damages: list[DamagedRange] = []
     found: list[int] = []
     for partition in partitions:
         for batch in rows(partition.read(), EVERYTHING, columns, damages.append):
@@ -155,10 +155,10 @@ def test_a_record_that_is_being_written_is_no_damage(
         waits.append(seconds)
         newest.write_bytes(whole)
 
-    _, found = partition.look(waits.append)
+    _, found = partition.scan(waits.append)
     assert [each.start for each in found.damages] == [start]
     before, waits[:] = len(found.starts), []
-    _, found = partition.look(is_written)
+    _, found = partition.scan(is_written)
     assert not found.damages
     assert len(found.starts) == before + 1
     assert len(waits) == 1

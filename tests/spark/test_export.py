@@ -200,7 +200,9 @@ def test_only_chosen_topics_are_exported_the_same_in_every_run(
     assert run(spark, tmp_path, topics=chosen).messages == 20
     assert {row["topic"] for row in exported(tmp_path)} == {"A1", "A2"}
     for other in (None, TopicChoice(frozenset({"A1"})), TopicChoice(pattern="*")):
-        with pytest.raises(ExportError, match=r"has topics like A\*: the same in each run"):
+        with pytest.raises(
+            ExportError, match=r"has topics like A\*: each run must export the same topics"
+        ):
             run(spark, tmp_path, topics=other)
     sender.send(10, "A3")
     assert run(spark, tmp_path, topics=chosen).messages == 10
@@ -243,12 +245,14 @@ def test_damage_is_refused_with_its_place_or_skipped_and_noted(
     whole = log.read_bytes()
     size = (end - 0) // 50
     # Where the run begins, and a body within it.
-    places = {"hold no record": end + 4, "does not have its checksum": end + 20 * size - 30}
+    places = {"hold no record": end + 4, "with a wrong checksum": end + 20 * size - 30}
     for fault, at in places.items():
         content = bytearray(whole)
         content[at] ^= 0xFF
         log.write_bytes(content)
-        with pytest.raises(Exception, match=rf"physical offsets \d+ to \d+ .*{fault}; skipping"):
+        with pytest.raises(
+            Exception, match=rf"physical offsets \d+ to \d+ .*{fault}; --skip-damage"
+        ):
             run(spark, tmp_path)
         assert exported(tmp_path) == before
         assert ExportTarget.of(str(tmp_path / "out")).names("_staging") == []
@@ -275,7 +279,7 @@ def test_a_target_that_has_another_logs_messages_is_refused(
         other.send(count, body=lambda n: b"other %d" % n)
         with pytest.raises(ExportError, match="is not the one that was exported"):
             run(spark, tmp_path)
-    assert "is not the one that was exported" in verified(spark, tmp_path)[0]
+    assert "differs from the exported log" in verified(spark, tmp_path)[0]
     # A broker of another name is another log.
     place = StoreDirectory(str(tmp_path / "broker-a"), "broker-b")
     export(spark, place, str(tmp_path / "out"), sealed_only=False)
@@ -283,7 +287,7 @@ def test_a_target_that_has_another_logs_messages_is_refused(
 
     (tmp_path / "mine").mkdir()
     pq.write_table(pa.table({"a": [1]}), tmp_path / "mine" / "a.parquet")
-    with pytest.raises(ExportTargetError, match="was not exported here"):
+    with pytest.raises(ExportTargetError, match="is not part of an export"):
         export(spark, place, str(tmp_path / "mine"), sealed_only=False)
 
 
@@ -327,18 +331,18 @@ def test_what_is_wrong_in_an_export_is_found(
 
     path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
     (problem,) = verified(spark, tmp_path)
-    assert f"{path}: its checksum is not the one" in problem
+    assert f"{path}: its checksum differs from the manifest" in problem
     path.write_bytes(content + b"!")
     (problem,) = verified(spark, tmp_path)
-    assert f"{path} has {len(content) + 1} bytes, not {len(content)}" in problem
+    assert f"{path} has {len(content) + 1} bytes, expected {len(content)}" in problem
     path.unlink()
     (problem,) = verified(spark, tmp_path)
-    assert f"{path} is gone" in problem
+    assert f"{path} is missing" in problem
     path.write_bytes(content)
     strange = path.parent / "copy.parquet"
     strange.write_bytes(content)
     (problem,) = verified(spark, tmp_path)
-    assert f"{strange} is of no run" in problem
+    assert f"{strange} is in no manifest" in problem
     strange.unlink()
 
     # Rows that are not the log's, in files that are as their manifest says.

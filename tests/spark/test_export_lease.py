@@ -109,7 +109,9 @@ def test_a_second_export_gives_up_and_blocks_neither_the_first_nor_later_ones(
     target: ObjectStore, tmp_path: Path
 ) -> None:
     with paused_run(target) as first:
-        with pytest.raises(ExportTargetError, match=rf"another job is at it \(process {first.pid}"):
+        with pytest.raises(
+            ExportTargetError, match=rf"another job works in this directory \(process {first.pid}"
+        ):
             export(target)
         assert first.communicate("\n", timeout=60)[0] == ""
         assert first.returncode == 0
@@ -143,7 +145,7 @@ def test_an_export_that_was_paused_for_longer_than_its_lease_publishes_nothing_m
         first.send_signal(signal.SIGCONT)
         told = first.communicate("\n", timeout=60)[0]
         assert first.returncode == 3
-        assert "removed the claim of this one" in told or "was published meanwhile" in told
+        assert "removed the claim of this one" in told or "was published during this run" in told
     export(target)
     assert runs_of(target) == ([1, 2, 3] if moves > 0 else [1, 2])
     see_all_whole(target, tmp_path)

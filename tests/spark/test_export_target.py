@@ -168,7 +168,7 @@ def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> N
     other = ExportManifest(1, "other", slow.topics, slow.positions, [], [])
     target.make(target.staging("other"))
     publish(target, other)
-    with pytest.raises(ExportTargetError, match="another export was published meanwhile"):
+    with pytest.raises(ExportTargetError, match="another export was published during this run"):
         publish(target, slow)
     assert visible(tmp_path) == []
     # It had begun to publish, and its number is another run's: it is rolled back.
@@ -186,7 +186,7 @@ def test_one_export_at_a_time(tmp_path: Path, kind: str) -> None:
     target = TARGETS[kind](tmp_path / "made")
     with (
         locked(target, 0.5),
-        pytest.raises(ExportTargetError, match="another job is at it"),
+        pytest.raises(ExportTargetError, match="another job works in this directory"),
         locked(target, 0.5),
     ):
         pass
@@ -199,7 +199,7 @@ def test_a_directory_of_others_and_a_broken_manifest_are_refused(tmp_path: Path)
     assert not is_export(target)
     assert newest_manifest(target) is None
     (tmp_path / "mine.parquet").touch()
-    with pytest.raises(ExportTargetError, match=r"mine\.parquet was not exported here"):
+    with pytest.raises(ExportTargetError, match=r"mine\.parquet is not part of an export"):
         newest_manifest(target)
     (tmp_path / "mine.parquet").unlink()
 
@@ -210,7 +210,7 @@ def test_a_directory_of_others_and_a_broken_manifest_are_refused(tmp_path: Path)
     content = json.loads(manifest.read_text())
     for wrong in ("{", json.dumps(content | {"format": 2}), json.dumps(content | {"files": 1})):
         manifest.write_text(wrong)
-        with pytest.raises(ExportTargetError, match=r"00000002\.json is no manifest"):
+        with pytest.raises(ExportTargetError, match=r"00000002\.json is not a valid manifest"):
             manifests(target)
     manifest.unlink()
     with pytest.raises(ExportTargetError, match=r"00000002\.json is missing"):

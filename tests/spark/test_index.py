@@ -153,10 +153,10 @@ def test_one_wrong_byte_is_found_wherever_it_is(
     first_unit = 40 + 4 * SHAPE.slots
     used_slot = next(n for n in range(40, first_unit) if path.read_bytes()[n])
     for position, sentence in (
-        (3, "its header is not the one"),
-        (used_slot, "slot .* holds unit"),
+        (3, "its header differs from the manifest"),
+        (used_slot, "slot .* has unit"),
         (first_unit + 20 * 5 + 7, r"unit 5 \(byte .*the log has"),
-        (first_unit + 2, "its checksum is not the one"),
+        (first_unit + 2, "its checksum differs from the manifest"),
     ):
         flip(path, position)
         (problem,) = verify_index(spark, str(root), target)
@@ -165,7 +165,7 @@ def test_one_wrong_byte_is_found_wherever_it_is(
         flip(path, position)
     path.unlink()
     (problem,) = verify_index(spark, str(root), target)
-    assert f"{path} is gone, though its messages are in the log" in problem
+    assert f"{path} is missing, although its messages are in the log" in problem
 
 
 def test_an_index_whose_first_messages_are_gone_is_checked_and_goes_on(
@@ -251,7 +251,7 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_nothing_is_publi
         return files
 
     monkeypatch.setattr("rockoon_spark.source.store_directory.list_log", list_then_expire)
-    with pytest.raises(LogBroken, match="retention deleted it; run again"):
+    with pytest.raises(LogBroken, match=r"retention deleted .* while it was read: run again"):
         build(spark, root, target)
     assert contents(target) == []
     assert not manifest_path(target).exists()
@@ -306,11 +306,11 @@ def test_a_directory_that_holds_something_else_is_left_alone(
     root, target = tmp_path / "broker-a", tmp_path / "index"
     owner.send_random(random.Random(19), 100)
     build(spark, root, target)
-    with pytest.raises(IndexBuildError, match="of 50 slots and 64 units, not 50 and 65"):
+    with pytest.raises(IndexBuildError, match="of 50 slots and 64 units, expected 50 and 65"):
         build(spark, root, target, shape=IndexShape(50, 65))
     owner.send_random(random.Random(20), 60)
     owner.close()
     last = index_paths(target)[-1]
     flip(last, last.stat().st_size - 1)
-    with pytest.raises(IndexTargetError, match="not what was published"):
+    with pytest.raises(IndexTargetError, match="was changed after it was published"):
         build(spark, root, target)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_format.index_file import IndexHeader
-from rockoon_spark.index.linking import Piece, cut_keys, name_behind
+from rockoon_spark.index.linking import KeyRange, divide_keys, next_file_name
 from rockoon_spark.index.target import (
     IndexedFile,
     IndexManifest,
@@ -92,7 +92,7 @@ def test_two_jobs_do_not_build_one_index(tmp_path: Path) -> None:
     second = locked(tmp_path / "index")
     with (
         locked(tmp_path / "index"),
-        pytest.raises(IndexTargetError, match="another job is at it"),
+        pytest.raises(IndexTargetError, match="is locked by another job"),
         second,
     ):
         pass
@@ -103,21 +103,21 @@ def test_two_jobs_do_not_build_one_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1, "slots": 5}'])
 def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, content: str) -> None:
     manifest_path(tmp_path / "index").write_text(content)
-    with pytest.raises(IndexTargetError, match=r"index\.manifest\.json is"):
+    with pytest.raises(IndexTargetError, match=r"index\.manifest\.json (is|has)"):
         read_manifest(tmp_path / "index")
 
 
 def test_names_are_store_times_in_utc_and_ascend() -> None:
-    assert name_behind("", 1_700_000_000_123) == "20231114221320123"
-    assert name_behind("20231114221320123", 1_700_000_000_123) == "20231114221320124"
-    assert name_behind("20231114235959999", 0) == "20231115000000000"
-    assert name_behind("", -5) == "19700101000000000"
+    assert next_file_name("", 1_700_000_000_123) == "20231114221320123"
+    assert next_file_name("20231114221320123", 1_700_000_000_123) == "20231114221320124"
+    assert next_file_name("20231114235959999", 0) == "20231115000000000"
+    assert next_file_name("", -5) == "19700101000000000"
 
 
 def test_keys_are_shared_out_across_splits() -> None:
-    assert cut_keys([3, 0, 4], [0, 2, 5, 7]) == [
-        (Piece(0, 0, 2),),
-        (Piece(0, 2, 3), Piece(2, 0, 2)),
-        (Piece(2, 2, 4),),
+    assert divide_keys([3, 0, 4], [0, 2, 5, 7]) == [
+        (KeyRange(0, 0, 2),),
+        (KeyRange(0, 2, 3), KeyRange(2, 0, 2)),
+        (KeyRange(2, 2, 4),),
     ]
-    assert cut_keys([], [0]) == []
+    assert divide_keys([], [0]) == []

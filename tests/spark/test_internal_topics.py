@@ -99,7 +99,7 @@ async def test_the_pattern_of_a_stream_matches_internal_topics_only_on_request(
             )
         )
         try:
-            return [queue.topic for queue in cluster.look()]
+            return [queue.topic for queue in cluster.queues()]
         finally:
             cluster.close()
 

@@ -170,7 +170,9 @@ def test_a_full_disk_is_told_and_nothing_is_published(
 ) -> None:
     index, queues = tmp_path / "index", tmp_path / "consumequeue"
     with workers_with_small_files(spark, 100):
-        with pytest.raises(IndexBuildError, match=r"keys cannot be kept: .*File too large"):
+        with pytest.raises(
+            IndexBuildError, match=r"keys cannot be written to a scratch file: .*File too large"
+        ):
             build(spark, store, index)
         with pytest.raises(QueueDisorder, match=r"cannot be written: .*File too large"):
             rebuild(spark, store, queues)
@@ -211,6 +213,6 @@ def test_a_target_that_cannot_be_written_any_more_is_told_and_the_next_run_ends_
     def refuse_all(source: Path, place: Path) -> None:
         raise PermissionError(13, "Permission denied", str(place))
 
-    with pytest.raises(TargetExists, match="cannot be put in place"):
+    with pytest.raises(TargetExists, match="cannot be renamed to"):
         rebuild(spark, store, tmp_path / "consumequeue", rename=refuse_all)
     assert not any("consumequeue" in path.name for path in tmp_path.iterdir())

@@ -14,7 +14,7 @@ from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import EVERYTHING, Range
 from rockoon_spark.source.live_cluster import BrokerPartition, LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace
+from rockoon_spark.source.log_source import DamagedRange
 from support.endless_sending import Sending
 
 
@@ -93,8 +93,8 @@ def test_a_broker_that_was_killed_is_named(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"path": "/store"}, "one of them is needed"),
-        ({"broker": "broker-a"}, "option broker: means nothing for a live cluster"),
+        ({"path": "/store"}, "set either option path"),
+        ({"broker": "broker-a"}, "option broker cannot be used with a live cluster"),
         ({"onBrokerAway": "wait"}, "neither fail nor skip"),
         ({"endpoint": "nowhere"}, "not of the form host:port"),
         ({"topics": "nowhere"}, "option topics: topic 'nowhere' does not exist"),
@@ -127,7 +127,7 @@ def test_a_dataframe_stays_at_its_first_action_and_a_new_one_sees_what_came_sinc
 def records_of(partition: BrokerPartition) -> list[LogRecords]:
     found = []
     for each in partition.read():
-        assert not isinstance(each, DamagedPlace)
+        assert not isinstance(each, DamagedRange)
         found.append(each)
     return found
 

@@ -311,7 +311,7 @@ def test_retention_at_work_while_a_job_reads_ends_the_run_and_the_next_one_works
 @pytest.mark.parametrize(
     ("broker", "sentence"),
     [
-        (None, "say which broker .*: broker-a, broker-b"),
+        (None, "has several brokers, name one of them: broker-a, broker-b"),
         ("broker-z", "'broker-z' is not in the routes .*: broker-a, broker-b"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.options import StreamOptions
-from rockoon_spark.stream.plan import QueueNow
+from rockoon_spark.stream.plan import StreamQueue
 from support.fake_cluster import FakeCluster
 
 QUEUES, TOPIC = 5000, "wide"
@@ -18,11 +18,11 @@ LAST = MessageQueue(TOPIC, "broker-a", QUEUES - 1)
 
 def planned(
     address: str, options: Mapping[str, str]
-) -> tuple[dict[MessageQueue, QueueNow], dict[MessageQueue, int]]:
+) -> tuple[dict[MessageQueue, StreamQueue], dict[MessageQueue, int]]:
     """All queues as they are, and where a stream begins on each; the group stores its progress."""
     cluster = StreamCluster(StreamOptions.parse({"endpoint": address, "topics": TOPIC, **options}))
     try:
-        now = cluster.look()
+        now = cluster.queues()
         cluster.join_group(now)
         starts = cluster.starting(now)
         cluster.commit({queue: each.end for queue, each in now.items()})

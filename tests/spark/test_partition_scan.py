@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rockoon_format.record import encode_blank
-from rockoon_spark.records.partition_scan import Damage, Found, find_records
+from rockoon_spark.records.partition_scan import Damage, FoundRecords, find_records
 from rockoon_spark.records.starts import first_record
 from support import golden_store
 from support.kernels import BOTH, each_kernel
@@ -19,7 +19,7 @@ each_kernel = pytest.fixture(scope="module", autouse=True, params=BOTH)(each_ker
 BASE = 3 << 30
 
 
-def walk(buffer: NDArray[np.uint8], base: int, split_bytes: int) -> list[Found]:
+def walk(buffer: NDArray[np.uint8], base: int, split_bytes: int) -> list[FoundRecords]:
     return [
         find_records(buffer, base, at, min(at + split_bytes, len(buffer)), proven=at == 0)
         for at in range(0, len(buffer), split_bytes)

@@ -47,10 +47,10 @@ def test_rows_can_name_their_topics(spark: SparkSession, cluster: DisposableClus
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("body string, size int", "column size is not written: select from body"),
+        ("body string, size int", "column size is unknown: the columns of a message are body"),
         ("body int", "column body is int, not binary or string: cast it"),
-        ("tags string", "there is no column body"),
-        ("body string, topic string", "option topic or from column topic"),
+        ("tags string", "column body is missing"),
+        ("body string, topic string", "exactly one of option topic and column topic"),
     ],
 )
 def test_columns_that_make_no_message_are_refused(

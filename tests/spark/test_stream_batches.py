@@ -243,7 +243,7 @@ def test_a_batch_whose_topic_was_deleted_before_it_was_read_again_is_told(
     connection.send_many(topic, numbers(10, 20))
     with Played(cluster, **options) as stream:
         stream.planned = planned
-        with pytest.raises(DataLost, match=r"was deleted, and offsets 0 to .* planned"):
+        with pytest.raises(DataLost, match=r"was deleted, but offsets 0 to .* planned"):
             stream.run()
     with Played(cluster, **options, failOnDataLoss="false") as stream:
         stream.planned = planned
@@ -389,7 +389,7 @@ def test_a_group_that_live_consumers_read_with_is_refused(
         try:
             with (
                 Played(cluster, **options) as stream,
-                pytest.raises(GroupInUse, match="a stream commits for a group of its own"),
+                pytest.raises(GroupInUse, match="use another group for the stream"),
             ):
                 stream.plan()
             # The one that runs already commits nothing over the consumer's head.
@@ -435,16 +435,16 @@ def test_a_stream_of_a_group_that_is_paused_ends(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "option topics or option topicPattern"),
-        ({"topics": "T", "topicPattern": "*"}, "one of them"),
+        ({}, "exactly one of the options topics and topicPattern"),
+        ({"topics": "T", "topicPattern": "*"}, "exactly one of"),
         ({"topics": "T", "endingOffsets": "latest"}, "unknown options of a stream: endingoffsets"),
-        ({"topics": "T", "startingOffsets": "group"}, "option consumerGroup names none"),
-        ({"topics": "T", "startingOffsets": '{"T": {"0": -3}}'}, "-3 is no offset"),
+        ({"topics": "T", "startingOffsets": "group"}, "needs option consumerGroup"),
+        ({"topics": "T", "startingOffsets": '{"T": {"0": -3}}'}, "-3 is not an offset"),
         (
             {"topics": "T", "startingOffsets": "latest", "startingTimestamp": "1"},
-            "startingOffsets or option startingTimestamp",
+            "options startingOffsets and startingTimestamp",
         ),
-        ({"topics": "T", "maxOffsetsPerTrigger": "0"}, "no number of 1 or more"),
+        ({"topics": "T", "maxOffsetsPerTrigger": "0"}, "not an integer of 1 or more"),
         ({"topics": "T", "endpoint": "nowhere"}, "not of the form host:port"),
         ({"topics": "T", "columns": "text"}, "option columns"),
     ],

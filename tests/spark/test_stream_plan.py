@@ -7,10 +7,10 @@ import re
 import pytest
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_spark.stream.offsets import INITIAL, CheckpointError, Place, StreamOffsets
+from rockoon_spark.stream.offsets import INITIAL, CheckpointError, QueuePosition, StreamOffsets
 from rockoon_spark.stream.plan import (
     OffsetRange,
-    QueueNow,
+    StreamQueue,
     backlog,
     cut,
     ends_after,
@@ -24,7 +24,7 @@ A, B, C = (MessageQueue("T", f"broker-{name}", 0) for name in "abc")
 
 
 def test_a_batch_can_be_read_again_from_what_the_checkpoint_says_of_it() -> None:
-    now = {A: QueueNow(5, 0, 10), B: QueueNow(5, 3, 9)}
+    now = {A: StreamQueue(5, 0, 10), B: StreamQueue(5, 3, 9)}
     found = backlog(INITIAL, now, {A: 4, B: 3})
     assert not found.losses
     end = ends_after(INITIAL, found, found.messages)
@@ -32,20 +32,22 @@ def test_a_batch_can_be_read_again_from_what_the_checkpoint_says_of_it() -> None
     assert logged == end
     assert ranges(INITIAL, logged) == [OffsetRange(A, 4, 10, 5), OffsetRange(B, 3, 9, 5)]
     # The next goes on there, whatever options say.
-    later = {**now, A: QueueNow(5, 0, 12), C: QueueNow(7, 0, 2)}
+    later = {**now, A: StreamQueue(5, 0, 12), C: StreamQueue(7, 0, 2)}
     found = backlog(logged, later, {})
     following = ends_after(logged, found, found.messages)
     assert ranges(logged, following) == [OffsetRange(A, 10, 12, 5), OffsetRange(C, 0, 2, 7)]
 
 
 def test_without_news_there_is_no_batch() -> None:
-    now = {A: QueueNow(5, 0, 10)}
-    start = StreamOffsets({A: Place(10, 5)})
+    now = {A: StreamQueue(5, 0, 10)}
+    start = StreamOffsets({A: QueuePosition(10, 5)})
     found = backlog(start, now, {})
     assert ends_after(start, found, found.messages) is start
     # That nothing is there to begin with is news: "latest" means this moment from now on.
     found = backlog(INITIAL, now, {A: 10})
-    assert ends_after(INITIAL, found, found.messages) == StreamOffsets({A: Place(10, 5, 10)})
+    assert ends_after(INITIAL, found, found.messages) == StreamOffsets(
+        {A: QueuePosition(10, 5, 10)}
+    )
     found = backlog(INITIAL, {}, {})
     nothing = ends_after(INITIAL, found, {})
     assert nothing == StreamOffsets()
@@ -57,15 +59,15 @@ def test_without_news_there_is_no_batch() -> None:
     ("now", "sentence", "first"),
     [
         ({}, "queue T@broker-a:0 was deleted; it was read up to offset 10", None),
-        ({A: QueueNow(6, 0, 3)}, "deleted and created again; .* up to offset 10", 0),
-        ({A: QueueNow(5, 12, 20)}, "offsets 10 to 12 of queue T@broker-a:0 were deleted", 12),
-        ({A: QueueNow(5, 0, 8)}, "ends at offset 8: offsets from there to 10 are lost", 8),
+        ({A: StreamQueue(6, 0, 3)}, "deleted and created again; .* up to offset 10", 0),
+        ({A: StreamQueue(5, 12, 20)}, "offsets 10 to 12 of queue T@broker-a:0 were deleted", 12),
+        ({A: StreamQueue(5, 0, 8)}, "ends at offset 8: offsets from there to 10 are lost", 8),
     ],
 )
 def test_what_was_lost_is_told_and_the_batch_says_where_it_begins_instead(
-    now: dict[MessageQueue, QueueNow], sentence: str, first: int | None
+    now: dict[MessageQueue, StreamQueue], sentence: str, first: int | None
 ) -> None:
-    start = StreamOffsets({A: Place(10, 5)})
+    start = StreamOffsets({A: QueuePosition(10, 5)})
     found = backlog(start, now, {})
     (told,) = found.losses
     assert re.search(sentence, told)
@@ -80,7 +82,7 @@ def test_what_was_lost_is_told_and_the_batch_says_where_it_begins_instead(
 
 
 def test_a_queue_that_came_later_and_lost_its_beginning_is_told() -> None:
-    found = backlog(StreamOffsets(), {A: QueueNow(5, 4, 9)}, {})
+    found = backlog(StreamOffsets(), {A: StreamQueue(5, 4, 9)}, {})
     assert found.losses == [
         "offsets 0 to 4 of queue T@broker-a:0 were deleted before they were read"
     ]

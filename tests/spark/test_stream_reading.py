@@ -87,7 +87,7 @@ async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_o
             await broker.append("T", 0, b"%d" % n + bytes(6000))
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
-        sentence = "offsets 0 to 2 of queue T@broker-a:0 cannot be read any more: retention"
+        sentence = "offsets 0 to 2 of queue T@broker-a:0 can no longer be read: retention"
         with pytest.raises(DataLost, match=sentence):
             await read(partition(broker, 0, 8))
         found = await read(partition(broker, 0, 8, fails_on_data_loss=False))
@@ -142,7 +142,7 @@ async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
         with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(places[2] + 4)
             log.write(b"oops")
-        with pytest.raises(DataLost, match="offsets 2 to 3 of queue T@broker-a:0 cannot be read"):
+        with pytest.raises(DataLost, match=r"offsets 2 to 3 .* can no longer be read"):
             await read(partition(broker, 0, 5))
         found = await read(partition(broker, 0, 5, fails_on_data_loss=False))
         assert found == [b"0", b"1", b"3", b"4"]

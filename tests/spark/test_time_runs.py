@@ -14,7 +14,7 @@ from rockoon_spark.jobs.index import build_index, verify_index
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, LogPartition
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
@@ -126,7 +126,7 @@ def test_a_wrong_year_does_not_keep_a_compaction_back(tmp_path: Path, seed: int)
         (physical, time_ms)
         for partition in partitions
         for found in partition.read()
-        if not isinstance(found, DamagedPlace)
+        if not isinstance(found, DamagedRange)
         for physical, time_ms in zip(
             found.prefix("physical_offset").tolist(),
             found.store_timestamps_ms.tolist(),

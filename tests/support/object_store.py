@@ -16,7 +16,7 @@ class ObjectStore(ExportTarget):
         return cls(str(directory))
 
     @cached_property
-    def _place(self) -> tuple[pafs.FileSystem, str]:
+    def _location(self) -> tuple[pafs.FileSystem, str]:
         # Of another class than the file system of this machine: no lock, no sync.
         return pafs.SubTreeFileSystem(self.uri, pafs.LocalFileSystem()), ""
 

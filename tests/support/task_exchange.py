@@ -32,7 +32,7 @@ class HeldMessages:
     def kept(self) -> "HeldMessages":
         return self
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         pass
 
     def of_kinds(self, *kinds: int) -> "HeldMessages":

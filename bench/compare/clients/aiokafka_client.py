@@ -19,7 +19,7 @@ from bench.compare.clients.protocol import (
     main,
 )
 
-# As Rockoon's producer has them.
+# The same as in Rockoon's producer.
 BATCH_BYTES = 512 << 10
 LINGER_MS = 5
 NO_PUSH = "Kafka's consumers are polled"

@@ -30,7 +30,7 @@ class NatsClient(Client):
 
     async def connect(self, address: str) -> None:
         self._connection = await nats.connect(address)
-        # A server that is offered more than it can sync answers late, not never.
+        # A long timeout: an overloaded server answers late.
         self._stream = self._connection.jetstream(timeout=ARRIVAL_SECONDS_MAX)
 
     async def make_topics(self, queues: Mapping[str, int]) -> None:
@@ -55,7 +55,7 @@ class NatsClient(Client):
 
     async def consume_lists(self, topic: str, stored: int, seconds: float) -> Work:
         async def poll(subscription: Any, left: int) -> int:
-            # Asked for more than there is, it would wait for more to come.
+            # If it is asked for more messages than are stored, it waits for more.
             messages = await subscription.fetch(min(LIST_MESSAGES, left), timeout=1.0)
             for message in messages:
                 assert message.data
@@ -113,7 +113,7 @@ class NatsClient(Client):
             assert message.data
             arrivals.add(1)
 
-        # Acknowledged by nats-py, each by itself, when the handler has returned.
+        # nats-py acknowledges each message when the handler has returned.
         subscription = await self._stream.subscribe(topic, cb=handle)
         try:
             return await arrivals.wait()
@@ -129,7 +129,7 @@ class NatsClient(Client):
         try:
             yield
         finally:
-            # What is on its way to a handler is acknowledged first.
+            # Time to acknowledge messages that are being handled.
             await asyncio.sleep(0.01)
             await subscription.unsubscribe()
 

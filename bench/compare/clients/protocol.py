@@ -1,10 +1,10 @@
-"""A client program's side of `make compare`: told by lines what to do, it answers by lines.
+"""Protocol of the client programs of `make compare`: requests and answers are lines.
 
     produce_each topic=small bytes=100 seconds=1.0   ->   > messages=600500 seconds=1.003
 
-"- REASON" says that the client has no such way of working, "! ERROR" that it failed. Nothing here
-needs Rockoon: the clients of peers run in an environment of their own. `java/CompareClient.java` is
-the same for Java.
+"- REASON" means that the client library has no such operation, "! ERROR" that the operation failed.
+This module does not import Rockoon, because the peers' clients run in another environment.
+`java/CompareClient.java` is the same for Java.
 """
 
 import abc
@@ -32,10 +32,9 @@ TASKS = 64
 TOGETHER = 50
 ARRIVAL_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
-# Of a paced run: what comes first is not counted.
+# Share of a paced run at its beginning that is not counted.
 WARM_SHARE = 0.2
-# What Linux calls the clock of `perf_counter`, a descriptor that is read without waiting, and a
-# timer that is given a moment and no interval.
+# Linux constants: the clock of `perf_counter`, non-blocking reads, absolute expiration times.
 CLOCK_MONOTONIC, TFD_NONBLOCK, TFD_TIMER_ABSTIME = 1, os.O_NONBLOCK, 1
 
 Note = Callable[[bytes], None]
@@ -45,13 +44,13 @@ _FILL = bytes(BODY_BYTES - _MOMENT.size)
 
 @dataclass
 class Work:
-    """What was done.
+    """Result of an operation.
 
     Attributes:
-        messages: how many.
-        seconds: how long that took, until the last one was answered or read.
+        messages: number of messages.
+        seconds: elapsed time, until the last message was acknowledged or read.
         waits: seconds of single messages, in any order.
-        alone: the same, of one connection alone.
+        alone: the same, with only one connection.
     """
 
     messages: int
@@ -73,11 +72,11 @@ class Work:
 
 
 class Arrivals:
-    """Counts what handlers get, from the first message until it is enough.
+    """Counts the messages of handlers, from the first message to the end of the measure.
 
     Args:
-        stored: how many there are.
-        seconds: how long is counted.
+        stored: number of stored messages.
+        seconds: duration of the measure.
     """
 
     def __init__(self, stored: int, seconds: float) -> None:
@@ -106,25 +105,25 @@ class Arrivals:
 
 
 class Client(abc.ABC):
-    """A client library at work. Each method that the library has no way for is left out.
+    """Base of the clients. A client omits methods for which its library has no operation.
 
-    Such methods are `produce_each`, `produce_lists` (topic, body, seconds), `consume_columns`,
+    Optional methods are `produce_each`, `produce_lists` (topic, body, seconds), `consume_columns`,
     `consume_lists`, `consume_each`, `push_each`, `push_lists` (topic, stored, seconds); they return
-    `Work`. `consume_…` reads `stored` messages from the start, again and again while time is left.
+    `Work`. `consume_…` reads `stored` messages from the start, repeatedly while time is left.
     """
 
     missing: Mapping[str, str] = {}
-    """Why a method is left out."""
+    """Reasons for omitted methods."""
 
     address = ""
-    """Where it has connected to."""
+    """Address of the server it is connected to."""
 
     @abc.abstractmethod
     async def connect(self, address: str) -> None: ...
 
     @abc.abstractmethod
     async def make_topics(self, queues: Mapping[str, int]) -> None:
-        """Make topics, each with so many queues."""
+        """Create topics with the given numbers of queues."""
 
     @abc.abstractmethod
     async def send(self, topic: str, body: bytes) -> None:
@@ -132,21 +131,21 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def listening(self, topic: str, note: Note) -> AbstractAsyncContextManager[None]:
-        """Have a consumer group of its own call `note` with each body, from the first."""
+        """Within the block, a new consumer group calls `note` with each body, from the first."""
 
     @abc.abstractmethod
     async def close(self) -> None: ...
 
 
 async def arrived(bodies: list[Any], count: int) -> None:
-    """Wait until so many have come; they may come from another thread."""
+    """Wait until `count` bodies have arrived; another thread may append them."""
     async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
         while len(bodies) < count:  # noqa: ASYNC110 - no event is set from another thread
             await asyncio.sleep(LOOK_SECONDS)
 
 
 async def first(client: Client, topic: str) -> Work:
-    """One message, until a listener has it."""
+    """Send one message and wait until a listener receives it."""
     bodies: list[bytes] = []
     began = perf_counter()
     async with client.listening(topic, bodies.append):
@@ -156,8 +155,7 @@ async def first(client: Client, topic: str) -> Work:
 
 
 async def tasks(clients: Sequence[Client], topic: str, seconds: float) -> Work:
-    """A task for each client, or for each time that it is listed, awaits its sends one after
-    another."""
+    """Run a task for each entry of `clients`; each awaits its sends one after another."""
     waits: list[float] = []
     body = bytes(BODY_BYTES)
     began = perf_counter()
@@ -174,7 +172,7 @@ async def tasks(clients: Sequence[Client], topic: str, seconds: float) -> Work:
 
 
 async def connections(client: Client, topic: str, seconds: float, count: int) -> Work:
-    """One connection awaits its sends one after another; then `count` connections do the same."""
+    """Measure awaited sends on one connection, then on `count` connections."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     await tasks([client], topic, seconds)
@@ -199,9 +197,9 @@ async def connections(client: Client, topic: str, seconds: float, count: int) ->
 
 
 def ticking(first_ns: int, every_ns: int) -> int:
-    """The descriptor of a timer, with a moment of `perf_counter_ns` at which it ticks first.
+    """Create a timer descriptor that first expires at a time of `perf_counter_ns`.
 
-    Python has a call for it from 3.13 on. Raises OSError.
+    Python has a function for it from 3.13 on. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     timer: int = libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)
@@ -215,13 +213,13 @@ def ticking(first_ns: int, every_ns: int) -> int:
 
 
 async def steadily(count: int, rate: float, act: Callable[[float], object]) -> None:
-    """Call something so often, so many times a second; what is late follows at once.
+    """Call `act` `count` times at a rate per second; late calls follow immediately.
 
-    By a timer of Linux: those of uvloop are in whole milliseconds, and of 1,000 a second many would
-    come in pairs, the second behind the first.
+    Uses a timer of Linux, because uvloop's timers have a resolution of a millisecond: at 1,000
+    calls per second, many would come in pairs.
 
     Args:
-        act: is given when it was due, in seconds of `perf_counter`. What it raises ends all.
+        act: called with its due time in seconds of `perf_counter`; an exception ends the calls.
     """
     loop, every_ns, number = asyncio.get_running_loop(), max(round(1e9 / rate), 1), 0
     done = loop.create_future()
@@ -252,9 +250,9 @@ async def steadily(count: int, rate: float, act: Callable[[float], object]) -> N
 
 
 async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work:
-    """A steady rate, a task for each send; waits are from when it was due to the listener.
+    """Send at a fixed rate, a task per send; waits are from the due time to the listener.
 
-    From the call of send, what a client that is late by itself adds would not be seen.
+    If they were measured from the call of send, delays of the client itself would be invisible.
     """
     waits: list[float] = []
 

@@ -9,16 +9,16 @@ from bench.compare.peers.kafka import CLIENT_OPTIONS, pom_version
 from bench.compare.programs import Program, free_port
 from rockoon.local.ports import PortBlock
 
-# What `make rocketmq` uses, too.
+# Shared with `make rocketmq`.
 POM = fetching.ROOT / "tests" / "rocketmq" / "pom.xml"
 FOLDER = fetching.ROOT / ".rocketmq"
 JAVA = "RocketMQ, Java"
 CLIENT = "RocketMqCompareClient"
-# What a broker runs for copies; it would listen on every address.
+# The broker's replication service, disabled because it listens on every address.
 HA_SERVICE = "org.apache.rocketmq.store.ha.HAService"
 BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=1g")
 NAMESERVER_OPTIONS = ("-Xms256m", "-Xmx256m", "-server", "-XX:+UseG1GC")
-# As bin/runserver.sh has them for a JDK above 8.
+# The same as in bin/runserver.sh for a JDK above 8.
 OPENED = tuple(
     f"--add-{kind}=java.base/{name}=ALL-UNNAMED"
     for name in ("sun.nio.ch", "java.nio", "jdk.internal.ref")
@@ -44,7 +44,7 @@ class RocketMqPeer(Peer):
         return {"RocketMQ": pom_version(POM)}
 
     def start(self, folder: Path, *, sync: bool) -> str:
-        # The broker takes neighbours of its port.
+        # The broker also listens on neighbours of its port.
         port, names = free_port(self.ports, -2), free_port(self.ports)
         address = f"127.0.0.1:{names}"
         nameserver = {"listenPort": names, "bindAddress": "127.0.0.1"}
@@ -60,9 +60,9 @@ class RocketMqPeer(Peer):
             "storePathCommitLog": folder / "store" / "commitlog",
             "flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
-            # A broker that is asked for all it can do does not refuse for that.
+            # So that a saturated broker does not refuse requests.
             "brokerFastFailureEnable": "false",
-            # 32 messages a pull, its default, would be all that is measured.
+            # The default of 32 messages per pull would limit the measure.
             "maxTransferCountOnMessageInMemory": 1024,
             "maxTransferBytesOnMessageInMemory": 2 << 20,
         }

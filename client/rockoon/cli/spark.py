@@ -1,7 +1,7 @@
-"""`rockoon spark`: Spark jobs over whole logs, run by the package rockoon-spark.
+"""`rockoon spark`: jobs over whole logs, which the package rockoon-spark has.
 
-The SDK installs without that package, so it is imported only when a job runs. It parses the rest
-of the command line itself, in the same way as under `spark-submit`.
+The SDK installs without it, so it is looked for when such a command is run; it reads the rest of
+the command line itself, the same as under `spark-submit`.
 """
 
 import importlib
@@ -13,20 +13,20 @@ from rockoon.cli.failures import CommandError
 _PASSED_ON = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
-    # Passes --help on to the package.
+    # So that --help reaches the package too.
     "help_option_names": [],
 }
 _PACKAGES = frozenset({"rockoon_spark", "pyspark", "pyarrow", "pandas", "py4j"})
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Spark jobs over whole logs: index, rebuild, compact, export, verify.",
+    help="Whole logs, on Spark: index, queue rebuild, compaction, export, verification.",
 )
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def index(context: typer.Context) -> None:
-    """Build the index by key from a CommitLog, or extend it."""
+    """Build the index by key from a CommitLog, or extend an existing one."""
     raise typer.Exit(run("index", context.args))
 
 
@@ -44,13 +44,13 @@ def compact(context: typer.Context) -> None:
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def export(context: typer.Context) -> None:
-    """Export messages to Parquet files by topic and date; each message once over all runs."""
+    """Write messages to Parquet files by topic and date; each run adds the new messages."""
     raise typer.Exit(run("export", context.args))
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def verify(context: typer.Context) -> None:
-    """Check files written by these jobs against their manifest and the CommitLog."""
+    """Compare the output of these jobs with its manifest and with the CommitLog."""
     raise typer.Exit(run("verify", context.args))
 
 
@@ -58,7 +58,7 @@ def run(command: str, arguments: list[str]) -> int:
     """Run a command of the package rockoon-spark; return its exit status.
 
     Raises:
-        CommandError: the package or a dependency is not installed.
+        CommandError: it is not installed.
     """
     try:
         commands = importlib.import_module("rockoon_spark.commands")

@@ -1,4 +1,4 @@
-"""Actions of the commands: from options to an outcome."""
+"""Actions of the commands: each runs a job with the parsed options and returns an `Outcome`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.target import CompactionTarget
-from rockoon_spark.export.sections import ExportError, TopicChoice, told_gap
+from rockoon_spark.export.sections import ExportError, TopicChoice, gap_text
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
 from rockoon_spark.files import StoreError, list_log
 from rockoon_spark.index.target import (
@@ -59,7 +59,7 @@ _EXPORTED = {
 
 
 class Unusable(Exception):
-    """Options that do not fit what they name."""
+    """An option names a directory or an address that the command cannot use."""
 
 
 EXPECTED = (
@@ -77,16 +77,16 @@ EXPECTED = (
     TargetExists,
     Unusable,
 )
-"""What can go wrong, each told by one sentence."""
+"""Errors that a command reports as one sentence, without a stack trace."""
 
 
 def refuse_unusable(options: Any) -> None:
-    """Look at what the options name: Spark takes seconds to start, a typo should not.
+    """Check the store, endpoint and target before Spark starts, which needs seconds.
 
     Raises:
-        StoreError: the store is none.
+        StoreError: the store directory is not a store.
         RockoonError: no nameserver answers at the endpoint.
-        Unusable: see there.
+        Unusable: the target is not a local directory, although the command needs one.
     """
     if options.store:
         list_log(options.store)
@@ -118,7 +118,7 @@ def rebuild(spark: SparkSession, options: Any) -> Outcome:
 def compact(spark: SparkSession, options: Any) -> Outcome:
     reports, problems = [], []
     for target in _targets(options):
-        # What one broker refuses keeps no other from its generation.
+        # If the compaction of one broker fails, the next brokers are still compacted.
         try:
             report = compaction.compact(spark, target, min_lag_seconds=options.min_lag_seconds)
         except CompactionError as error:
@@ -137,7 +137,7 @@ def _targets(options: Any) -> Sequence[CompactionTarget]:
 def _compacted(
     reports: Sequence[compaction.CompactReport], problems: Sequence[str] = ()
 ) -> Outcome:
-    """Figures of each broker, and what of all logs was read."""
+    """Return the figures of each broker, and the total of log bytes read."""
     figures: dict[str, Any] = {"log_bytes": sum(report.log_bytes for report in reports)}
     for report in reports:
         own = asdict(report)
@@ -159,7 +159,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
     )
     figures = asdict(report)
     gaps = figures.pop("gaps")
-    notes = [told_gap(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
+    notes = [gap_text(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
     return Outcome({**figures, "gaps": len(gaps)}, notes=notes, labels=_EXPORTED)
 
 
@@ -178,7 +178,7 @@ def verify(spark: SparkSession, options: Any) -> Outcome:
     if queue_files(target):
         found, differences = verify_queues(spark, _needed_log(options), target)
         return _verified("queues", asdict(found), differences)
-    raise Unusable(f"{target} is no index, no queues, no generation and no export")
+    raise Unusable(f"{target} contains no index, no queues, no generation and no export")
 
 
 def _verify_export(spark: SparkSession, options: Any) -> Outcome:
@@ -209,7 +209,7 @@ def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Ou
 def _needed_log(options: Any) -> str | LogSource:
     if not (options.store or options.endpoint):
         raise Unusable(
-            f"{redacted(options.target)}: --store or --endpoint has to say with which log"
+            f"{redacted(options.target)}: name the log to compare with: --store or --endpoint"
         )
     return _one_log(options)
 
@@ -221,7 +221,7 @@ def _one_log(options: Any) -> str | LogSource:
 
 
 def _logs(options: Any, broker: str | None = None) -> LogSource:
-    """All logs, or of a live cluster that of one broker."""
+    """Return the log of the store directory, or the logs of the cluster or one of its brokers."""
     if options.endpoint is None:
         return StoreDirectory(
             options.store, options.broker or PurePath(redacted(options.store)).name
@@ -236,7 +236,7 @@ def _directory(options: Any) -> Path:
 
 def _path(text: str) -> Path:
     if "://" in text:
-        raise Unusable(f"{redacted(text)}: this has to be a directory of this machine")
+        raise Unusable(f"{redacted(text)}: expected a directory of this machine, not a URI")
     return Path(text)
 
 
@@ -244,6 +244,6 @@ def _left_out(options: Any, log_bytes: int) -> list[str]:
     if log_bytes or options.whole or options.store is None:
         return []
     return [
-        "nothing new: the last CommitLog file was left out, which a broker may be writing; "
-        "--whole takes it in when none is"
+        "nothing new: the last CommitLog file was skipped because a broker may be writing to it; "
+        "if no broker uses the store directory, add --whole"
     ]

@@ -16,7 +16,7 @@ _WHOLE = "the last CommitLog file too: no broker may be using the store director
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    """What understands `index`, `rebuild`, `compact`, `export` and `verify`."""
+    """Return the parser for `index`, `rebuild`, `compact`, `export` and `verify`."""
     made = argparse.ArgumentParser(
         prog=program, description="Jobs over whole logs, on Spark.", allow_abbrev=False
     )
@@ -34,9 +34,9 @@ def _add_index(commands: Any) -> None:
         commands,
         "index",
         actions.index,
-        "make the index by key from the CommitLog, or go on with it",
+        "build the index by key from the CommitLog, or extend an existing one",
     )
-    _add_log(index, "one of its brokers gives its log")
+    _add_log(index, "the log of one broker is read")
     _add_target(index, "the index directory; every executor must see it")
     index.add_argument("--slots", type=_count, default=SLOTS_DEFAULT, help="of each index file")
     index.add_argument("--units", type=_units, default=UNITS_DEFAULT, help="of each index file")
@@ -48,12 +48,15 @@ def _add_rebuild(commands: Any) -> None:
         commands,
         "rebuild",
         actions.rebuild,
-        "make the ConsumeQueues from the CommitLog; no broker may be using the store directory",
+        "rebuild the ConsumeQueues from the CommitLog; no broker may be using the store directory",
     )
-    _add_log(rebuild, "one of its brokers gives its log")
-    _add_target(rebuild, "the queue directory to make; every executor must see it")
+    _add_log(rebuild, "the log of one broker is read")
+    _add_target(rebuild, "the queue directory to create; every executor must see it")
     rebuild.add_argument(
-        "--entries", type=_count, default=FILE_ENTRIES, help="of each queue file, as the broker's"
+        "--entries",
+        type=_count,
+        default=FILE_ENTRIES,
+        help="of each queue file; the same as in the broker's settings",
     )
 
 
@@ -64,13 +67,13 @@ def _add_compact(commands: Any) -> None:
         actions.compact,
         "keep the newest message of each key of topics with cleanup.policy=COMPACTION",
     )
-    _add_log(compact, "its brokers' topics are compacted")
+    _add_log(compact, "the topics of all its brokers are compacted")
     compact.add_argument(
         "--min-lag-seconds",
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="leave younger messages for the next run (default: 0)",
+        help="compact only messages that are at least this old (default: 0, all)",
     )
 
 
@@ -79,38 +82,42 @@ def _add_export(commands: Any) -> None:
         commands,
         "export",
         actions.export,
-        "write messages to Parquet files by topic and date, each once, run after run",
+        "write messages to Parquet files by topic and date; each run adds the new messages",
     )
-    _add_log(export, "its brokers' logs are exported")
+    _add_log(export, "the logs of all its brokers are exported")
     _add_target(export, "the export's directory, a path or URI; every executor must see it")
     chosen = export.add_mutually_exclusive_group()
     chosen.add_argument(
         "--topics",
         metavar="NAME,...",
-        help="only these (default: all but internal ones); the same in every run",
+        help="only these topics (default: all except internal topics); the same in every run",
     )
-    chosen.add_argument("--topic-pattern", metavar="PATTERN", help="only those like it: * and ?")
+    chosen.add_argument(
+        "--topic-pattern",
+        metavar="PATTERN",
+        help="only topics whose names match (* and ?); the same in every run",
+    )
     export.add_argument(
         "--include-internal-topics",
         action="store_true",
-        help="topics of the brokers' own too, such as delayed messages before they are due; "
+        help="internal topics too, such as delayed messages before they are due; "
         "the same in every run",
     )
     export.add_argument("--whole", action="store_true", help=_WHOLE)
     export.add_argument(
         "--allow-data-loss",
         action="store_true",
-        help="go on where retention deleted messages that were not exported; the gap is noted",
+        help="continue if retention deleted messages before their export; the gap is reported",
     )
     export.add_argument(
         "--skip-damage",
         action="store_true",
-        help="go on behind what belongs to no record; the place is noted",
+        help="skip damaged bytes of the log; their offsets are reported",
     )
     export.add_argument(
         "--skip-brokers-away",
         action="store_true",
-        help="export the others; a later run goes on with those that did not answer",
+        help="skip brokers that do not answer; a later run exports their messages",
     )
 
 
@@ -135,31 +142,31 @@ def _command(
     made.add_argument(
         "--master",
         metavar="URL",
-        help="where Spark runs (default: what spark-submit said, else local[*,4])",
+        help="URL of the Spark master (default: that of spark-submit, else local[*,4])",
     )
-    made.add_argument("--json", action="store_true", help="print JSON, for programs")
+    made.add_argument("--json", action="store_true", help="print the result as JSON")
     made.add_argument(
         "--metrics-file",
         type=Path,
         metavar="FILE.prom",
-        help="write what the run did, for node_exporter's textfile collector",
+        help="write metrics of the run, for node_exporter's textfile collector",
     )
     return made
 
 
 def _add_log(command: argparse.ArgumentParser, use: str, *, required: bool = True) -> None:
-    place = command.add_mutually_exclusive_group(required=required)
-    place.add_argument("--store", metavar="DIR", help="a store directory, a path or URI")
-    place.add_argument(
+    log = command.add_mutually_exclusive_group(required=required)
+    log.add_argument("--store", metavar="DIR", help="a store directory, a path or URI")
+    log.add_argument(
         "--endpoint",
         metavar="HOST:PORT,...",
-        help=f"nameservers of a cluster that runs: {use}",
+        help=f"nameservers of a running cluster: {use}",
     )
     command.add_argument(
         "--broker",
         metavar="NAME",
-        help="of a cluster: only this one; of a store directory: its broker's name, "
-        "by default the directory's",
+        help="with --endpoint: only this broker; with --store: the broker's name "
+        "(default: the directory's name)",
     )
 
 
@@ -177,7 +184,7 @@ def _count(text: str) -> int:
 def _units(text: str) -> int:
     value = int(text)
     if value < 2:
-        raise argparse.ArgumentTypeError("has to be 2 or more: one is not used")
+        raise argparse.ArgumentTypeError("has to be 2 or more: the format leaves one unit unused")
     return value
 
 

@@ -1,8 +1,8 @@
 """Metrics of a job, as a file for node_exporter's textfile collector.
 
-A job is a process that ends, so nobody can ask it for metrics; a file stays, and the age of the
-last success in it grows while no job runs at all, which is what an alert has to see. Each command
-has a file of its own. Format: Prometheus's text exposition format.
+Prometheus cannot scrape a job, because its process ends. The file remains, and the age of the last
+success grows while no job runs, so an alert can detect that. Each command has its own file.
+Format: Prometheus's text exposition format.
 """
 
 import os
@@ -23,24 +23,24 @@ class Gauge(NamedTuple):
 ENDED = Gauge(
     "rockoon_spark_job_ended_timestamp_seconds", "When the last run ended, seconds since the epoch"
 )
-SUCCEEDED = Gauge("rockoon_spark_job_succeeded", "1 when the last run did what it was to do")
+SUCCEEDED = Gauge("rockoon_spark_job_succeeded", "1 if the last run succeeded, else 0")
 SUCCEEDED_AT = Gauge(
     "rockoon_spark_job_succeeded_timestamp_seconds",
-    "When the last run ended that did, seconds since the epoch; 0 for never",
+    "When the last successful run ended, seconds since the epoch; 0 for never",
 )
-SECONDS = Gauge("rockoon_spark_job_seconds", "How long the last run took")
+SECONDS = Gauge("rockoon_spark_job_seconds", "Duration of the last run")
 LOG_BYTES = Gauge("rockoon_spark_job_log_bytes", "Bytes of logs that the last run read")
-RECORDS = Gauge("rockoon_spark_job_records", "Records that the last run went through")
-PROBLEMS = Gauge("rockoon_spark_job_problems", "What the last run found to be wrong")
+RECORDS = Gauge("rockoon_spark_job_records", "Records that the last run processed")
+PROBLEMS = Gauge("rockoon_spark_job_problems", "Number of problems that the last run found")
 
 TABLE = (ENDED, SUCCEEDED, SUCCEEDED_AT, SECONDS, LOG_BYTES, RECORDS, PROBLEMS)
 
-# What jobs call their records.
+# Names under which the jobs count their records; the first one present is used.
 _RECORDS = ("records", "messages", "keys")
 
 
 class CommandRun(NamedTuple):
-    """A run that has ended."""
+    """A finished run of a command."""
 
     command: str
     ended_at: float
@@ -52,14 +52,14 @@ class CommandRun(NamedTuple):
 
 
 def write_metrics(path: Path, run: CommandRun) -> None:
-    """Write a run's metrics; a reader sees either the former file or this one.
+    """Write the metrics of a run; the former file is replaced atomically.
 
     Args:
-        path: the file, whose name node_exporter wants to end with ".prom".
-        run: what is told. The time of the last success is kept when this is none.
+        path: the file; node_exporter reads it only if its name ends with ".prom".
+        run: its figures. If it failed, the former file's time of the last success is kept.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     values = {
         ENDED: run.ended_at,
@@ -70,7 +70,7 @@ def write_metrics(path: Path, run: CommandRun) -> None:
         RECORDS: float(sum(_numbers(run.figures, _RECORDS))),
         PROBLEMS: float(run.problems),
     }
-    # The collector reads whatever ends with .prom, so this does not.
+    # The collector reads every file that ends with .prom, so this name does not.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text("".join(_lines(run.command, values)))
@@ -93,15 +93,15 @@ def _read_success(path: Path, command: str) -> float:
     start = _series(SUCCEEDED_AT, command) + " "
     try:
         lines = path.read_text(errors="replace").splitlines()
-        told = (line.removeprefix(start) for line in lines if line.startswith(start))
-        return float(next(told, 0.0))
+        values = (line.removeprefix(start) for line in lines if line.startswith(start))
+        return float(next(values, 0.0))
     except (FileNotFoundError, ValueError):
-        # There is none yet, or something else wrote into it: the last success is not known.
+        # No file yet, or its content is not ours: the last success is unknown.
         return 0.0
 
 
 def _numbers(figures: Figures, names: tuple[str, ...]) -> list[int]:
-    """The first of these names that there is: of the whole, or else of each part."""
+    """Return the value of the first name present in the figures, or else in each of their parts."""
     for name in names:
         if isinstance(own := figures.get(name), int):
             return [own]

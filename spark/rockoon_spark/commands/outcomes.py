@@ -1,4 +1,4 @@
-"""Outcomes: the last lines of a command."""
+"""Result of a command, printed as its last lines."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,25 @@ from types import MappingProxyType
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""What was done, by name: numbers, sentences, or figures of parts by their names."""
+"""Figures of a run by name: numbers, sentences, or nested figures of parts such as brokers."""
 
 _BYTES_READ = "log_bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a job."""
+    """The result of a job."""
 
     figures: Figures
     problems: Sequence[str] = ()
-    """What is wrong: the command fails."""
+    """Problems found; with any, the command exits with status 1."""
     notes: Sequence[str] = ()
-    """What a reader may want to know: the command does not."""
+    """Remarks, printed without effect on the exit status."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What the table calls figures of which the name alone does not say what was done."""
+    """Labels of figures in the printed table; figures without one are printed by name."""
 
     def timed(self, seconds: float) -> "Outcome":
-        """This, and how long it took and how fast the log was read."""
+        """Return a copy with the duration and the rate at which the log was read."""
         figures = {**self.figures, "seconds": round(seconds, 2)}
         if read := figures.get(_BYTES_READ):
             figures["MB/s"] = round(read / 1e6 / seconds, 1)
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def table(figures: Figures, labels: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Figures, one to a line, by name or label; those of a part under its name."""
+    """Format figures, one per line; those of a part are indented below its name."""
     flat = {name: each for name, each in figures.items() if not isinstance(each, Mapping)}
     blocks = [_block(flat, labels)] if flat else []
     for name, each in figures.items():

@@ -1,9 +1,9 @@
 """Parts of `jobs.compact`.
 
-plan          what is read, cut and covered
-target        a store that is compacted: directory_target, or broker_target, over the wire
-sources       where records come from; log_end: where a log on a disk ends
-steps         the steps as functions from messages to messages; exchange: who carries those
-survey        the first step: the newest record of each key (newest, key_hash)
-copying       the second: what is left, byte for byte; upload: into a broker
+plan          input of a run, division into parts, covered queue offsets
+target        interface to the store that is compacted: directory_target, or broker_target over gRPC
+sources       records from the log and from the previous generation
+steps         the steps, as functions from messages to messages; exchange: transport on Spark
+survey        first step: the newest record of each key (newest, key_hash)
+copying       second step: copies the kept records byte for byte
 """

@@ -1,4 +1,4 @@
-"""The second step: what is left goes into the parts of a generation, byte for byte."""
+"""Second step of a compaction: copies the kept records byte for byte into parts of a generation."""
 
 import hashlib
 import time
@@ -17,30 +17,30 @@ from rockoon_format.generation import (
     part_entries,
     part_names,
 )
-from rockoon_spark.compaction.sources import CompactionError, Source, Wanted
+from rockoon_spark.compaction.sources import CompactionError, Source, TopicRecords
 from rockoon_spark.compaction.survey import QueueName
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """One part to be."""
+    """A part to be written."""
 
     number: int
     log_start: int
-    """Physical offsets between which its records start, the end exclusive."""
+    """Physical offset; the part's records start at or after it, and before `log_end`."""
     log_end: int
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """A part as it was written."""
+    """A written part."""
 
     part: GenerationPart
     queues: Mapping[QueueName, int]
-    """How many records it has of each queue."""
+    """Number of its records per queue."""
     tombstones: int
     seconds: float
-    """Of one processor."""
+    """CPU time."""
 
     def to_json(self) -> dict[str, Any]:
         queues = [[*queue, records] for queue, records in self.queues.items()]
@@ -57,15 +57,15 @@ class CopiedPart:
 
 
 class PartWriter(Protocol):
-    """Takes the files of a generation to be. Can be pickled."""
+    """Writes the files of a new generation. Can be pickled."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Make a file, durably and at once; a file of that name is replaced.
+        """Write a file durably and atomically; a file of that name is replaced.
 
-        Two attempts at one task write the same bytes, so it does not matter whose are there.
+        Two attempts of a task write the same bytes, so either may replace the other's file.
 
         Raises:
-            CompactionError: it cannot be written, or does not read as it was written.
+            CompactionError: it cannot be written, or reads back differently.
         """
         ...
 
@@ -76,12 +76,13 @@ def copy_part(
     """Write a part and its entries.
 
     Args:
-        plan: which.
-        sources: where its records are, and which: physical offsets, int64[n] each, ascending.
-        writer: where the files go.
+        plan: the part.
+        sources: the sources of its records, each with the physical offsets of the records to copy,
+            int64[n], ascending.
+        writer: writes the files.
 
     Raises:
-        CompactionError: a record is damaged, or there no more; or the writer's.
+        CompactionError: a record is damaged or no longer there, or the writer failed.
     """
     began = time.process_time()
     queues: dict[QueueName, int] = {}
@@ -106,11 +107,11 @@ def copy_part(
             frames += _frames(wanted, rows)
             tombstones += int(wanted.are_empty[rows].sum())
             found += len(rows)
-        # A broker leaves out a deleted topic's records without a word.
+        # A broker silently omits the records of a deleted topic.
         if found != len(positions):
             raise CompactionError(
                 f"{len(positions) - found} records between physical offsets {source.start} and "
-                f"{source.stop} went while the log was read: was a topic deleted? Run again"
+                f"{source.stop} disappeared while the log was read: was a topic deleted? Run again"
             )
     records, kept_since_ms = _in_order(topics, columns, frames)
     try:
@@ -118,8 +119,8 @@ def copy_part(
         encoded = entries.encode()
     except GenerationError as error:
         raise CompactionError(
-            f"between physical offsets {plan.log_start} and {plan.log_end}, among what is left: "
-            f"{error}"
+            f"the kept records between physical offsets {plan.log_start} and {plan.log_end} are "
+            f"no valid part: {error}"
         ) from error
     for topic, queue, own in entries.slices():
         queues[topic, queue] = own.stop - own.start
@@ -129,8 +130,8 @@ def copy_part(
     return CopiedPart(part, queues, tombstones, time.process_time() - began)
 
 
-def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[Wanted, IntArray]]:
-    """Records of a source that start at given places; which of those read they are."""
+def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[TopicRecords, IntArray]]:
+    """Yield the records that were read and the indexes of those that start at the positions."""
     if not len(positions):
         return
     for wanted in source.read_at(positions):
@@ -141,8 +142,8 @@ def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[Wanted, IntAr
             yield wanted, rows
 
 
-def _frames(wanted: Wanted, rows: IntArray) -> list[bytes]:
-    """The records themselves."""
+def _frames(wanted: TopicRecords, rows: IntArray) -> list[bytes]:
+    """Return the bytes of each record."""
     index = wanted.index[rows]
     starts, sizes = wanted.records.parts.starts[index], wanted.records.sizes[index]
     first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
@@ -154,19 +155,21 @@ def _in_order(
     columns: Sequence[tuple[IntArray, IntArray, IntArray, IntArray]],
     frames: list[bytes],
 ) -> tuple[bytes, IntArray]:
-    """All records by (topic, queue, queue offset), and since when each is kept."""
+    """Return all records and their `kept_since_ms`, sorted by (topic, queue, queue offset)."""
     if not columns:
         return b"", np.zeros(0, np.int64)
     numbers, queues, offsets, kept = (
         np.concatenate(column) for column in zip(*columns, strict=True)
     )
-    # By the topics' bytes, not by when they were met.
+    # Topics are numbered in the order of reading, but parts are sorted by the topics' bytes.
     ranks = np.empty(len(topics), np.int64)
     ranks[[topics[topic] for topic in sorted(topics, key=str.encode)]] = np.arange(len(topics))
     order = np.lexsort((offsets, queues, ranks[numbers]))
     total = sum(map(len, frames))
     if total > PART_BYTES_MAX:
-        raise CompactionError(f"a part of {total} bytes: take a smaller part_bytes")
+        raise CompactionError(
+            f"a part has {total} bytes, at most {PART_BYTES_MAX} are allowed: reduce part_bytes"
+        )
     return b"".join(map(frames.__getitem__, order.tolist())), kept[order]
 
 

@@ -1,14 +1,15 @@
-"""Compaction of a store directory, whose broker may be running.
+"""Compaction of a store directory, also while its broker is running.
 
     <store>/compacted/
       .lock                       held by the job
-      .incoming-_job-<id>/        what it writes; a job that died leaves it to the next one
-      00000000000000000007/       by rename, when all of it is durable
+      .incoming-_job-<id>/        staging directory; if the job dies, the next one removes it
+      00000000000000000007/       the staging directory, renamed when all files are durable
 
-The broker finds the directory, verifies it, and takes it into force. Several executors may write;
-all of them see the directory.
+The broker finds the renamed directory, verifies it and makes it the current generation. Several
+executors may write at the same time; all of them must see the store directory.
 """
 
+import json
 import os
 import shutil
 import time
@@ -16,8 +17,10 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS, decode_checkpoint
 from rockoon_format.config_json import ConfigError, read_topics
@@ -38,46 +41,45 @@ from rockoon_format.names import is_system_topic
 from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
 from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
-from rockoon_spark.compaction.log_end import log_end
 from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
+from rockoon_spark.compaction.steps import Message, MessageKind
 from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.publish import Replace, held, sync, sync_tree
+from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.log_source import in_batches
 from rockoon_spark.source.store_directory import DirectoryLog, StoreDirectory
 
-# No id of an upload to the broker has an underscore: those are not a job's to remove.
+# Ids of uploads to the broker have no underscore, so a job never removes an upload's directory.
 _OWN_INCOMING = f"{INCOMING_PREFIX}_job-"
 _LOCK_FILE = ".lock"
 _CHECKPOINT_FILE = "checkpoint"
 _TOPICS_FILE = "config/topics.json"
 _SEARCH_BYTES = 8 << 20
 _COMPARED_BYTES = 1 << 20
-_RECORD_BYTES_MAX = 64 << 20
-_HEAD_BYTES = 4
 
 Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes into a directory."""
+    """`PartWriter` for a directory."""
 
     directory: Path
 
     def write(self, name: str, content: bytes) -> None:
-        """See `PartWriter`."""
         attempt = self.directory / f".{name}.{uuid.uuid4().hex}"
         try:
-            # Whatever is in a store is for its owner alone.
+            # Files of a store are readable by their owner only.
             attempt.touch(0o600)
             attempt.write_bytes(content)
             sync(attempt)
             if not _reads_as(attempt, content):
-                raise CompactionError(f"{attempt} does not read as it was written: a bad disk?")
-            # Two attempts at a task may write at once: none must see half of the other's.
+                raise CompactionError(f"{attempt} reads back differently: is the disk faulty?")
+            # Renamed, because a second attempt of the task may write the same file concurrently.
             attempt.replace(self.directory / name)
         except OSError as error:
             raise CompactionError(f"{attempt} cannot be written: {error.strerror}") from error
@@ -105,22 +107,22 @@ class _IncomingDirectory:
     def publish(self, manifest: Manifest) -> None:
         wanted = {name for part in manifest.parts for name in part_names(part.number)}
         try:
-            # What an attempt that was killed has left.
+            # Remove the files of killed attempts.
             for path in self._directory.iterdir():
                 if path.name not in wanted:
                     path.unlink()
             (self._directory / MANIFEST_FILE).touch(0o600)
             (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
-            # Before the rename: under that name the broker takes it into force, and may let go of
-            # the log that it was made of.
+            # Sync before the rename: after it the broker makes this generation the current one and
+            # may delete the part of the log that it replaces.
             sync_tree(self._directory)
             if self._target.exists():
-                raise CompactionError(f"{self._target} was made meanwhile")
+                raise CompactionError(f"{self._target} was created during the run")
             self._rename(self._directory, self._target)
             sync(self._target.parent)
         except OSError as error:
             raise CompactionError(
-                f"{self._target} cannot be put in place: {error.strerror}"
+                f"the new generation cannot be renamed to {self._target}: {error.strerror}"
             ) from error
 
 
@@ -129,8 +131,8 @@ class DirectoryTarget:
 
     Args:
         path: the directory.
-        clock_ns: what time it is, nanoseconds since 1970.
-        rename: puts the finished generation into its place.
+        clock_ns: returns the time in nanoseconds since 1970.
+        rename: renames the staging directory when the generation is complete.
     """
 
     def __init__(
@@ -148,15 +150,16 @@ class DirectoryTarget:
     def _generations(self) -> Path:
         return self._path / GENERATIONS_DIRECTORY
 
-    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
-        """See `CompactionTarget`."""
+    def inspect(
+        self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
+    ) -> CompactionInput:
         current = self._current()
         known = self._numbers()
         newest = max([current, *known])
         if newest > current:
             raise CompactionError(
-                f"{self._generations / generation_name(newest)} waits for the broker, which takes "
-                "it over when it runs"
+                f"{self._generations / generation_name(newest)} waits for the broker: start the "
+                "broker, which makes it the current generation, then run again"
             )
         now_ms = self._clock_ns() // 1_000_000
         files = self._files()
@@ -165,12 +168,12 @@ class DirectoryTarget:
         former = self._manifest(current) if current else None
         if former is not None and end < former.log_end:
             raise CompactionError(
-                f"{self._path}: the log ends at {end}, and generation {current} was made of "
-                f"one up to {former.log_end}"
+                f"{self._path}: the log ends at physical offset {end}, before the end of "
+                f"generation {current}, {former.log_end}: restore the missing files of the log"
             )
         if min_lag_ms:
             partitions = self.partitions(start, end, _SEARCH_BYTES)
-            # What is compacted already stays so.
+            # A generation never ends before the previous one.
             end = max(
                 first_stored_after(partitions, now_ms - min_lag_ms, end),
                 former.log_end if former else 0,
@@ -181,33 +184,30 @@ class DirectoryTarget:
             log_end=end,
             log_tail=_tail(files, end),
             retention_ms=self._topics(),
-            # Read after the end: a topic that is deleted meanwhile has its mark behind it.
+            # Read after `end`: the mark of a topic deleted in between is then above `end`.
             dropped_below=dict(generation_marks(str(self._path))),
             former=former,
             number=newest + 1,
         )
 
     def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[FilePartition]:
-        """See `CompactionTarget`."""
         log = DirectoryLog(StoreDirectory(str(self._path)), self._files(), {})
         return log.partitions(start, stop, split_bytes)
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
-        """See `CompactionTarget`."""
         files = DirectoryGeneration(str(self._path), "", manifest.generation)
         return [FormerPart(files, part) for part in manifest.parts]
 
     @contextmanager
     def incoming(self, number: int, /) -> Iterator[Incoming]:
-        """See `CompactionTarget`."""
         self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():
-            # Only under the lock: otherwise they may be those of a run that goes on.
+            # Only while holding the lock: a staging directory could belong to a running job.
             for stale in self._generations.glob(f"{_OWN_INCOMING}*"):
                 shutil.rmtree(stale)
             if target.exists():
-                raise CompactionError(f"{target} was made meanwhile")
+                raise CompactionError(f"{target} was created during the run")
             directory = self._generations / f"{_OWN_INCOMING}{uuid.uuid4().hex}"
             directory.mkdir(0o700)
             try:
@@ -241,7 +241,7 @@ class DirectoryTarget:
             raise CompactionError(f"{self._generations / CURRENT_FILE}: {error}") from error
 
     def _numbers(self) -> list[int]:
-        """Generations in force, waiting, or not removed yet."""
+        """Return the numbers of all complete generations: current, waiting or not yet removed."""
         if not self._generations.exists():
             return []
         return [
@@ -251,7 +251,7 @@ class DirectoryTarget:
         ]
 
     def _durable_ms(self) -> int:
-        """Every record that was stored before is on disk, by the store's checkpoint."""
+        """Return the time before which all stored records are on disk, by the checkpoint."""
         try:
             checkpoint = decode_checkpoint((self._path / _CHECKPOINT_FILE).read_bytes())
         except (FileNotFoundError, ValueError):
@@ -281,10 +281,117 @@ class DirectoryTarget:
 
 
 def _tail(files: Sequence[LogFile], log_end: int) -> LogTail:
-    """The log before an end, as far as one file has it."""
+    """Return length and checksum of the last TAIL_BYTES before the end, within one file."""
     for file in files:
         if file.start < log_end <= file.start + file.bytes:
             start = max(log_end - TAIL_BYTES, file.start)
             content = read_range(file, start - file.start, log_end - file.start, 0)
             return LogTail(start, log_end - start, zlib.crc32(content.tobytes()))
     return LogTail(log_end, 0, 0)
+
+
+@dataclass(slots=True)
+class _Extent:
+    """Range of whole records in a partition; physical offsets."""
+
+    first: int | None = None
+    """Start of the first record; None if there is none."""
+    end: int = 0
+    """End of the last whole record."""
+    broken: int | None = None
+    """Start of the first bytes that are not a whole record, if records follow them."""
+    error: str | None = field(default=None, kw_only=True)
+    """Error text if the partition cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Examine:
+    """Step that examines one partition of a file; the task number is the partition's index."""
+
+    partitions: Sequence[FilePartition]
+    durable_ms: int
+
+    def __call__(self, number: int) -> Iterator[Message]:
+        extent = _examine(self.partitions[number], self.durable_ms)
+        values = [extent.first, extent.end, extent.broken, extent.error]
+        yield Message(MessageKind.SURVEY, 0, number, json.dumps(values).encode())
+
+
+def log_end(
+    files: Sequence[LogFile], exchange: Exchange, *, split_bytes: int, durable_ms: int
+) -> int:
+    """Return the end of the last whole record of a log on disk, with verified checksums.
+
+    The broker may be writing to the log, or a power failure may have left half a batch. An
+    incomplete record at the end was never acknowledged, so it is ignored. If whole records follow a
+    broken one, the job fails: only the broker decides about them, when it starts. Records that are
+    durable by the store's checkpoint are not verified here; the copying step detects damage in the
+    records that it keeps.
+
+    Args:
+        files: of the log, in order.
+        exchange: runs the tasks.
+        split_bytes: bytes that one task reads.
+        durable_ms: records stored before this time are on disk, epoch milliseconds.
+
+    Raises:
+        CompactionError: whole records follow broken ones, or a file cannot be read.
+    """
+    for file in reversed(files):
+        end = _end_in(file, exchange, split_bytes, durable_ms)
+        if end > file.start:
+            return end
+    return files[0].start if files else 0
+
+
+def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int) -> int:
+    partitions = FilePartition.of(file).cut(split_bytes)
+    answers = sorted(
+        exchange.start(len(partitions), _Examine(partitions, durable_ms)).collect(),
+        key=lambda each: each.source,
+    )
+    end, broken = file.start, None
+    for answer in answers:
+        first, whole_end, torn, error = json.loads(answer.content)
+        if error:
+            raise CompactionError(error)
+        # A partition that begins at a cut does not report damage before its first record.
+        if broken is None and first is not None and first != end:
+            broken = end
+        if broken is None:
+            broken = torn
+        if first is not None:
+            if broken is not None and whole_end > broken:
+                raise CompactionError(
+                    f"{file.shown}: a broken record at physical offset {broken} is followed by "
+                    "whole records: start the broker, which repairs its log, then run again"
+                )
+            end = max(whole_end, first)
+    return end if broken is None else broken
+
+
+def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
+    try:
+        buffer, found = partition.scan()
+    except OSError as error:
+        return _Extent(error=f"{partition.file.shown} cannot be read: {error}; run again")
+    base = partition.start
+    extent = _Extent(broken=found.damages[0].start if found.damages else None)
+    # Store times ascend within a file: if the last record is durable, all are.
+    last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
+    if len(last) and int(last.store_timestamps_ms[0]) < durable_ms:
+        extent.first = base + int(found.starts[0])
+        extent.end = base + int(found.starts[-1] + found.sizes[-1])
+        return extent
+    for records in in_batches(buffer, base, found.starts, found.sizes, ""):
+        wrong = records.are_damaged()
+        starts = records.prefix("physical_offset")
+        if wrong.any():
+            at = int(starts[int(wrong.argmax())])
+            extent.broken = at if extent.broken is None else min(extent.broken, at)
+        if extent.first is None:
+            extent.first = int(starts[0])
+        whole = np.flatnonzero(~wrong)
+        if len(whole):
+            extent.end = int(starts[whole[-1]] + records.sizes[whole[-1]])
+    return extent

@@ -1,4 +1,4 @@
-"""Exchange: Spark runs the steps of a compaction and carries messages between them."""
+"""Exchange: runs the steps of a compaction on Spark and transports messages between them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, Self
@@ -23,48 +23,48 @@ _Batches = Iterator[pa.RecordBatch]
 
 
 class Messages(Protocol):
-    """Messages on their way, wherever they are."""
+    """A distributed set of messages, computed when it is used."""
 
     def then(self, step: Step) -> Self:
-        """Give them to a step, as many at once as happen to be together."""
+        """Apply a step to each partition of the messages."""
         ...
 
     def to_addresses(self, addresses: int, step: Step) -> Self:
-        """Give those of each address, below `addresses`, to a step of their own."""
+        """Repartition by address (0 to `addresses` - 1), and apply a step to each address."""
         ...
 
     def kept(self) -> Self:
-        """The same, which may be used more than once without being made again."""
+        """Return the same messages, cached: repeated use does not compute them again."""
         ...
 
-    def let_go(self) -> None:
-        """End what `kept` began."""
+    def release(self) -> None:
+        """Free the cache of `kept`."""
         ...
 
     def of_kinds(self, *kinds: int) -> Self:
-        """Some of them."""
+        """Return the messages of the given kinds."""
         ...
 
     def collect(self) -> list[Message]:
-        """All of them, in no order."""
+        """Return all messages to the driver, in no order."""
         ...
 
 
 class Exchange(Protocol):
-    """Runs tasks, on this machine or on others."""
+    """Runs tasks in parallel."""
 
     @property
     def parallel_tasks(self) -> int:
-        """How many run at once."""
+        """Number of tasks that run at the same time."""
         ...
 
     def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> Messages:
-        """Run numbered tasks; what they yield are the messages."""
+        """Call `step` with each number from 0 to `tasks` - 1; its results are the messages."""
         ...
 
 
 class SparkExchange:
-    """Spark's stages and shuffles; see `Exchange`. A message is a row."""
+    """`Exchange` with Spark's stages and shuffles. A message is a row."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -96,14 +96,14 @@ class SparkMessages:
         return SparkMessages(self._rows.mapInArrow(run, _MESSAGE))
 
     def to_addresses(self, addresses: int, step: Step) -> "SparkMessages":
-        # By the number itself, not by its hash: each address gets a task of its own.
+        # By the number itself, not by its hash: each address gets its own task.
         return SparkMessages(self._rows.repartitionById(addresses, "address")).then(step)
 
     def kept(self) -> "SparkMessages":
-        # Without it each use would read the log again.
+        # Without persist each use would read the log again.
         return SparkMessages(self._rows.persist())
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._rows.unpersist()
 
     def of_kinds(self, *kinds: int) -> "SparkMessages":

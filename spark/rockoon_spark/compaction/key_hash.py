@@ -1,12 +1,12 @@
-"""Hashes of 128 bits by which keys are compared, so that no key has to cross the cluster.
+"""128-bit hashes of keys: tasks exchange and compare hashes instead of keys.
 
-A key is read as numbers of 32 bits, zeros behind its end, and its length. Four times, each with
-coefficients of its own, the sum of these numbers times 64-bit coefficients is taken modulo 2**64;
-the upper halves make up the hash ("multilinear" hashing, strongly universal). The coefficients
-come out of a secret that is drawn for each run, so nobody can choose keys that collide: two
-different keys have one hash with a probability of 2**-128. Among ten thousand million keys there
-are two such with a probability below 2 in 10**19, which is far below that of any disk's error.
-Keys longer than 256 bytes are hashed one by one, with BLAKE2b under the same secret.
+A key is read as 32-bit numbers, padded with zeros, plus its length. The numbers are multiplied by
+64-bit coefficients and summed modulo 2**64, four times with different coefficients; the upper
+halves of the four sums are the hash ("multilinear" hashing, strongly universal). The coefficients
+are derived from a secret that is random for each run, so a producer cannot choose keys that
+collide: two different keys have the same hash with a probability of 2**-128. Among ten thousand
+million keys a collision exists with a probability below 2 in 10**19, far below the error rate of
+disks. Keys longer than 256 bytes are hashed one by one, with BLAKE2b and the same secret.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from rockoon_format.frames import IntArray, sliding
 SECRET_BYTES = 32
 
 Hashes = NDArray[np.uint64]
-"""uint64[n, 2]: 128 bits of each."""
+"""uint64[n, 2]: 128 bits per key."""
 
 _WIDTHS = (8, 16, 32, 64, 128, 256)
 _WORD_BYTES = 4
@@ -34,7 +34,7 @@ _MIX_1, _MIX_2, _MIX_3 = (
 
 
 class KeyHash:
-    """Hashes of (topic, key), the same wherever they are made under one secret.
+    """Hash function of (topic, key); equal secrets give equal hashes on every machine.
 
     Args:
         secret: SECRET_BYTES random bytes.
@@ -64,13 +64,13 @@ class KeyHash:
         """Hash n keys.
 
         Args:
-            data: bytes that hold them.
-            starts, lengths: where each lies, int64[n].
-            topics: distinct ones.
-            which: which of them each key belongs to, int64[n].
+            data: bytes that contain the keys.
+            starts, lengths: position and length of each key in `data`, int64[n].
+            topics: distinct topics.
+            which: index into `topics` for each key, int64[n].
         """
         found = np.empty((len(starts), 2), np.uint64)
-        # A window of the full width can be cut out behind every position.
+        # Padded, so that a window of the full width exists at every position.
         padded = np.append(data, np.zeros(_WIDTHS[-1], np.uint8))
         classes = np.searchsorted(_WIDTHS, lengths)
         for number in np.unique(classes).tolist():
@@ -86,8 +86,8 @@ class KeyHash:
             found ^= np.concatenate([self._of_topic(topic) for topic in topics])[which]
         return found
 
-    def of_places(self, physical_offsets: IntArray) -> Hashes:
-        """Hashes that records without a key have each for itself."""
+    def of_offsets(self, physical_offsets: IntArray) -> Hashes:
+        """Hash records without a key: distinct physical offsets get distinct hashes."""
         value = physical_offsets.astype(np.uint64) + self._fixed[0]
         value += _MIX_1
         value = (value ^ (value >> np.uint64(30))) * _MIX_2
@@ -98,9 +98,10 @@ class KeyHash:
     def _of_width(
         self, data: NDArray[np.uint8], starts: IntArray, lengths: IntArray, width: int
     ) -> Hashes:
-        """Hash keys of at most `width` bytes; zeros behind a key's end add nothing to the sum."""
+        """Hash keys of at most `width` bytes; the zeros of the padding do not change the sum."""
         rows = sliding(data, f"V{width}")[starts].view("<u8").reshape(len(starts), -1)
-        # Of as many ones and then as many zeros, the piece with a key's own number of ones.
+        # The mask of a key has ones for the key's bytes: a window of `width` bytes in
+        # (ones, zeros), which begins at width - length.
         mask = np.repeat(np.array([0xFF, 0], np.uint8), width)
         rows &= sliding(mask, f"V{width}")[width - lengths].view("<u8").reshape(len(starts), -1)
         words = rows.view("<u4").astype(np.uint64)

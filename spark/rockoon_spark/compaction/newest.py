@@ -1,9 +1,9 @@
-"""Newest record of each key, found with 24 bytes of each record.
+"""Newest record of each key, found with a row of 24 bytes per record.
 
-    hash (16 bytes) | mark (8 bytes): physical offset * 2 + whether the record leaves nothing behind
+    hash (16 bytes) | mark (8 bytes): physical offset * 2 + 1 for an expired tombstone, else 0
 
-On one broker a physical offset names one record, and a higher one a newer record. A tombstone
-whose time is over wins over what is older, and then goes itself.
+On one broker a physical offset identifies one record, and higher offsets are newer. An expired
+tombstone supersedes older records and is then dropped itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ ROW_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """n rows."""
+    """n rows of hashes and marks."""
 
     hashes: Hashes
     marks: IntArray
@@ -28,13 +28,13 @@ class KeyRows:
 
     @classmethod
     def of(
-        cls, hashes: Hashes, physical_offsets: IntArray, leaves_nothing: NDArray[np.bool_]
+        cls, hashes: Hashes, physical_offsets: IntArray, are_expired: NDArray[np.bool_]
     ) -> "KeyRows":
-        return cls(hashes, (physical_offsets << 1) | leaves_nothing)
+        return cls(hashes, (physical_offsets << 1) | are_expired)
 
     @classmethod
     def joined(cls, rows: Sequence["KeyRows"]) -> "KeyRows":
-        """One behind the other."""
+        """Concatenate rows."""
         return cls(
             np.concatenate([np.zeros((0, 2), np.uint64), *(each.hashes for each in rows)]),
             np.concatenate([np.zeros(0, np.int64), *(each.marks for each in rows)]),
@@ -51,11 +51,11 @@ class KeyRows:
         return self.marks >> 1
 
     @property
-    def leave_nothing(self) -> NDArray[np.bool_]:
+    def are_expired(self) -> NDArray[np.bool_]:
         return (self.marks & 1).astype(np.bool_)
 
     def encode(self) -> bytes:
-        """ROW_BYTES for each row, column by column."""
+        """Encode as ROW_BYTES per row, column by column."""
         return self.hashes.astype("<u8").tobytes() + self.marks.astype("<i8").tobytes()
 
     @classmethod
@@ -66,14 +66,14 @@ class KeyRows:
 
 
 def newest(rows: KeyRows) -> IntArray:
-    """Numbers of the rows that no other of the same hash is newer than, ascending by hash."""
+    """Return the indexes of the newest row of each hash, ascending by hash."""
     if not len(rows):
         return np.zeros(0, np.int64)
     order = np.argsort(rows.hashes[:, 0])
     hashes = rows.hashes[order]
     same_first = hashes[1:, 0] == hashes[:-1, 0]
     if (same_first & (hashes[1:, 1] != hashes[:-1, 1])).any():
-        # Different keys whose hashes begin alike; there may never have been any.
+        # Two keys share the first half of the hash: rare, so both halves are sorted only then.
         order = np.lexsort((rows.hashes[:, 1], rows.hashes[:, 0]))
         hashes = rows.hashes[order]
     is_first = np.append(True, (hashes[1:] != hashes[:-1]).any(axis=1))
@@ -86,11 +86,11 @@ def newest(rows: KeyRows) -> IntArray:
 
 
 def in_buckets(rows: KeyRows, buckets: int) -> Iterator[tuple[int, KeyRows]]:
-    """Divide rows by their hash; the bucket's number and its rows, where there are any.
+    """Divide rows by their hash; yield the number and the rows of each bucket that has rows.
 
     Args:
-        rows: ascending by hash, as `newest` gives them.
-        buckets: how many; at most 2**32.
+        rows: ascending by hash, the order of `newest`.
+        buckets: number of buckets; at most 2**32.
     """
     numbers = ((rows.hashes[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
     bounds = np.searchsorted(numbers, np.arange(buckets + 1, dtype=np.uint64)).tolist()

@@ -1,4 +1,4 @@
-"""Plan of a compaction: what is read, cut, covered and copied. Decided first."""
+"""Plan of a compaction: input of the run, division into parts, covered queue offsets. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,46 +17,47 @@ from rockoon_spark.compaction.survey import QueueName, Survey
 
 PART_BYTES = 256 << 20
 _SHARE_BYTES_MIN = 16 << 20
-_BEGIN_ANEW = (
-    ": what followed the generation in force is gone, and not by the broker's retention. Older "
-    "messages must not take its place. Restore the files of the log, or begin again with what it "
-    "has of {topic}: change its cleanup.policy to DELETE, compact, and change it back"
+_RECORDS_MISSING = (
+    ": records after the current generation are missing, and the broker's retention did not delete "
+    "them. Without them, older messages would be kept as the newest. Restore the files of the log; "
+    "or, to compact {topic} again from the records that are left, change its cleanup.policy to "
+    "DELETE, compact, and change it back"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionInput:
-    """A broker's log and what is compacted of it, as a run finds them."""
+    """State of a broker's log and current generation at the start of a run."""
 
     now_ms: int
-    """When the generation to be is made, epoch milliseconds."""
+    """Creation time of the new generation, epoch milliseconds."""
     log_start: int
     """Physical offset of the oldest byte."""
     log_end: int
-    """A record's boundary; nothing behind it is looked at."""
+    """Physical offset of a record boundary; the run ignores the log after it."""
     log_tail: LogTail
     retention_ms: Mapping[str, int]
-    """The compacted topics, and how long a tombstone of each stays."""
+    """Retention of tombstones per compacted topic."""
     dropped_below: Mapping[str, int]
-    """Physical offsets below which records of deleted topics do not count."""
+    """Per deleted topic, the physical offset below which its records are ignored."""
     former: Manifest | None
-    """The generation in force."""
+    """The current generation, which the new one replaces."""
     number: int
-    """Of the generation to be."""
+    """Of the new generation."""
 
     @property
     def topics(self) -> dict[str, GenerationTopic | None]:
-        """The topics to compact, with what the generation in force covers of each."""
+        """Return the topics to compact, each with its entry in the current generation."""
         return {
             topic: self._former_topic(topic)
             for topic in sorted(self.retention_ms, key=str.encode)
-            # Deleted, and perhaps created again, behind the end: nothing of it lies before.
+            # A topic that was deleted after log_end has no valid records before it.
             if self.dropped_below.get(topic, 0) <= self.log_end
         }
 
     @property
-    def log_floors(self) -> dict[str, int]:
-        """Physical offset from which each topic's records come from the log."""
+    def log_min_offsets(self) -> dict[str, int]:
+        """Return, per topic, the physical offset from which its records are read from the log."""
         covered = self.former.log_end if self.former else 0
         return {
             topic: self.dropped_below.get(topic, 0) if former is None else covered
@@ -64,8 +65,8 @@ class CompactionInput:
         }
 
     @property
-    def former_floors(self) -> dict[str, int]:
-        """The same of those topics of which the generation in force holds something."""
+    def former_min_offsets(self) -> dict[str, int]:
+        """The same for reading from the current generation; only topics that it contains."""
         return {
             topic: former.dropped_below
             for topic, former in self.topics.items()
@@ -74,14 +75,14 @@ class CompactionInput:
 
     @property
     def read_from(self) -> int:
-        """Where in the log to begin."""
-        floors = self.log_floors.values()
-        return min(max(self.log_start, min(floors, default=self.log_end)), self.log_end)
+        """Physical offset at which reading of the log begins."""
+        min_offsets = self.log_min_offsets.values()
+        return min(max(self.log_start, min(min_offsets, default=self.log_end)), self.log_end)
 
     def is_done(self) -> bool:
-        """Whether the generation in force says it all, and none of its tombstones has to go."""
+        """True if the current generation is up to date and none of its tombstones has expired."""
         if self.log_end <= self.log_start:
-            # Nothing is left by which the log could be known to the broker.
+            # Without log bytes there is no log tail by which the broker could identify the log.
             return True
         former = self.former
         if former is None:
@@ -110,17 +111,18 @@ def plan_parts(
     part_bytes: int,
     parts_min: int = 1,
 ) -> list[PartPlan]:
-    """Divide the log into partitions whose records go into one part each.
+    """Divide the log into ranges of physical offsets; the kept records of a range form one part.
 
-    Neighbours that are small are taken together, so their number is bounded by that of the bytes.
+    Small adjacent sources are merged, so the number of parts depends on the bytes to write.
 
     Args:
-        sources: in the order of the log; one of them may lie within another.
-        surveys: of each.
-        left: how many records of each are left.
-        log_end: where the log ends for this run.
-        part_bytes: how long a part is to become, about; one source alone may be longer.
-        parts_min: how many tasks there are to share the work, unless that makes parts small.
+        sources: in the order of the log; the range of one may be inside that of another.
+        surveys: of each source.
+        left: number of kept records of each source.
+        log_end: end of the log for this run.
+        part_bytes: approximate size of a part; a part from a single source may be larger.
+        parts_min: number of parallel tasks; parts become smaller to employ all of them, but not
+            smaller than a minimum.
     """
     weights = [
         survey.bytes * count / survey.records if survey.records else 0.0
@@ -130,27 +132,27 @@ def plan_parts(
     part_bytes = min(part_bytes, max(share, _SHARE_BYTES_MIN))
     starts = sorted({source.start for source in sources})
     plans: list[PartPlan] = []
-    begun: int | None = None
+    part_start: int | None = None
     length = 0.0
-    for start, behind in pairwise([*starts, log_end]):
+    for start, stop in pairwise([*starts, log_end]):
         weight = sum(
-            weight * _share(source, start, behind)
+            weight * _share(source, start, stop)
             for source, weight in zip(sources, weights, strict=True)
         )
-        if begun is not None and length + weight > part_bytes:
-            plans.append(PartPlan(len(plans), begun, start))
-            begun, length = None, 0.0
-        if begun is None and weight:
-            begun = start
+        if part_start is not None and length + weight > part_bytes:
+            plans.append(PartPlan(len(plans), part_start, start))
+            part_start, length = None, 0.0
+        if part_start is None and weight:
+            part_start = start
         length += weight
-    if begun is not None:
-        plans.append(PartPlan(len(plans), begun, log_end))
+    if part_start is not None:
+        plans.append(PartPlan(len(plans), part_start, log_end))
     return plans
 
 
-def _share(source: Source, start: int, behind: int) -> float:
-    """How much of a source lies between two places, if its records are spread evenly."""
-    both = min(source.stop, behind) - max(source.start, start)
+def _share(source: Source, start: int, stop: int) -> float:
+    """Return the fraction of a source between two physical offsets; assumes an even spread."""
+    both = min(source.stop, stop) - max(source.start, start)
     return max(both, 0) / max(source.stop - source.start, 1)
 
 
@@ -160,35 +162,35 @@ def covered_topics(
     surveys: Sequence[Survey],
     left: Mapping[QueueName, int],
 ) -> tuple[GenerationTopic, ...]:
-    """What the generation covers of each queue.
+    """Return the queue offsets that the new generation covers.
 
     Args:
-        given: what was to be compacted.
+        given: the input of the run.
         sources: in the order of the log.
-        surveys: of each.
-        left: how many records are left of each queue.
+        surveys: of each source.
+        left: number of kept records per queue.
 
     Raises:
-        CompactionError: a queue's records do not follow one another from source to source.
+        CompactionError: the offsets of a queue have a gap between two sources.
     """
     bounds: dict[QueueName, tuple[int, int]] = {}
     for topic, former in given.topics.items():
         for queue in former.queues if former else ():
             bounds[topic, queue.queue] = queue.covered_from, queue.covered_to
-    # Of which nothing was found in the log yet.
-    formerly = set(bounds)
+    # Queues whose records were so far found only in the current generation, not in the log.
+    only_former = set(bounds)
     for source, survey in zip(sources, surveys, strict=True):
-        for name, span in survey.spans.items() if source.is_log else ():
-            start, due = bounds.get(name, (span.first, span.first))
-            if span.first != due:
+        for name, offsets in survey.queues.items() if source.is_log else ():
+            start, due = bounds.get(name, (offsets.first, offsets.first))
+            if offsets.first != due:
                 topic, queue_id = name
                 raise CompactionError(
-                    f"queue {queue_id} of {topic}: the log has offset {span.first} between "
-                    f"physical offsets {source.start} and {source.stop}, where {due} is due"
-                    f"{_BEGIN_ANEW.format(topic=topic) if name in formerly else ''}"
+                    f"queue {queue_id} of {topic}: the log has offset {offsets.first} between "
+                    f"physical offsets {source.start} and {source.stop}, but {due} was expected"
+                    f"{_RECORDS_MISSING.format(topic=topic) if name in only_former else ''}"
                 )
-            formerly.discard(name)
-            bounds[name] = start, span.last + 1
+            only_former.discard(name)
+            bounds[name] = start, offsets.last + 1
     return tuple(
         GenerationTopic(
             topic,
@@ -205,7 +207,6 @@ def covered_topics(
 def manifest_of(
     given: CompactionInput, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
 ) -> Manifest:
-    """The manifest of what was made."""
     return Manifest(
         generation=given.number,
         replaces=given.former.generation if given.former else 0,

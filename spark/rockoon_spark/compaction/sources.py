@@ -1,4 +1,4 @@
-"""Sources of a compaction: partitions of the log, and the generation before."""
+"""Sources of a compaction: partitions of the log, and parts of the previous generation."""
 
 import hashlib
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from rockoon_spark.generations.parts import GenerationFiles, GenerationReplaced
 from rockoon_spark.records.columns import Bytes, LogRecords
 from rockoon_spark.source.log_source import (
     ContiguousPartition,
-    DamagedPlace,
+    DamagedRange,
     DataLost,
     in_batches,
 )
@@ -25,45 +25,45 @@ _NEVER_MS = 1 << 62
 
 
 class CompactionError(Exception):
-    """A log cannot be compacted, or a generation cannot be made; the one before stays in force."""
+    """A log cannot be compacted or a generation not be written; the current one is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Records of compacted topics among others."""
+class TopicRecords:
+    """A selection of n records: those of the compacted topics."""
 
     records: LogRecords
     index: IntArray
-    """Which of the records are wanted, int64[n], ascending."""
+    """Indexes of the selected records in `records`, int64[n], ascending."""
     topics: list[str]
     which: IntArray
-    """Which of `topics` each wanted one is of, int64[n]."""
+    """Index into `topics` for each selected record, int64[n]."""
     kept_since_ms: IntArray
-    """When the first generation that held each was made, epoch milliseconds, int64[n]."""
+    """Creation time of the first generation with each record, epoch milliseconds, int64[n]."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def column(self, name: str) -> IntArray:
-        """A field that stands at the same place in all records, int64[n]."""
+        """A field of the fixed-length prefix of the records, int64[n]."""
         column: IntArray = self.records.parts.prefix[name][self.index].astype(np.int64)
         return column
 
     @property
     def sizes(self) -> IntArray:
-        """Bytes of each, int64[n]."""
+        """Size of each record in bytes, int64[n]."""
         return self.records.sizes[self.index]
 
     @property
     def are_empty(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which have an empty body, bool[n]."""
+        """True for records with an empty body, bool[n]."""
         found: np.ndarray[tuple[int], np.dtype[np.bool_]]
         found = self.records.parts.body_lengths[self.index] <= 0
         return found
 
 
 class Source(Protocol):
-    """The records of compacted topics that start between two places of the log. Can be pickled."""
+    """The records of compacted topics in a range of physical offsets. Can be pickled."""
 
     @property
     def start(self) -> int:
@@ -72,24 +72,24 @@ class Source(Protocol):
 
     @property
     def stop(self) -> int:
-        """Exclusive."""
+        """Physical offset, exclusive."""
         ...
 
     @property
     def is_log(self) -> bool:
-        """Whether every record of its topics is there; what was compacted has holes."""
+        """True for the log, whose queues have no gaps; False for compacted records."""
         ...
 
-    def read(self) -> Iterator[Wanted]:
-        """The records, some at a time, no two twice.
+    def read(self) -> Iterator[TopicRecords]:
+        """Yield the records in batches, each record once.
 
         Raises:
-            CompactionError: they are not all there, or damaged.
+            CompactionError: records are missing or damaged.
         """
         ...
 
-    def read_at(self, places: IntArray) -> Iterator[Wanted]:
-        """At least those that start at some places, physical offsets; otherwise as `read`."""
+    def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
+        """Like `read`, but records that do not start at these physical offsets may be omitted."""
         ...
 
 
@@ -98,13 +98,13 @@ class PartitionSource:
     """A partition of the log."""
 
     partition: ContiguousPartition
-    floors: Mapping[str, int]
-    """Topics to compact, and the physical offset below which each one's records do not count: they
-    went with the topic, or the generation before has what is left of them."""
+    min_offsets: Mapping[str, int]
+    """Topics to compact, each with the physical offset below which its records are ignored: they
+    were deleted with the topic, or the previous generation contains the kept ones."""
     log_end: int
-    """Where the log ends for this run: what is behind does not matter."""
+    """End of the log for this run; damage after it is ignored."""
     created_ms: int
-    """When the generation that will have the records was made."""
+    """Creation time of the new generation, epoch milliseconds."""
     is_log = True
 
     @property
@@ -115,36 +115,35 @@ class PartitionSource:
     def stop(self) -> int:
         return self.partition.stop
 
-    def read(self) -> Iterator[Wanted]:
-        """See `Source`. By a damaged key another message would be superseded."""
-        for wanted in self._wanted(self.partition.records()):
+    def read(self) -> Iterator[TopicRecords]:
+        """See `Source`. Checksums are verified: a damaged key would supersede another message."""
+        for wanted in self._selected(self.partition.records()):
             chosen = np.zeros(len(wanted.records), np.bool_)
             chosen[wanted.index] = True
             records = wanted.records.chosen(chosen)
             damaged = records.are_damaged()
             if damaged.any():
-                place = int(records.prefix("physical_offset")[int(damaged.argmax())])
-                raise CompactionError(f"the record at physical offset {place} is damaged: bad crc")
+                at = int(records.prefix("physical_offset")[int(damaged.argmax())])
+                raise CompactionError(f"the record at physical offset {at} is damaged: bad crc")
             yield wanted
 
-    def read_at(self, places: IntArray) -> Iterator[Wanted]:
-        """See `Source`."""
-        return self._wanted(self.partition.records(places))
+    def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
+        return self._selected(self.partition.records(positions))
 
-    def _wanted(self, pieces: Iterator[LogRecords | DamagedPlace]) -> Iterator[Wanted]:
+    def _selected(self, batches: Iterator[LogRecords | DamagedRange]) -> Iterator[TopicRecords]:
         try:
-            for found in pieces:
-                if isinstance(found, DamagedPlace):
+            for found in batches:
+                if isinstance(found, DamagedRange):
                     if found.start >= self.log_end:
-                        # What a power cut left there, or somebody writes at this moment.
+                        # Left by a power failure, or being written by the broker.
                         continue
                     raise CompactionError(
                         f"{found.log}: physical offsets {found.start} to {found.end} hold no record"
                     )
-                yield _wanted(found, self.floors, np.full(len(found), self.created_ms))
+                yield _select(found, self.min_offsets, np.full(len(found), self.created_ms))
         except FileNotFoundError as error:
             raise CompactionError(
-                f"{error.filename} went while it was read: retention deleted it; run again"
+                f"retention deleted {error.filename} while it was read: run again"
             ) from error
         except (RockoonError, DataLost) as error:
             raise CompactionError(f"the log cannot be read: {error}") from error
@@ -152,22 +151,22 @@ class PartitionSource:
 
 @dataclass(frozen=True, slots=True)
 class FormerPart:
-    """A part of the generation before."""
+    """Files of a part of the previous generation."""
 
     files: GenerationFiles
     description: GenerationPart
 
     def load(self) -> tuple[Bytes, Bytes]:
-        """The content of both of its files, records and entries.
+        """Return the content of both files: records and entries.
 
         Raises:
-            CompactionError: they cannot be read, or are not what the manifest says.
+            CompactionError: they cannot be read, or differ from the manifest.
         """
-        told = self.description
-        records, entries = part_names(told.number)
+        part = self.description
+        records, entries = part_names(part.number)
         wanted = (
-            (records, told.records_bytes, told.records_sha256),
-            (entries, told.entries_bytes, told.entries_sha256),
+            (records, part.records_bytes, part.records_sha256),
+            (entries, part.entries_bytes, part.entries_sha256),
         )
         try:
             with self.files.opened() as read:
@@ -177,18 +176,18 @@ class FormerPart:
         for found, (name, _, sha256) in zip(content, wanted, strict=True):
             if hashlib.sha256(found.data).hexdigest() != sha256:
                 raise CompactionError(
-                    f"{self.files.name} is damaged: {name} does not have its checksum"
+                    f"{self.files.name} is damaged: the checksum of {name} is wrong"
                 )
         return content[0], content[1]
 
 
 @dataclass(frozen=True, slots=True)
 class FormerSource:
-    """A part of the generation before."""
+    """Records of a part of the previous generation."""
 
     part: FormerPart
-    floors: Mapping[str, int]
-    """As for `PartitionSource`; topics that are not compacted any more have none."""
+    min_offsets: Mapping[str, int]
+    """See `PartitionSource`; topics that are no longer compacted are omitted."""
     is_log = False
 
     @property
@@ -199,61 +198,61 @@ class FormerSource:
     def stop(self) -> int:
         return self.part.description.log_end
 
-    def read(self) -> Iterator[Wanted]:
-        """See `Source`."""
+    def read(self) -> Iterator[TopicRecords]:
         records, encoded = self.part.load()
         try:
             entries = PartEntries.decode(encoded.data)
         except GenerationError as error:
-            raise CompactionError(f"the generation in force is damaged: {error}") from error
+            raise CompactionError(f"the current generation is damaged: {error}") from error
         done = 0
         sizes = entries.sizes.astype(np.int64)
         for found in in_batches(records, 0, entries.positions, sizes, ""):
             kept_since_ms = entries.kept_since_ms[done : done + len(found)]
-            yield _wanted(found, self.floors, kept_since_ms)
+            yield _select(found, self.min_offsets, kept_since_ms)
             done += len(found)
 
-    def read_at(self, _places: IntArray) -> Iterator[Wanted]:
-        """See `Source`."""
+    def read_at(self, _positions: IntArray) -> Iterator[TopicRecords]:
         return self.read()
 
 
-def _wanted(records: LogRecords, floors: Mapping[str, int], kept_since_ms: IntArray) -> Wanted:
+def _select(
+    records: LogRecords, min_offsets: Mapping[str, int], kept_since_ms: IntArray
+) -> TopicRecords:
     encoded = records.topics().dictionary_encode()
     topics = [raw.decode(errors="replace") for raw in encoded.dictionary.to_pylist()]
     which = encoded.indices.to_numpy().astype(np.int64)
-    is_compacted = np.array([topic in floors for topic in topics], np.bool_)
+    is_compacted = np.array([topic in min_offsets for topic in topics], np.bool_)
     index = np.flatnonzero(is_compacted[which])
     if len(index):
-        floor = np.array([floors.get(topic, 0) for topic in topics], np.int64)
+        floor = np.array([min_offsets.get(topic, 0) for topic in topics], np.int64)
         physical = records.parts.prefix["physical_offset"][index]
-        # No queue lists a prepared message.
+        # Prepared messages of transactions have no ConsumeQueue entries.
         listed = records.parts.prefix["sys_flag"][index] & TRANSACTION_PREPARED == 0
         index = index[(physical >= floor[which[index]]) & listed]
-    return Wanted(records, index, topics, which[index], kept_since_ms[index])
+    return TopicRecords(records, index, topics, which[index], kept_since_ms[index])
 
 
 def first_stored_after(
     partitions: Sequence[ContiguousPartition], time_ms: int, log_end: int
 ) -> int:
-    """Where a record starts before which none was stored after some time; `log_end` if none was.
+    """Return the physical offset of the first record stored after a time; `log_end` if none.
 
-    It is the first that bears a later time, unless store times go back behind it: what lies before
-    such a place was stored earlier, whatever time it bears.
+    Store times usually ascend. If a clock was wrong and store times go back, all records before
+    the step back were stored earlier than the records after it, so their store times are ignored.
 
     Args:
-        partitions: of a log up to there, in its order.
+        partitions: of a log up to `log_end`, in its order.
         time_ms: epoch milliseconds.
     """
     low, high, step = len(partitions) - 1, len(partitions), 1
-    # From the end, since wrong times are sooner or later far behind.
+    # Search from the end, because records with wrong times are usually old.
     while low >= 0 and _first_stored_ms(partitions[low]) > time_ms:
         low, high, step = low - step, low, 2 * step
     number = bisect_right(partitions, time_ms, max(low + 1, 0), high, key=_first_stored_ms)
-    # The partition before the first that begins too late has the place, or ends there.
+    # The record is in the partition before the first one that begins too late, or follows it.
     for partition in partitions[max(number - 1, 0) :]:
         for found in partition.records():
-            if not isinstance(found, DamagedPlace):
+            if not isinstance(found, DamagedRange):
                 late = found.store_timestamps_ms > time_ms
                 if late.any():
                     return int(found.prefix("physical_offset")[int(late.argmax())])
@@ -261,8 +260,8 @@ def first_stored_after(
 
 
 def _first_stored_ms(partition: ContiguousPartition) -> int:
-    """When a partition's first record was stored; never, if it has none."""
+    """Return the store time of a partition's first record; _NEVER_MS if it has none."""
     for found in partition.records():
-        if not isinstance(found, DamagedPlace) and len(found):
+        if not isinstance(found, DamagedRange) and len(found):
             return int(found.store_timestamps_ms[0])
     return _NEVER_MS

@@ -1,12 +1,12 @@
-"""The steps of a run as functions from messages to messages, whoever carries them.
+"""The steps of a run, as functions from messages to messages. `exchange` transports the messages.
 
-    look       a source      -> a survey, and rows of its keys for each bucket
-    decide     a bucket      -> the places of what is left, by source
-    address    places        -> places by part
-    write      a part        -> what was written
+    SurveySource     a source    -> a survey, and rows of its keys for each bucket
+    SelectNewest     a bucket    -> positions of the kept records, by source
+    AssignParts      positions   -> positions by part
+    WriteParts       a part      -> a description of the written part
 
-A message says what it is, to which bucket or part it goes, and from which source it is. Whatever
-goes wrong is a message too, so that a run ends with one sentence.
+A message has a kind, the number of its bucket or part, and the number of its source. A failure is
+a message too, so that a run ends with one sentence.
 """
 
 import json
@@ -26,44 +26,43 @@ from rockoon_spark.compaction.sources import CompactionError, Source
 from rockoon_spark.compaction.survey import Survey, survey
 
 
-class Kind(IntEnum):
-    """What a message is."""
-
+class MessageKind(IntEnum):
     ROWS = 0
     """Rows of keys, see `newest.KeyRows`."""
-    PLACES = 1
-    """Physical offsets of records that are left, int64."""
+    POSITIONS = 1
+    """Physical offsets of kept records, int64."""
     SURVEY = 2
-    DECISION = 3
+    COUNTS = 3
     COPIED = 4
-    TROUBLE = 5
-    """A sentence."""
+    FAILURE = 5
+    """An error text."""
 
 
 class Message(NamedTuple):
-    """What goes from step to step."""
+    """A row that is transported from step to step."""
 
     kind: int
     address: int
+    """Number of the bucket or part."""
     source: int
     content: bytes
 
 
 @dataclass(slots=True)
-class Decision:
-    """What is left, in numbers."""
+class KeptCounts:
+    """Numbers of kept and dropped records of one or more buckets."""
 
     left: list[int]
-    """Records of each source."""
+    """Kept records of each source."""
     keys: int = 0
     dropped: int = 0
-    """Tombstones whose time is over."""
+    """Expired tombstones."""
     shuffle_bytes: int = 0
     seconds: float = 0.0
-    """Of one processor."""
+    """CPU time."""
 
-    def add(self, other: "Decision") -> None:
-        """Take another bucket in."""
+    def add(self, other: "KeptCounts") -> None:
+        """Add the numbers of another bucket."""
         self.left = [mine + theirs for mine, theirs in zip(self.left, other.left, strict=True)]
         self.keys += other.keys
         self.dropped += other.dropped
@@ -72,15 +71,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Surveys sources.
+class SurveySource:
+    """Step that surveys one source; the task number is the source's index.
 
     Args:
-        sources: all of them; a task is the number of one.
-        buckets: how many the keys are divided into.
-        secret: the run's, see `KeyHash`.
-        retention_ms: of each topic, how long a tombstone stays.
-        now_ms: when the generation to be is made.
+        sources: all sources.
+        buckets: number of buckets that the keys are divided into.
+        secret: of the run, see `KeyHash`.
+        retention_ms: retention of tombstones per topic.
+        now_ms: creation time of the new generation.
     """
 
     sources: Sequence[Source]
@@ -96,21 +95,19 @@ class Look:
                 self.sources[number], KeyHash(self.secret), self.retention_ms, self.now_ms
             )
         except CompactionError as error:
-            yield Message(
-                Kind.TROUBLE, address, number, str(error).encode(errors="backslashreplace")
-            )
+            yield _failure(address, number, error)
             return
-        yield Message(Kind.SURVEY, address, number, _json(found.to_json()))
+        yield Message(MessageKind.SURVEY, address, number, _json(found.to_json()))
         for bucket, own in in_buckets(rows, self.buckets):
-            yield Message(Kind.ROWS, bucket, number, own.encode())
+            yield Message(MessageKind.ROWS, bucket, number, own.encode())
 
 
 @dataclass(frozen=True, slots=True)
-class Decide:
-    """Finds the newest record of each key of a bucket.
+class SelectNewest:
+    """Step that finds the newest record of each key of a bucket.
 
     Args:
-        sources: how many there are.
+        sources: number of sources.
     """
 
     sources: int
@@ -120,7 +117,7 @@ class Decide:
         rows: list[KeyRows] = []
         numbers: list[int] = []
         for message in messages:
-            if message.kind != Kind.ROWS:
+            if message.kind != MessageKind.ROWS:
                 yield message
                 continue
             rows.append(KeyRows.decode(message.content))
@@ -129,28 +126,28 @@ class Decide:
         of_source = np.repeat(np.array(numbers, np.int64), [len(each) for each in rows])
         chosen = newest(together)
         keys = len(chosen)
-        # Only now: a tombstone whose time is over still supersedes what is older than it.
-        chosen = chosen[~together.leave_nothing[chosen]]
-        places, which = together.physical_offsets[chosen], of_source[chosen]
-        order = np.lexsort((places, which))
-        places, which = places[order], which[order]
+        # Dropped after the selection, because an expired tombstone still supersedes older records.
+        chosen = chosen[~together.are_expired[chosen]]
+        positions, which = together.physical_offsets[chosen], of_source[chosen]
+        order = np.lexsort((positions, which))
+        positions, which = positions[order], which[order]
         bounds = np.searchsorted(which, np.arange(self.sources + 1))
         for source in np.unique(which).tolist():
-            yield _places(0, source, places[bounds[source] : bounds[source + 1]])
-        decision = Decision(
+            yield _positions(0, source, positions[bounds[source] : bounds[source + 1]])
+        counts = KeptCounts(
             left=np.diff(bounds).tolist(),
             keys=keys,
             dropped=keys - len(chosen),
             shuffle_bytes=len(together) * ROW_BYTES,
             seconds=time.process_time() - began,
         )
-        content = {name: getattr(decision, name) for name in Decision.__slots__}
-        yield Message(Kind.DECISION, 0, 0, _json(content))
+        content = {name: getattr(counts, name) for name in KeptCounts.__slots__}
+        yield Message(MessageKind.COUNTS, 0, 0, _json(content))
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Tells places which part they go into.
+class AssignParts:
+    """Step that assigns kept records to parts.
 
     Args:
         plans: the parts, ascending.
@@ -161,20 +158,20 @@ class Address:
     def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
         starts = np.array([plan.log_start for plan in self.plans], np.int64)
         for message in messages:
-            places = np.frombuffer(message.content, "<i8")
-            parts = np.searchsorted(starts, places, "right") - 1
+            positions = np.frombuffer(message.content, "<i8")
+            parts = np.searchsorted(starts, positions, "right") - 1
             for part in np.unique(parts).tolist():
-                yield _places(part, message.source, places[parts == part])
+                yield _positions(part, message.source, positions[parts == part])
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Writes parts.
+class WriteParts:
+    """Step that writes parts.
 
     Args:
         plans: the parts, ascending.
-        sources: where the records are.
-        writer: where the files go.
+        sources: all sources.
+        writer: writes the files.
     """
 
     plans: Sequence[PartPlan]
@@ -184,50 +181,50 @@ class Write:
     def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
         for part, own in _by_part(messages).items():
             try:
-                chosen = [(self.sources[number], places) for number, places in own]
+                chosen = [(self.sources[number], positions) for number, positions in own]
                 copied = copy_part(self.plans[part], chosen, self.writer)
             except CompactionError as error:
-                yield Message(Kind.TROUBLE, part, 0, str(error).encode(errors="backslashreplace"))
+                yield _failure(part, 0, error)
             else:
-                yield Message(Kind.COPIED, part, 0, _json(copied.to_json()))
+                yield Message(MessageKind.COPIED, part, 0, _json(copied.to_json()))
 
 
 @dataclass(slots=True)
-class Decided:
-    """All answers of `look` and `decide` that are no places."""
+class SelectionResult:
+    """Surveys and counts of all sources and buckets, collected by the driver."""
 
     surveys: list[Survey]
-    decision: Decision = field(default_factory=lambda: Decision([]))
+    counts: KeptCounts = field(default_factory=lambda: KeptCounts([]))
 
     @classmethod
-    def of(cls, messages: Iterable[Message], sources: int) -> "Decided":
-        """Read the answers; CompactionError if something went wrong."""
-        found = cls([Survey() for _ in range(sources)], Decision([0] * sources))
-        for message in _without_trouble(messages):
+    def of(cls, messages: Iterable[Message], sources: int) -> "SelectionResult":
+        """Decode the messages; raise CompactionError if one is a failure."""
+        found = cls([Survey() for _ in range(sources)], KeptCounts([0] * sources))
+        for message in _without_failure(messages):
             content = json.loads(message.content)
-            if message.kind == Kind.SURVEY:
+            if message.kind == MessageKind.SURVEY:
                 found.surveys[message.source] = Survey.from_json(content)
             else:
-                found.decision.add(Decision(**content))
+                found.counts.add(KeptCounts(**content))
         return found
 
 
 def copied_parts(messages: Iterable[Message]) -> list[CopiedPart]:
-    """Read the answers of `write`, in the parts' order; CompactionError if something went wrong."""
-    ordered = sorted(_without_trouble(messages), key=lambda message: message.address)
+    """Decode the messages of `WriteParts`, sorted; raise CompactionError if one is a failure."""
+    ordered = sorted(_without_failure(messages), key=lambda message: message.address)
     return [CopiedPart.from_json(json.loads(message.content)) for message in ordered]
 
 
-def _without_trouble(messages: Iterable[Message]) -> list[Message]:
+def _without_failure(messages: Iterable[Message]) -> list[Message]:
     ordered = sorted(messages, key=lambda message: (message.source, message.address))
     for message in ordered:
-        if message.kind == Kind.TROUBLE:
+        if message.kind == MessageKind.FAILURE:
             raise CompactionError(message.content.decode())
     return ordered
 
 
 def _by_part(messages: Iterable[Message]) -> dict[int, list[tuple[int, IntArray]]]:
-    """Places by part, and in it by source, ascending."""
+    """Group positions by part, and within a part by source, ascending."""
     found: dict[int, dict[int, list[IntArray]]] = {}
     for message in messages:
         of_source = found.setdefault(message.address, {}).setdefault(message.source, [])
@@ -238,8 +235,13 @@ def _by_part(messages: Iterable[Message]) -> dict[int, list[tuple[int, IntArray]
     }
 
 
-def _places(address: int, source: int, places: IntArray) -> Message:
-    return Message(Kind.PLACES, address, source, places.astype("<i8").tobytes())
+def _positions(address: int, source: int, positions: IntArray) -> Message:
+    return Message(MessageKind.POSITIONS, address, source, positions.astype("<i8").tobytes())
+
+
+def _failure(address: int, source: int, error: CompactionError) -> Message:
+    content = str(error).encode(errors="backslashreplace")
+    return Message(MessageKind.FAILURE, address, source, content)
 
 
 def _json(content: dict[str, Any]) -> bytes:

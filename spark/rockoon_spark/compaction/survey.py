@@ -1,4 +1,4 @@
-"""The first step: of each source, the keys' newest records, and how far its queues reach."""
+"""First step of a compaction: newest record of each key and queue offsets, for each source."""
 
 import time
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from rockoon_format.index_entries import whole_keys
 from rockoon_format.properties import KEY_SEPARATOR
 from rockoon_spark.compaction.key_hash import Hashes, KeyHash
 from rockoon_spark.compaction.newest import KeyRows, newest
-from rockoon_spark.compaction.sources import CompactionError, Source, Wanted
+from rockoon_spark.compaction.sources import CompactionError, Source, TopicRecords
 
 QueueName = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Span:
+class QueueOffsets:
     """Offsets of one queue in one source."""
 
     first: int
@@ -29,44 +29,46 @@ class Span:
 
 @dataclass(slots=True)
 class Survey:
-    """What a source has."""
+    """Counts of a source's records, and the offsets of its queues."""
 
     records: int = 0
     """Of compacted topics."""
     bytes: int = 0
     keyless: int = 0
     seconds: float = 0.0
-    """Of one processor."""
-    spans: dict[QueueName, Span] = field(default_factory=dict)
+    """CPU time."""
+    queues: dict[QueueName, QueueOffsets] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        spans = [[*queue, *asdict(span).values()] for queue, span in self.spans.items()]
-        return asdict(self) | {"spans": spans}
+        queues = [[*name, *asdict(offsets).values()] for name, offsets in self.queues.items()]
+        return asdict(self) | {"queues": queues}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Survey":
-        spans = {
-            (str(topic), int(queue)): Span(*numbers) for topic, queue, *numbers in content["spans"]
+        queues = {
+            (str(topic), int(queue)): QueueOffsets(*numbers)
+            for topic, queue, *numbers in content["queues"]
         }
-        return cls(**{**content, "spans": spans})
+        return cls(**{**content, "queues": queues})
 
 
 def survey(
     source: Source, key_hash: KeyHash, retention_ms: Mapping[str, int], now_ms: int
 ) -> tuple[KeyRows, Survey]:
-    """Look through a source once.
+    """Read a source once.
 
     Args:
-        source: where the records are.
-        key_hash: the run's.
-        retention_ms: of each compacted topic, how long a tombstone stays.
-        now_ms: when the generation to be is made, epoch milliseconds.
+        source: the source.
+        key_hash: hash function of the run.
+        retention_ms: retention of tombstones per compacted topic.
+        now_ms: creation time of the new generation, epoch milliseconds.
 
     Returns:
-        A row for the newest record of each key, and of each record without one; ascending by hash.
+        A row for the newest record of each key, and for each record without a key; ascending by
+        hash.
 
     Raises:
-        CompactionError: the source's, or a queue has no record where one is due.
+        CompactionError: the source cannot be read, or the offsets of a queue have a gap.
     """
     began = time.process_time()
     found = Survey()
@@ -75,26 +77,26 @@ def survey(
         if not len(wanted):
             continue
         hashes, keyed = _hashes(wanted, key_hash)
-        leave_nothing = np.zeros(len(wanted), np.bool_)
-        # A tombstone of the log stays, however short its time: it has to be in one generation at
-        # least, or a reader of the one before never hears that the key is gone.
+        are_expired = np.zeros(len(wanted), np.bool_)
+        # A tombstone from the log is kept in at least one generation, even if its retention has
+        # expired: otherwise a reader of the previous generation never sees that the key is deleted.
         if not source.is_log:
             limits = np.array([retention_ms.get(topic, 0) for topic in wanted.topics], np.int64)
             expired = now_ms - wanted.kept_since_ms >= limits[wanted.which]
-            leave_nothing = keyed & wanted.are_empty & expired
-        rows.append(KeyRows.of(hashes, wanted.column("physical_offset"), leave_nothing))
+            are_expired = keyed & wanted.are_empty & expired
+        rows.append(KeyRows.of(hashes, wanted.column("physical_offset"), are_expired))
         found.records += len(wanted)
         found.bytes += int(wanted.sizes.sum())
         found.keyless += len(wanted) - int(keyed.sum())
-        _note_queues(found.spans, wanted, is_log=source.is_log)
+        _add_queues(found.queues, wanted, is_log=source.is_log)
     together = KeyRows.joined(rows)
     together = together[newest(together)]
     found.seconds = time.process_time() - began
     return together, found
 
 
-def _hashes(wanted: Wanted, key_hash: KeyHash) -> tuple[Hashes, NDArray[np.bool_]]:
-    """Hashes of the records' topics and keys, or of their places; which of them have a key."""
+def _hashes(wanted: TopicRecords, key_hash: KeyHash) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Hash each record by topic and key, or by physical offset; the mask has True for a key."""
     hashes = np.empty((len(wanted), 2), np.uint64)
     keyed = np.zeros(len(wanted), np.bool_)
     records, parts = wanted.records, wanted.records.parts
@@ -107,12 +109,12 @@ def _hashes(wanted: Wanted, key_hash: KeyHash) -> tuple[Hashes, NDArray[np.bool_
         hashes[numbers] = key_hash.of_keys(data, at, sizes, wanted.topics, wanted.which[numbers])
         keyed[numbers] = True
     if not keyed.all():
-        hashes[~keyed] = key_hash.of_places(wanted.column("physical_offset")[~keyed])
+        hashes[~keyed] = key_hash.of_offsets(wanted.column("physical_offset")[~keyed])
     return hashes, keyed
 
 
 def _are_filled(data: NDArray[np.uint8], starts: IntArray, sizes: IntArray) -> NDArray[np.bool_]:
-    """Which keys are more than spaces: a broker takes nothing else for a key."""
+    """Return a mask of the keys that do not consist only of spaces; brokers ignore such keys."""
     filled: NDArray[np.bool_] = data[starts] != ord(KEY_SEPARATOR)
     for number in np.flatnonzero(~filled).tolist():
         start = int(starts[number])
@@ -121,7 +123,9 @@ def _are_filled(data: NDArray[np.uint8], starts: IntArray, sizes: IntArray) -> N
     return filled
 
 
-def _note_queues(spans: dict[QueueName, Span], wanted: Wanted, *, is_log: bool) -> None:
+def _add_queues(
+    found: dict[QueueName, QueueOffsets], wanted: TopicRecords, *, is_log: bool
+) -> None:
     queues, offsets = wanted.column("queue_id"), wanted.column("queue_offset")
     # Stable, so that each queue keeps the order of the log.
     order = np.lexsort((queues, wanted.which))
@@ -135,20 +139,20 @@ def _note_queues(spans: dict[QueueName, Span], wanted: Wanted, *, is_log: bool) 
             raise _gap(topic, int(queues[at]), int(offsets[at]) + 1, int(offsets[at + 1]))
     firsts = np.flatnonzero(other)
     bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), len(order)], strict=True)
-    for first, behind in bounds:
+    for first, stop in bounds:
         name = wanted.topics[int(which[first])], int(queues[first])
-        least, most = int(offsets[first]), int(offsets[behind - 1])
-        known = spans.get(name)
+        least, most = int(offsets[first]), int(offsets[stop - 1])
+        known = found.get(name)
         if known is None:
-            spans[name] = Span(least, most, behind - first)
+            found[name] = QueueOffsets(least, most, stop - first)
             continue
         if is_log and least != known.last + 1:
             raise _gap(*name, known.last + 1, least)
         known.last = most
-        known.records += behind - first
+        known.records += stop - first
 
 
 def _gap(topic: str, queue: int, due: int, found: int) -> CompactionError:
     return CompactionError(
-        f"queue {queue} of {topic}: the log has offset {found} where {due} is due"
+        f"queue {queue} of {topic}: the log has offset {found}, but {due} was expected"
     )

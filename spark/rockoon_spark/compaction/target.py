@@ -1,4 +1,4 @@
-"""Compaction targets: stores that a compaction reads and leaves a generation in."""
+"""Compaction targets: stores that a compaction reads, and to which it adds a generation."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,58 +13,62 @@ from rockoon_spark.source.log_source import ContiguousPartition
 
 
 class Incoming(Protocol):
-    """A generation that is being written."""
+    """A new generation that is being written."""
 
     @property
     def writer(self) -> PartWriter: ...
 
     def publish(self, manifest: Manifest) -> None:
-        """Hand the whole to the broker.
+        """Publish the complete generation to the broker.
 
         Raises:
-            CompactionError: it is not taken, or somebody was faster.
+            CompactionError: the broker refused it, or another run has published one.
         """
         ...
 
 
 class CompactionTarget(Protocol):
-    """One broker's store. Used by the driver alone."""
+    """One broker's store. Used only by the driver."""
 
     @property
     def name(self) -> str:
-        """Which, for people."""
+        """Name for reports and error texts."""
         ...
 
-    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
-        """What there is to compact now.
+    def inspect(
+        self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
+    ) -> CompactionInput:
+        """Return the current state of the log and the generation.
 
         Args:
-            exchange: runs tasks, if need be.
-            min_lag_ms: records that were stored less than that ago are left alone.
+            exchange: runs tasks that read the log, if necessary.
+            min_lag_ms: minimum age of the records to compact.
             split_bytes: bytes of log that one task reads.
 
         Raises:
-            CompactionError: there is a reason not to begin.
+            CompactionError: the store cannot be read, or is not ready for a compaction.
         """
         ...
 
     def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[ContiguousPartition]:
-        """Cut a piece of the log.
+        """Divide a range of the log into partitions.
 
         Args:
-            start, stop: physical offsets; records start at both.
-            split_bytes: of a partition, at most.
+            start, stop: physical offsets of record boundaries.
+            split_bytes: maximum size of a partition.
         """
         ...
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
-        """The parts of the generation in force."""
+        """Return the parts of the current generation."""
         ...
 
     def incoming(self, number: int, /) -> AbstractContextManager[Incoming]:
-        """A generation to write. What is not published goes when the context ends.
+        """Return a context in which a new generation is written.
+
+        An unpublished generation is removed at the end of the context.
 
         Raises:
-            CompactionError: another run is at it.
+            CompactionError: another run compacts this store.
         """
         ...

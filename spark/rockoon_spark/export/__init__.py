@@ -1,7 +1,7 @@
 """Parts of `jobs.export`.
 
-sections     what one task reads of a log
+sections     reading the section of a log that one task exports
 rows         records as rows of Parquet files, by topic and date
-target       the directory: invariants, manifests, publishing
-comparison   files compared with what they should have
+target       the export directory: invariants, manifests, publishing
+comparison   comparison of the files with the log
 """

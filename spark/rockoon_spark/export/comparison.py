@@ -1,7 +1,8 @@
-"""Comparison of an export's Parquet files with what they should have.
+"""Comparison of an export's Parquet files with their manifest and with the log.
 
-Rows are compared one by one with those made of the log again. What the log has no more cannot be
-compared: retention deletes its beginning, and a topic that is deleted takes its messages along.
+The messages of the log are converted to rows again and compared one by one with the exported rows.
+Messages that the log no longer contains are skipped: retention deletes the beginning of the log,
+and the messages of a deleted topic are deleted with it.
 """
 
 import zlib
@@ -19,7 +20,7 @@ _BATCH_ROWS = 65_536
 
 
 def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
-    """What is wrong with a file, by its length and checksum; None if nothing is."""
+    """Check a file's length and checksum; return the problem, or None."""
     crc32 = found_bytes = 0
     try:
         with target.open(file.path) as stream:
@@ -27,36 +28,36 @@ def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
                 crc32 = zlib.crc32(block, crc32)
                 found_bytes += len(block)
     except FileNotFoundError:
-        return f"{target.shown}/{file.path} is gone"
+        return f"{target.shown}/{file.path} is missing"
     if found_bytes != file.bytes:
-        return f"{target.shown}/{file.path} has {found_bytes} bytes, not {file.bytes}"
+        return f"{target.shown}/{file.path} has {found_bytes} bytes, expected {file.bytes}"
     if crc32 != file.crc32:
-        return f"{target.shown}/{file.path}: its checksum is not the one of what was exported"
+        return f"{target.shown}/{file.path}: its checksum differs from the manifest"
     return None
 
 
 class Comparison:
-    """Files of one partition of a log, and its rows as they come.
+    """Compares the exported files of a section of a log with its rows.
 
     Args:
         target: the export.
-        files: every file with messages of the partition.
+        files: all files with messages of the section.
     """
 
     def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
         by_directory: dict[str, list[ExportedFile]] = defaultdict(list)
         for file in sorted(files, key=lambda each: each.first_offset):
-            # As it is written by now: earlier exports escaped less.
+            # The path in today's escaping: earlier versions escaped fewer characters.
             by_directory[Partition.of(file.path).path].append(file)
         self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
         self._shown = target.shown
         self.compared = 0
-        """Rows that are as they should be."""
+        """Number of equal rows."""
 
     def problems(self, expected: Iterable[Mapping[Partition, pa.Table]]) -> Iterator[str]:
-        """Compare with rows in the order of the log; each sentence is a difference.
+        """Compare with the expected rows, in the order of the log; yield a sentence per difference.
 
-        Of a topic and date, only the first one is told.
+        Only the first difference of each topic and date is reported.
         """
         wrong: set[str] = set()
         for tables in expected:
@@ -68,22 +69,22 @@ class Comparison:
                     wrong.add(partition.path)
                     yield f"{self._shown}/{partition.path}: {problem}"
         for directory, rows in self._rows.items():
-            # Of a topic that was deleted the log has nothing.
+            # If no row was expected (not is_started), the topic may have been deleted.
             if (
                 directory not in wrong
-                and rows.is_begun
+                and rows.is_started
                 and (offset := rows.next_offset()) is not None
             ):
-                yield f"{self._shown}/{directory}: {_place(offset)} is not in the log"
+                yield f"{self._shown}/{directory}: {_message_at(offset)} is not in the log"
 
     def _problem(self, partition: Partition, table: pa.Table) -> str | None:
         rows = self._rows.get(partition.path)
         offsets = table["physical_offset"]
         if rows is None:
-            return f"{_place(offsets[0].as_py())} is in no file"
-        if not rows.is_begun:
+            return f"{_message_at(offsets[0].as_py())} is in no file"
+        if not rows.is_started:
             rows.skip_below(offsets[0].as_py())
-        found = rows.take(table.num_rows)
+        found = rows.next_rows(table.num_rows)
         if found is not None and found.equals(table):
             self.compared += table.num_rows
             return None
@@ -91,12 +92,12 @@ class Comparison:
 
 
 class _Rows:
-    """The rows of some files, one after the other."""
+    """Iterates over the rows of several files."""
 
     def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
         self._batches = self._read(target, files)
         self._rest: pa.Table | None = None
-        self.is_begun = False
+        self.is_started = False
 
     @staticmethod
     def _read(target: ExportTarget, files: Sequence[ExportedFile]) -> Iterator[pa.Table]:
@@ -105,7 +106,7 @@ class _Rows:
                 for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
                     table = pa.Table.from_batches([batch])
                     if TOPIC_COLUMN not in table.column_names:
-                        # Earlier exports have it in the directory's name only.
+                        # Exports of earlier versions have it only in the directory's name.
                         topics = pa.repeat(Partition.of(file.path).topic, table.num_rows)
                         at = ROW_SCHEMA.get_field_index(TOPIC_COLUMN)
                         table = table.add_column(at, TOPIC_COLUMN, topics)
@@ -117,12 +118,12 @@ class _Rows:
         return self._rest
 
     def next_offset(self) -> int | None:
-        """Physical offset of the next row, None behind the last."""
+        """Return the physical offset of the next row; None after the last row."""
         rest = self._fill()
         return rest["physical_offset"][0].as_py() if rest is not None else None
 
     def skip_below(self, offset: int) -> None:
-        self.is_begun = True
+        self.is_started = True
         while (rest := self._fill()) is not None:
             offsets = rest["physical_offset"].to_numpy()
             below = int(offsets.searchsorted(offset))
@@ -130,31 +131,31 @@ class _Rows:
             if below < len(offsets):
                 return
 
-    def take(self, count: int) -> pa.Table | None:
-        """So many rows, less at the end, None if there are none."""
-        taken = []
+    def next_rows(self, count: int) -> pa.Table | None:
+        """Return the next `count` rows; fewer at the end, None after the last row."""
+        found = []
         while count and (rest := self._fill()) is not None:
-            taken.append(rest.slice(0, count))
+            found.append(rest.slice(0, count))
             self._rest = rest.slice(count)
-            count -= taken[-1].num_rows
-        return pa.concat_tables(taken) if taken else None
+            count -= found[-1].num_rows
+        return pa.concat_tables(found) if found else None
 
 
 def _difference(found: pa.Table | None, expected: pa.Table) -> str:
-    """In what rows differ, in words."""
+    """Describe the first difference between rows."""
     offsets = expected["physical_offset"].to_pylist()
     exported = found["physical_offset"].to_pylist() if found is not None else []
     for number, offset in enumerate(offsets):
         if number >= len(exported) or exported[number] > offset:
-            return f"{_place(offset)} is in no file"
+            return f"{_message_at(offset)} is in no file"
         if exported[number] < offset:
-            return f"{_place(exported[number])} is not in the log"
+            return f"{_message_at(exported[number])} is not in the log"
         assert found is not None
         for name in expected.column_names:
             if found[name][number] != expected[name][number]:
-                return f"{_place(offset)} has another {name} than in the log"
+                return f"{_message_at(offset)} has another {name} than in the log"
     raise AssertionError("equal rows")
 
 
-def _place(offset: int) -> str:
+def _message_at(offset: int) -> str:
     return f"the message at physical offset {offset}"

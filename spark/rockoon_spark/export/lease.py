@@ -36,7 +36,7 @@ _ROUNDS_MAX = 8
 
 
 class Directory(Protocol):
-    """What a lease needs of an export's directory; paths are below it."""
+    """Operations of an export's directory that a lease uses; paths are relative to it."""
 
     def names(self, path: str) -> list[str]: ...
 
@@ -63,7 +63,7 @@ class Lease:
     """A claim on a directory while entered; entering it waits for a lease's time if a job died.
 
     Args:
-        directory: the export's.
+        directory: of the export.
         seconds: how long a claim may stay unchanged before its job counts as dead; the same for all
             jobs of a directory.
 
@@ -124,7 +124,7 @@ class Lease:
             self._wait_stale(others)
             for each in others:
                 self._remove(each)
-            # Of several jobs that waited for the same claim, one comes first.
+            # A random delay, so that one of several jobs that waited for this claim is first.
             time.sleep(random.uniform(0, self._seconds / _RENEWALS / 4))
         raise LeaseTaken("other jobs begin at the same time")
 
@@ -142,15 +142,15 @@ class Lease:
                 return
             for name, content in watched.items():
                 if now.get(name, content) != content:
-                    raise LeaseTaken(f"another job is at it ({_told(content)})")
+                    raise LeaseTaken(f"another job works in this directory ({_holder(content)})")
 
     def _others(self) -> dict[str, bytes]:
-        """The claims of other jobs, by id."""
+        """Return the claims of other jobs, by id."""
         found: dict[str, bytes] = {}
         for name in self._directory.names(CLAIMS):
             if name == self._id:
                 continue
-            # It may go between the listing and the reading.
+            # It may be removed between the listing and the read.
             with suppress(FileNotFoundError):
                 found[name] = self._directory.read(self._path(name))
         return found
@@ -158,13 +158,13 @@ class Lease:
     def _renew(self) -> None:
         while not self._stopped.wait(self._seconds / _RENEWALS):
             try:
-                # A claim that was removed must not come back: its successor works by now.
+                # A removed claim must not be written again: another job works by now.
                 self.check()
                 self._write()
             except LeaseLost:
                 return
             except OSError as error:
-                log.warning("the claim of an export is not renewed, next try follows: %s", error)
+                log.warning("the claim of an export was not renewed, will be retried: %s", error)
 
     def _write(self) -> None:
         self._beat += 1
@@ -180,7 +180,7 @@ class Lease:
         return f"{CLAIMS}/{name}"
 
 
-def _told(claim: bytes) -> str:
+def _holder(claim: bytes) -> str:
     try:
         content = json.loads(claim)
         return f"process {content['pid']} on {content['host']}"

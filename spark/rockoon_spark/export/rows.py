@@ -1,8 +1,9 @@
-"""The rows of an export: messages as Parquet files, for people and tools that know no log.
+"""The rows of an export: messages as Parquet files, for tools that cannot read a CommitLog.
 
-A task reads a partition of one broker's log and writes one file for each topic and date in it, more
-when they get large. Rows are in the order of the log. A row group holds what one reading of the log
-brought, so a task needs memory for that and no more, however many topics there are.
+A task reads a section of one broker's log and writes a file for each topic and date in it, or
+several if they get large. Rows are in the order of the log. Rows are collected up to a size limit
+and then written as one row group per file, so a task's memory does not depend on the number of
+topics.
 """
 
 import re
@@ -22,8 +23,8 @@ from rockoon_spark.records.columns import LogRecords, arrow_schema, to_batch
 
 FILE_BYTES = 256 << 20
 ROWS_BYTES = 64 << 20
-"""Decoded rows that are gathered before they are written."""
-# Of one task; the one that was not written to for longest is closed.
+"""Size of the decoded rows that are collected before they are written."""
+# Per task; if there are more, the least recently written file is closed.
 _FILES_OPEN_MAX = 128
 _MS_PER_DAY = 86_400_000
 
@@ -50,8 +51,8 @@ _FROM_LOG = (
 _TOPIC_AT = _FROM_LOG.index("topic")
 _BODY_AT = _FROM_LOG.index("body")
 TOPIC_COLUMN = "topic_name"
-"""The topic in the files. Not `topic`: Arrow refuses a column that a directory's name has too."""
-# Where values come again and again; elsewhere looking for it costs more than it gives.
+"""Column of the topic. Not `topic`, because Arrow refuses a column that is also in the path."""
+# Columns with few distinct values. For other columns a dictionary costs more than it saves.
 _FEW_VALUES = [
     TOPIC_COLUMN,
     "broker",
@@ -77,13 +78,13 @@ def _schema() -> pa.Schema:
 
 
 ROW_SCHEMA = _schema()
-"""What each file has; the directories' names add `topic` and `date` (of the store time, UTC).
-`body` is the body where that is text in UTF-8, else null, and `body_bytes` has it."""
+"""Columns of each file; the path adds `topic` and `date` (of the store time, UTC). `body` is the
+body if it is UTF-8 text, else null, and then `body_bytes` contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where rows belong."""
+    """Topic and date of rows."""
 
     topic: str
     date: str
@@ -91,23 +92,23 @@ class Partition:
 
     @property
     def path(self) -> str:
-        """Directories as Hive names them, below the export's."""
+        """Directory path in Hive's form, relative to the export."""
         return f"topic={escaped(self.topic)}/date={self.date}"
 
     @classmethod
     def of(cls, path: str) -> "Partition":
-        """The one that a file is of, by its path below the export's."""
+        """Return the partition of a file, from its path relative to the export."""
         topic, date, _ = path.split("/")
         return cls(unquote(topic.removeprefix("topic=")), date.removeprefix("date="))
 
 
-# Where all names of an export look like numbers or dates, Spark takes them for such, and '007' for
-# '7'. It looks at a name as it is written: with an escape in it, it is text.
+# If all topic names look like numbers or dates, Spark converts them, for example '007' to 7. Spark
+# decides before it decodes escapes, so a name with an escaped first character stays text.
 _LIKE_NO_TEXT = re.compile(r"[-+.\d]|(NaN|Infinity|__HIVE_DEFAULT_PARTITION__)$")
 
 
 def escaped(text: str) -> str:
-    """A value in a directory's name, as Hive and Spark write it, so that Spark reads it as text."""
+    """Escape a value for a directory name as Hive and Spark do; Spark reads it as text."""
     kept = "-_."
     bare = 1 if _LIKE_NO_TEXT.match(text) else 0
     return "".join(
@@ -119,7 +120,7 @@ def escaped(text: str) -> str:
 
 
 def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Partition]]:
-    """Rows, the number of each one's partition, int64[n], and the partitions."""
+    """Return the rows, the index of the partition of each row, int64[n], and the partitions."""
     batch = to_batch(records, _FROM_LOG)
     columns = batch.columns
     columns[_BODY_AT : _BODY_AT + 1] = split_text(columns[_BODY_AT])
@@ -135,7 +136,7 @@ def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], lis
 
 
 def split_text(bodies: pa.BinaryArray) -> list[pa.Array]:
-    """Bodies as text, null where they are not UTF-8, and the bytes of those."""
+    """Return two columns: bodies that are UTF-8 text, and other bodies as bytes; else null."""
     try:
         return [bodies.cast(pa.string()), pa.nulls(len(bodies), pa.binary())]
     except pa.ArrowInvalid:
@@ -153,7 +154,7 @@ def _decoded(body: bytes) -> str | None:
 
 
 def gathered(batches: Iterable[LogRecords]) -> Iterator[Mapping[Partition, pa.Table]]:
-    """The rows of records by partition, as many at a time as are written together."""
+    """Convert records to rows by partition; yield them when ROWS_BYTES are collected."""
     tables: dict[Partition, list[pa.RecordBatch]] = {}
     gathered_bytes = 0
     for records in batches:
@@ -175,14 +176,14 @@ def gathered(batches: Iterable[LogRecords]) -> Iterator[Mapping[Partition, pa.Ta
 
 
 class PartitionedWriter:
-    """Writes rows into files of their partitions, in a place aside.
+    """Writes rows to files of their partitions in the staging directory.
 
     Args:
         target: the export.
-        broker: whose messages they are.
-        staging: the run's directory aside, below the target.
-        stem: how names of the files begin; no other writer's may.
-        file_bytes: a file that has so many is closed and another one begun.
+        broker: name of the broker of the messages.
+        staging: the run's staging directory, relative to the target.
+        stem: prefix of the file names; unique for each writer.
+        file_bytes: size at which a file is closed and the next one is created.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class PartitionedWriter:
         self._staging, self._stem = staging, stem
         self._file_bytes = file_bytes
         self._open: OrderedDict[Partition, _OpenFile] = OrderedDict()
-        self._begun = 0
+        self._created = 0
         self._done: list[ExportedFile] = []
 
     def write(self, tables: Mapping[Partition, pa.Table]) -> None:
@@ -202,36 +203,36 @@ class PartitionedWriter:
             OSError: the target cannot be written.
         """
         for partition, table in tables.items():
-            file = self._open.get(partition) or self._begin(partition)
+            file = self._open.get(partition) or self._create(partition)
             self._open.move_to_end(partition)
             if file.write(table) >= self._file_bytes:
-                self._end(partition)
+                self._close(partition)
 
     def close(self) -> list[ExportedFile]:
-        """End every file; return what was written.
+        """Close all files; return the written files.
 
         Raises:
             OSError: the target cannot be written.
         """
         while self._open:
-            self._end(next(iter(self._open)))
+            self._close(next(iter(self._open)))
         return self._done
 
-    def _begin(self, partition: Partition) -> "_OpenFile":
+    def _create(self, partition: Partition) -> "_OpenFile":
         if len(self._open) >= _FILES_OPEN_MAX:
-            self._end(next(iter(self._open)))
-        name = f"{self._stem}-{self._begun:04}.parquet"
-        self._begun += 1
+            self._close(next(iter(self._open)))
+        name = f"{self._stem}-{self._created:04}.parquet"
+        self._created += 1
         file = _OpenFile(self._target, self._broker, self._staging, f"{partition.path}/{name}")
         self._open[partition] = file
         return file
 
-    def _end(self, partition: Partition) -> None:
+    def _close(self, partition: Partition) -> None:
         self._done.append(self._open.pop(partition).close())
 
 
 class _OpenFile:
-    """A Parquet file that is being written; Arrow writes through it as through a file."""
+    """A Parquet file that is being written; counts and checksums its bytes."""
 
     def __init__(self, target: ExportTarget, broker: str, staging: str, path: str) -> None:
         self._broker, self._path = broker, path
@@ -247,7 +248,7 @@ class _OpenFile:
         )
 
     def write(self, table: pa.Table) -> int:
-        """Write a row group; return how many bytes there are now."""
+        """Write a row group; return the size of the file."""
         offsets = table["physical_offset"]
         if not self._rows:
             self._first_offset = offsets[0].as_py()
@@ -256,7 +257,7 @@ class _OpenFile:
         self._writer.write_table(table, row_group_size=table.num_rows)
         return self._bytes
 
-    def take(self, content: bytes) -> int:
+    def append(self, content: bytes) -> int:
         self._stream.write(content)
         self._bytes += len(content)
         self._crc32 = zlib.crc32(content, self._crc32)
@@ -278,7 +279,7 @@ class _OpenFile:
 
 
 class _Counted:
-    """What Arrow asks of a file that it only writes to."""
+    """Python file object for Arrow, write-only."""
 
     closed = False
 
@@ -286,7 +287,7 @@ class _Counted:
         self._file = file
 
     def write(self, content: bytes) -> int:
-        return self._file.take(content)
+        return self._file.append(content)
 
     def tell(self) -> int:
         return self._file._bytes

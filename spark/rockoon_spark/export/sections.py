@@ -1,7 +1,7 @@
-"""Sections of a log: what one task of an export reads, and what it comes by.
+"""Sections of a log: each is read by one task of an export.
 
-A run notes how far it came in each log, and the next one begins there. That holds only if it is the
-same log, so a run notes the last record that it read as well.
+A run stores up to which offset it read each log, and the next run begins there. A run also stores
+the last record that it read, so that the next run can check that it reads the same log.
 """
 
 import zlib
@@ -14,20 +14,20 @@ import numpy as np
 from rockoon_spark.export.target import Gap, Section
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import ContiguousLog, DamagedPlace, DataLost, LastRecord
+from rockoon_spark.source.log_source import ContiguousLog, DamagedRange, DataLost, LastRecord
 from rockoon_spark.source.rows import without_damaged
 
 
 class ExportError(Exception):
-    """A log cannot be exported, or not into this target."""
+    """A log cannot be exported, or not to this target."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics are exported: those named, those that match a pattern, or all.
+    """The topics to export: listed names, names that match a pattern, or all.
 
     Args:
-        includes_internal: whether internal topics of the brokers are among them.
+        includes_internal: True to include internal topics of the brokers.
     """
 
     names: frozenset[str] | None = None
@@ -42,7 +42,7 @@ class TopicChoice:
         return chosen if self.names is None else chosen.among("topic", self.names)
 
     def is_same(self, other: "TopicChoice") -> bool:
-        """Whether two choices export the same topics, whatever topics there are."""
+        """True if both choices select the same topics in every cluster."""
         if (self.names, self.pattern) != (other.names, other.pattern):
             return False
         return (
@@ -60,35 +60,34 @@ class TopicChoice:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "TopicChoice":
         names, pattern = content["names"], content["pattern"]
-        # Manifests of earlier versions do not have it: they excluded internal topics only from an
-        # export of all topics.
+        # Manifests of earlier versions have no "internal": these versions excluded internal topics
+        # only from an export of all topics.
         internal = content.get("internal", bool(names) or pattern is not None)
         return cls(frozenset(names) if names else None, pattern, bool(internal))
 
 
 @dataclass(frozen=True, slots=True)
 class SectionReading:
-    """How sections are read."""
+    """Options for reading sections."""
 
     topics: TopicChoice
     fails_on_data_loss: bool
     skips_damage: bool
     is_final: bool = False
-    """Whether it was read before: what is behind a section is none of its business."""
+    """True if the section was exported before; damage after its end is then ignored."""
 
 
 @dataclass(slots=True)
-class SectionSeen:
-    """What the reading of a section came by."""
+class SectionResult:
+    """End and gaps of a section; updated while it is read."""
 
-    behind: int
-    """Physical offset behind the last record."""
+    end_offset: int
+    """Physical offset after the last record."""
     last: LastRecord | None = None
     gaps: list[Gap] = field(default_factory=list)
 
 
-def told_gap(gap: Gap) -> str:
-    """A gap in words."""
+def gap_text(gap: Gap) -> str:
     return f"broker {gap.broker!r}: physical offsets {gap.start} to {gap.end} {gap.reason}"
 
 
@@ -96,41 +95,44 @@ def read_section(
     log: ContiguousLog,
     section: Section,
     reading: SectionReading,
-    seen: SectionSeen,
+    result: SectionResult,
     *,
     at_record: bool,
 ) -> Iterator[LogRecords]:
-    """The wanted records of a section.
+    """Yield the records of the selected topics in a section.
+
+    Args:
+        at_record: True if a record is known to start at the section's start.
 
     Raises:
-        ExportError: some are damaged or gone, and that is not allowed.
+        ExportError: records are damaged or deleted, and the options do not allow that.
     """
     selection = reading.topics.selection
 
-    def report(damage: DamagedPlace) -> None:
+    def report(damage: DamagedRange) -> None:
         gap = Gap(section.broker, damage.start, damage.end, damage.fault)
         if not reading.skips_damage:
-            raise ExportError(f"{told_gap(gap)}; skipping damage, the rest is exported")
-        seen.gaps.append(gap)
+            raise ExportError(f"{gap_text(gap)}; --skip-damage exports the rest")
+        result.gaps.append(gap)
 
-    for found in _found(log, section, reading, seen, at_record=at_record):
-        if isinstance(found, DamagedPlace):
-            # What follows the last record is told too: it may have been damaged since.
+    for found in _batches(log, section, reading, result, at_record=at_record):
+        if isinstance(found, DamagedRange):
+            # In a first export, damage after the section's last record is reported too.
             if found.start < section.stop or not reading.is_final:
                 report(found)
         elif len(found):
-            seen.behind, seen.last = _last_record(found)
+            result.end_offset, result.last = _last_record(found)
             yield without_damaged(found.chosen(selection.mask(found)), report)
 
 
-def _found(
+def _batches(
     log: ContiguousLog,
     section: Section,
     reading: SectionReading,
-    seen: SectionSeen,
+    result: SectionResult,
     *,
     at_record: bool,
-) -> Iterator[LogRecords | DamagedPlace]:
+) -> Iterator[LogRecords | DamagedRange]:
     start, broker = section.start, section.broker
     while start < section.stop:
         try:
@@ -139,17 +141,16 @@ def _found(
         except (DataLost, FileNotFoundError) as error:
             if reading.fails_on_data_loss:
                 raise ExportError(
-                    f"messages of broker {broker!r} went while they were read: {error}"
+                    f"messages of broker {broker!r} were deleted during the read: {error}"
                 ) from error
-            # From where the log begins now, not from the place that failed: retention takes whole
-            # files, and goes on while this is read.
+            # Continue where the log begins now, not at the failed offset: retention deletes whole
+            # files, and may delete more during this read.
             oldest = log.oldest()
-            start, at_record = (oldest, True) if oldest > seen.behind else (section.stop, False)
-            lost = Gap(
-                broker, seen.behind, min(start, section.stop), "were deleted while they were read"
-            )
-            seen.gaps.append(lost)
-            seen.behind = lost.end
+            end = result.end_offset
+            start, at_record = (oldest, True) if oldest > end else (section.stop, False)
+            lost = Gap(broker, end, min(start, section.stop), "were deleted while they were read")
+            result.gaps.append(lost)
+            result.end_offset = lost.end
         else:
             return
 
@@ -157,6 +158,6 @@ def _found(
 def _last_record(records: LogRecords) -> tuple[int, LastRecord]:
     position, size = int(records.parts.starts[-1]), int(records.sizes[-1])
     content = np.ascontiguousarray(records.buffer[position : position + size])
-    # Not by its place in the buffer: a broker leaves out records that went with their topic.
+    # Not computed from the position in the buffer: a broker omits records of deleted topics.
     offset = int(records.prefix("physical_offset")[-1])
     return offset + size, LastRecord(offset, size, zlib.crc32(content.data))

@@ -1,26 +1,25 @@
-"""A directory of Parquet files that exports fill, and what says which of its files count.
+"""The directory of an export: Parquet files, and manifests that list the valid files.
 
     topic=orders/date=2026-11-20/00000007-0000-0001-9f2c11d0.parquet
-    _manifest/00000007.json     what run 7 exported, with its files; written once
-    _staging/9f2c11d0…/         a run that has not ended, or died
+    _manifest/00000007.json     result of run 7, with its files; written once
+    _staging/9f2c11d0…/         a run that is not finished, or died
 
-Every run reads on where the newest manifest says that the one before has ended, in each broker's
-log. Invariants:
+Each run continues each broker's log at the offset in the newest manifest. Invariants:
 
-- A message is in one file of one manifest.
-- A file has its name in the directory of its topic and date only once the run's manifest is in
-  `_staging/<run>`: from then on the run will be published, by the next job if this process dies.
-  Files are moved first, the manifest last. A run that cannot be published, because another run has
-  its number or its staged files are gone, is rolled back: its files are removed, and the next run
-  exports its messages.
-- So who reads the files that manifests name sees whole runs, each message once. Who reads all
-  Parquet files below the directory sees the same when no run is publishing and, behind one that
-  died, after the next has begun. Names that begin with `_` are left out by Spark and Arrow; staged
-  files do not end in `.parquet` either.
+- A message is in exactly one file of one manifest.
+- A file is renamed to the directory of its topic and date only after the run's manifest was written
+  to `_staging/<run>`. From then on the run will be published: if this process dies, the next job
+  does it. Files are moved first, the manifest last. A run cannot be published if another run has
+  its number or if staged files are missing; then it is rolled back: its files are removed, and the
+  next run exports its messages.
+- So a reader of the files listed in manifests sees complete runs, and each message once. A reader
+  of all Parquet files in the directory sees the same, except while a run is publishing, or after a
+  run died until the next one begins. Spark and Arrow ignore names that begin with `_`, and names of
+  staged files do not end with `.parquet`.
 
-Nothing but a rename is needed of the file system. One job at a time works in a directory: it holds
-a lock on a directory of this machine, elsewhere a lease (`rockoon_spark.export.lease`). If a
-run finds that another run was published since it began, it publishes nothing.
+The file system needs no feature except rename. One job at a time works in a directory: a local
+directory is locked, elsewhere a job holds a lease (`rockoon_spark.export.lease`). If another run
+was published during a run, the run publishes nothing.
 """
 
 import json
@@ -43,7 +42,7 @@ from rockoon_spark.source.log_source import LastRecord
 log = logging.getLogger(__name__)
 
 Move = Callable[[str, str], None]
-"""Renames a file, onto another one if need be."""
+"""Renames a file; an existing target is replaced."""
 
 MANIFESTS = "_manifest"
 _STAGING = "_staging"
@@ -54,7 +53,7 @@ _RUN_DIGITS = 8
 
 
 class ExportTargetError(Exception):
-    """A directory cannot take an export, or holds something else."""
+    """A directory cannot be used for an export, or contains something else."""
 
 
 class RolledBack(ExportTargetError):
@@ -66,12 +65,12 @@ class ExportedFile:
     """A Parquet file of an export."""
 
     path: str
-    """Below the export's directory."""
+    """Relative to the export's directory."""
     broker: str
     rows: int
     bytes: int
     crc32: int
-    """Of its whole content."""
+    """Of the whole content."""
     first_offset: int
     last_offset: int
     """Physical offsets of its first and its last message."""
@@ -79,12 +78,12 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a broker's log is exported."""
+    """Position up to which a broker's log is exported."""
 
     end_offset: int
-    """Every message below this physical offset, at which a record starts."""
+    """Physical offset of a record boundary; all messages below it are exported."""
     last: LastRecord | None = None
-    """The last one that was read, None if none ever was."""
+    """The last record that was read; None if none was read yet."""
 
     def to_json(self) -> dict[str, Any]:
         return {"endOffset": self.end_offset, "last": asdict(self.last) if self.last else None}
@@ -97,7 +96,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Physical offsets of a log that were passed over."""
+    """Physical offsets of a log that were skipped."""
 
     broker: str
     start: int
@@ -108,7 +107,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a broker's log that one task read; physical offsets, the end exclusive."""
+    """A range of a broker's log, read by one task; physical offsets, `stop` is exclusive."""
 
     broker: str
     start: int
@@ -117,15 +116,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """What a run exported, and where the next one goes on."""
+    """Result of a run, and the positions at which the next run begins."""
 
     run: int
-    """From 1."""
+    """Number of the run, from 1."""
     run_id: str
     topics: Mapping[str, Any]
-    """Which are exported: the same in every run."""
+    """The `TopicChoice` as JSON; the same in each run."""
     positions: Mapping[str, Position]
-    """By broker, those too that this run had nothing of."""
+    """By broker, including brokers without new messages."""
     sections: Sequence[Section]
     files: Sequence[ExportedFile]
     gaps: Sequence[Gap] = field(default=())
@@ -145,14 +144,14 @@ class ExportManifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "ExportManifest":
-        """Read what `to_json` wrote.
+        """Decode the result of `to_json`.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError: invalid text.
         """
         content = json.loads(text)
         if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}, not {_FORMAT}")
+            raise ValueError(f"format {content['format']}, expected {_FORMAT}")
         return cls(
             run=int(content["run"]),
             run_id=str(content["runId"]),
@@ -169,50 +168,50 @@ class ExportTarget:
     """An export's directory. Can be pickled.
 
     Args:
-        uri: a path of this machine, or a URI of any file system that Arrow reaches.
+        uri: a local path, or a URI of a file system that Arrow supports.
     """
 
     uri: str
 
     @classmethod
     def of(cls, uri: str) -> "ExportTarget":
-        """Take a path or URI, which means the same wherever it is looked at."""
+        """Create a target from a path or URI; a relative path is made absolute for the tasks."""
         return cls(uri if "://" in uri else str(Path(uri).resolve()))
 
     @cached_property
-    def _place(self) -> tuple[pafs.FileSystem, str]:
+    def _location(self) -> tuple[pafs.FileSystem, str]:
         if "://" not in self.uri:
             return pafs.LocalFileSystem(), self.uri
         try:
             files, root = pafs.FileSystem.from_uri(self.uri)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            # Without its cause, which has the address with its secret in it.
+            # `from None`, because the cause contains the URI with its secret.
             raise ExportTargetError(f"{self.shown}: {redacted(error)}") from None
         return files, root.rstrip("/")
 
     @property
     def shown(self) -> str:
-        """The address without secrets, for error texts."""
+        """The URI without secrets, for error texts."""
         return redacted(self.uri)
 
     @property
     def files(self) -> pafs.FileSystem:
-        return self._place[0]
+        return self._location[0]
 
     @property
     def root(self) -> str:
-        return self._place[1]
+        return self._location[1]
 
     @property
     def is_local(self) -> bool:
         return isinstance(self.files, pafs.LocalFileSystem)
 
     def staging(self, run_id: str) -> str:
-        """A run's directory aside, below the target."""
+        """Return a run's staging directory, relative to the target."""
         return f"{_STAGING}/{run_id}"
 
     def staged_path(self, staging: str, path: str) -> str:
-        """Where a file is before it is published; both below the target."""
+        """Return the path of a file before it is published, relative to the target."""
         return f"{staging}/{path.replace('/', '_')}{_STAGED_SUFFIX}"
 
     def create(self, path: str) -> pa.NativeFile:
@@ -224,7 +223,7 @@ class ExportTarget:
         return self.files.open_output_stream(f"{self.root}/{path}")
 
     def open(self, path: str) -> pa.NativeFile:
-        """Open a file below the target for reading anywhere in it.
+        """Open a file below the target for random reads.
 
         Raises:
             OSError: the file system refuses; FileNotFoundError among others.
@@ -232,12 +231,12 @@ class ExportTarget:
         return self.files.open_input_file(f"{self.root}/{path}")
 
     def sync(self, path: str) -> None:
-        """Make a file durable, or the names in a directory; other file systems see to it."""
+        """Sync a file or a directory of a local target; other file systems need no sync."""
         if self.is_local:
             sync(Path(self.root, path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file below the target, over another one if need be."""
+        """Write a whole file below the target; an existing file is replaced."""
         with self.create(path) as stream:
             stream.write(content)
 
@@ -250,21 +249,21 @@ class ExportTarget:
         self.files.delete_file(f"{self.root}/{path}")
 
     def make(self, path: str) -> None:
-        """Make a directory below the target, and those on the way to it."""
+        """Create a directory below the target, and its parents."""
         self.files.create_dir(f"{self.root}/{path}", recursive=True)
 
     def has(self, path: str) -> bool:
-        """Whether there is a file of this name."""
+        """True if a file of this name exists."""
         found = self.files.get_file_info(f"{self.root}/{path}").type
         return bool(found == pafs.FileType.File)
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted; none if there is no such directory."""
+        """Return the names in a directory, sorted; empty if the directory does not exist."""
         chosen = pafs.FileSelector(f"{self.root}/{path}".rstrip("/"), allow_not_found=True)
         return sorted(info.base_name for info in self.files.get_file_info(chosen))
 
     def parquet_paths(self) -> list[str]:
-        """Every file that a reader of the directory takes for a part of it, sorted."""
+        """Return all files that Spark and Arrow read from the directory, sorted."""
         chosen = pafs.FileSelector(self.root, allow_not_found=True, recursive=True)
         below = [
             info.path.removeprefix(self.root).lstrip("/")
@@ -283,7 +282,7 @@ class ExportTarget:
             return content
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file, onto another one if need be; both below the target."""
+        """Rename a file below the target; an existing file is replaced."""
         self.files.move(f"{self.root}/{source}", f"{self.root}/{target}")
 
     def remove_tree(self, path: str) -> None:
@@ -291,21 +290,21 @@ class ExportTarget:
 
 
 Check = Callable[[], None]
-"""Raises ExportTargetError if the job may not publish any more."""
+"""Raises ExportTargetError if the job must not publish, because it lost its lease."""
 
 
 @contextmanager
 def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterator[Check]:
-    """Make the directory if need be, and keep other jobs from it.
+    """Create the directory if necessary, and hold its lock or lease against other jobs.
 
     Args:
-        lease_seconds: see `Lease`; a directory of this machine is locked without.
+        lease_seconds: see `Lease`; not used for a local directory.
 
     Returns:
         A check for `publish`.
 
     Raises:
-        ExportTargetError: another job is at it.
+        ExportTargetError: another job works in the directory.
     """
     target.make("")
     with ExitStack() as lock:
@@ -317,18 +316,20 @@ def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterat
                 lease = lock.enter_context(Lease(target, lease_seconds))
                 check = partial(_check_lease, target, lease)
         except BlockingIOError as error:
-            raise ExportTargetError(f"{target.shown}: another job is at it") from error
+            raise ExportTargetError(
+                f"{target.shown}: another job works in this directory"
+            ) from error
         except LeaseTaken as taken:
             raise ExportTargetError(f"{target.shown}: {taken}") from taken
         except OSError as error:
             raise ExportTargetError(
-                f"{target.shown} cannot be reserved for this job: {redacted(error)}"
+                f"{target.shown} cannot be locked: {redacted(error)}"
             ) from error
         yield check
 
 
 def _nothing() -> None:
-    """The check of a lock, which cannot be lost."""
+    """Check of a lock, which unlike a lease cannot be lost."""
 
 
 def _check_lease(target: ExportTarget, lease: Lease) -> None:
@@ -339,31 +340,31 @@ def _check_lease(target: ExportTarget, lease: Lease) -> None:
 
 
 def is_export(target: ExportTarget) -> bool:
-    """Whether a directory has been exported to."""
+    """True if a directory contains an export."""
     return bool(_runs(target))
 
 
 def newest_manifest(target: ExportTarget) -> ExportManifest | None:
-    """What the last run wrote, None if there was none.
+    """Return the manifest of the last run; None if there was no run.
 
     Raises:
-        ExportTargetError: it cannot be read, or the directory has files of others.
+        ExportTargetError: it cannot be read, or the directory contains other files.
     """
     runs = _runs(target)
     if runs:
         return _read_manifest(target, _manifest_path(runs[-1]))
-    if strange := [name for name in target.names("") if not name.startswith(("_", "."))]:
+    if unknown := [name for name in target.names("") if not name.startswith(("_", "."))]:
         raise ExportTargetError(
-            f"{target.shown}/{strange[0]} was not exported here: take another directory"
+            f"{target.shown}/{unknown[0]} is not part of an export: use another directory"
         )
     return None
 
 
 def manifests(target: ExportTarget) -> list[ExportManifest]:
-    """What all runs wrote, in order; together they name every file that counts.
+    """Return the manifests of all runs, in order.
 
     Raises:
-        ExportTargetError: one is missing, or cannot be read.
+        ExportTargetError: a manifest is missing, or cannot be read.
     """
     runs = _runs(target)
     if runs != list(range(1, len(runs) + 1)):
@@ -378,22 +379,22 @@ def publish(
     move: Move | None = None,
     check: Check = _nothing,
 ) -> None:
-    """Put the files of a run, which are synced, into their places, and its manifest.
+    """Publish the files of a run, which must be synced, and then its manifest.
 
     Args:
-        move: by default the target's.
+        move: renames a file; by default the target's method.
         check: see `locked`.
 
     Raises:
-        ExportTargetError: another run was published since this one began, or removed the claim of
-            this one.
+        ExportTargetError: another run was published since this one began, or another job removed
+            the claim of this one.
     """
     move = move or target.move
     staging = target.staging(manifest.run_id)
     runs = _runs(target)
     if runs and runs[-1] >= manifest.run:
         raise ExportTargetError(
-            f"{target.shown}: another export was published meanwhile; nothing was done"
+            f"{target.shown}: another export was published during this run; nothing was changed"
         )
     check()
     made = f"{staging}/{_STAGED_MANIFEST}.new"
@@ -407,10 +408,10 @@ def publish(
 
 
 def recover(target: ExportTarget, move: Move | None = None, check: Check = _nothing) -> None:
-    """Finish runs whose process died while it was publishing, and remove those that were still
-    being made. A run that cannot be finished is rolled back, with a warning.
+    """Publish runs whose process died while publishing, and remove runs that died earlier.
 
-    No other job may be at it: see `locked`.
+    A run that cannot be published is rolled back, with a warning. The caller must hold the lock:
+    see `locked`.
     """
     for run_id in target.names(_STAGING):
         staged = f"{target.staging(run_id)}/{_STAGED_MANIFEST}"
@@ -424,7 +425,7 @@ def recover(target: ExportTarget, move: Move | None = None, check: Check = _noth
 
 
 def discard(target: ExportTarget, run_id: str) -> None:
-    """Remove what a run made that is not to be published."""
+    """Remove the staging directory of a run, unless the run is to be published."""
     staging = target.staging(run_id)
     if run_id in target.names(_STAGING) and not target.has(f"{staging}/{_STAGED_MANIFEST}"):
         target.remove_tree(staging)
@@ -437,13 +438,13 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
         RolledBack: it cannot be published.
         ExportTargetError: see `publish`.
     """
-    staging, place = target.staging(manifest.run_id), _manifest_path(manifest.run)
-    if target.has(place):
-        winner = _read_manifest(target, place)
+    staging, path = target.staging(manifest.run_id), _manifest_path(manifest.run)
+    if target.has(path):
+        winner = _read_manifest(target, path)
         if winner.run_id != manifest.run_id:
             kept = {file.path for file in winner.files}
-            _roll_back(target, manifest, kept, f"another export was published as {place}")
-        # An object store copies before it deletes: this run is published, the copy is left.
+            _roll_back(target, manifest, kept, f"another export was published as {path}")
+        # This run was published, but an object store copies before it deletes the source.
         target.remove_tree(staging)
         return
     directories = sorted({file.path.rpartition("/")[0] for file in manifest.files})
@@ -453,7 +454,7 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
     for file in manifest.files:
         source = target.staged_path(staging, file.path)
         if source not in staged and not target.has(file.path):
-            _roll_back(target, manifest, frozenset(), f"its file {file.path} is gone")
+            _roll_back(target, manifest, frozenset(), f"its file {file.path} is missing")
     for file in manifest.files:
         source = target.staged_path(staging, file.path)
         if source in staged:
@@ -463,16 +464,16 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
         target.sync(directory)
     target.make(MANIFESTS)
     check()
-    _move_checked(move, f"{staging}/{_STAGED_MANIFEST}", place, check)
+    _move_checked(move, f"{staging}/{_STAGED_MANIFEST}", path, check)
     target.sync(MANIFESTS)
     target.sync("")
     target.remove_tree(staging)
 
 
-def _move_checked(move: Move, source: str, place: str, check: Check) -> None:
+def _move_checked(move: Move, source: str, path: str, check: Check) -> None:
     """Move a file; if it fails because the lease was lost, raise the error of `check`."""
     try:
-        move(source, place)
+        move(source, path)
     except OSError:
         check()
         raise
@@ -484,8 +485,8 @@ def _roll_back(
     """Remove the files of a run that cannot be published.
 
     Args:
-        kept: paths that are another run's.
-        reason: why, for people.
+        kept: paths that belong to another run.
+        reason: for the error text.
 
     Raises:
         RolledBack: always.
@@ -493,7 +494,7 @@ def _roll_back(
     for file in manifest.files:
         if file.path not in kept and target.has(file.path):
             target.remove(file.path)
-    # Last: until it is gone, the next job repeats this.
+    # Removed last: while it exists, the next job repeats the rollback.
     target.remove_tree(target.staging(manifest.run_id))
     raise RolledBack(
         f"{target.shown}: run {manifest.run} ({manifest.run_id[:8]}) was not published and is"
@@ -518,5 +519,6 @@ def _read_manifest(target: ExportTarget, path: str) -> ExportManifest:
         return ExportManifest.from_json(target.read(path))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportTargetError(
-            f"{target.shown}/{path} is no manifest of an export: {type(error).__name__}: {error}"
+            f"{target.shown}/{path} is not a valid manifest of an export: "
+            f"{type(error).__name__}: {error}"
         ) from error

@@ -1,8 +1,8 @@
-"""Compacted topics for readers of a log: a generation, then the log.
+"""Compacted topics for readers of a log: first the generation, then the log.
 
-coverage              which records a generation answers for, so that the log need not
-parts                 its records as partitions
-directory_generation  its files in a store directory
-broker_generation     its files from a broker that runs
-in_force              both that and the log behind it, of one moment
+coverage              the records that are read from the generation instead of the log
+parts                 records of a generation as partitions
+directory_generation  files of a generation in a store directory
+broker_generation     files of a generation, read from a running broker
+current               consistent partitions of the current generation and the log after it
 """

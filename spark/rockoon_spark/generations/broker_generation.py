@@ -1,4 +1,4 @@
-"""The generation of a broker that runs, read from it piece by piece."""
+"""The generation of a running broker, read by repeated calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,23 +20,23 @@ from rockoon_spark.broker_calls import (
     GenerationClient,
 )
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.in_force import GenerationInForce
-from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
+from rockoon_spark.generations.current import CurrentGeneration
+from rockoon_spark.generations.parts import GenerationReplaced, ReadFile
 from rockoon_spark.records.columns import Bytes
 
-# What one call gives, at most.
-_PIECE_BYTES = 4 << 20
+# Maximum size of one reply.
+_REPLY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerGeneration:
-    """A generation in force.
+    """`GenerationFiles` of a broker's current generation.
 
     Args:
-        broker: name of the broker whose it is.
-        address: where the broker was when the read was planned.
-        number: the generation's.
-        endpoint: nameservers that know where it is by then.
+        broker: name of the broker.
+        address: its address when the read was planned.
+        number: of the generation.
+        endpoint: nameservers, asked for the broker's new address if it no longer answers.
     """
 
     broker: str
@@ -46,12 +46,10 @@ class BrokerGeneration:
 
     @property
     def name(self) -> str:
-        """See `GenerationFiles`."""
         return f"generation {self.number} of broker {self.broker!r}"
 
     @contextmanager
-    def opened(self) -> Iterator[ReadPiece]:
-        """See `GenerationFiles`."""
+    def opened(self) -> Iterator[ReadFile]:
         with GenerationClient(
             self.broker, self.address, READ_RETRY_SECONDS, self.endpoint
         ) as client:
@@ -62,37 +60,37 @@ class BrokerGeneration:
             yield read
 
     def _read(self, client: GenerationClient, name: str, start: int, stop: int) -> Bytes:
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         at = start
         while at < stop:
             request = ReadGenerationRequest(
                 generation=self.number,
                 file_name=name,
                 offset=at,
-                max_bytes=min(stop - at, _PIECE_BYTES),
+                max_bytes=min(stop - at, _REPLY_BYTES),
             )
             try:
                 data = client.read(request).data
-            except GenerationNotFound as gone:
+            except GenerationNotFound as error:
                 raise GenerationReplaced(
-                    f"{self.name} went while it was read: the broker has a newer one; read again"
-                ) from gone
+                    f"{self.name} was replaced by a newer one while it was read: read again"
+                ) from error
             if not data:
                 raise GenerationError(f"{self.name}: {name} ends before byte {stop}")
-            pieces.append(data)
+            chunks.append(data)
             at += len(data)
-        return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+        return np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), np.uint8)
 
 
-def generation_in_force(broker: str, address: str, endpoint: str) -> GenerationInForce | None:
-    """What a broker serves of compacted topics; None if nothing.
+def current_generation(broker: str, address: str, endpoint: str) -> CurrentGeneration | None:
+    """Return the current generation of a broker; None if it has none.
 
     Args:
         broker, address, endpoint: see `BrokerGeneration`.
 
     Raises:
         RockoonError: the broker does not answer.
-        GenerationError: it answers with what is no manifest.
+        GenerationError: the manifest in its answer is invalid.
     """
     with CompactionClient(broker, address, PLAN_RETRY_SECONDS) as client:
         reply: DescribeCompactionReply = client.read(DescribeCompactionRequest())
@@ -101,4 +99,4 @@ def generation_in_force(broker: str, address: str, endpoint: str) -> GenerationI
     manifest = Manifest.from_json(reply.manifest)
     marks = {each.topic: each.dropped_below for each in reply.dropped}
     files = BrokerGeneration(broker, address, manifest.generation, endpoint)
-    return GenerationInForce(files, manifest, Coverage.of(manifest, marks))
+    return CurrentGeneration(files, manifest, Coverage.of(manifest, marks))

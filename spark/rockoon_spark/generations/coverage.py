@@ -1,8 +1,8 @@
-"""Coverage: which records come from the generation in force, and which from the log.
+"""Coverage: which records are read from the current generation, and which from the log.
 
-Records of the topics that a generation covers come from its parts; in the log those that start
-below its `log_end` are passed over, of which many may have been superseded. A topic that was
-deleted after the generation was made is not read from it: only the log has what came since.
+Records of the topics that a generation covers are read from its parts. In the log, records of these
+topics below the generation's `log_end` are skipped, because many of them are superseded. A topic
+that was deleted after the generation was made is read only from the log.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from rockoon_spark.records.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Which records of a log a generation answers for.
+    """The records of a log that are read from a generation instead.
 
     Args:
-        log_end: physical offset; those that start below it.
-        topics: of these topics.
+        log_end: physical offset; records that start below it are covered.
+        topics: the covered topics.
     """
 
     log_end: int
@@ -29,11 +29,11 @@ class Coverage:
 
     @classmethod
     def of(cls, manifest: Manifest, marks: Mapping[str, int]) -> "Coverage":
-        """What a generation covers.
+        """Return the coverage of a generation.
 
         Args:
-            manifest: the generation's.
-            marks: topic to the physical offset below which nothing that was compacted is shown.
+            manifest: of the generation.
+            marks: per topic, the physical offset below which compacted records are hidden.
         """
         served = (
             topic.topic
@@ -43,11 +43,11 @@ class Coverage:
         return cls(manifest.log_end, frozenset(served))
 
     def holds_all(self, selection: Selection) -> bool:
-        """Whether only topics of the generation are selected."""
+        """True if all selected topics are covered by the generation."""
         return selection.one_of.get("topic", {""}) <= self.topics
 
     def left(self, records: LogRecords) -> LogRecords:
-        """Those of a log's records that the generation does not answer for."""
+        """Return the records that are not covered."""
         if records.base >= self.log_end or not len(records):
             return records
         covered = Selection().among("topic", self.topics).mask(records)

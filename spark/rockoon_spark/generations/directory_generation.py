@@ -1,4 +1,4 @@
-"""The generation of a store directory: files of this machine, or of any file system of Arrow's."""
+"""The generation of a store directory: local files, or files of a file system of Arrow."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,21 +14,21 @@ from rockoon_format.generation import (
     decode_current,
     generation_name,
 )
-from rockoon_spark.files import StoreError, generation_marks, read_piece, read_small
+from rockoon_spark.files import StoreError, generation_marks, read_bytes, read_small
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.in_force import GenerationInForce
-from rockoon_spark.generations.parts import GenerationReplaced, ReadPiece
+from rockoon_spark.generations.current import CurrentGeneration
+from rockoon_spark.generations.parts import GenerationReplaced, ReadFile
 from rockoon_spark.records.columns import Bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryGeneration:
-    """A generation in force.
+    """`GenerationFiles` of a store's current generation.
 
     Args:
-        store: the store directory, as a path of this machine or a URI.
-        broker: name of the broker whose it is.
-        number: the generation's.
+        store: the store directory, a local path or a URI.
+        broker: name of the broker.
+        number: of the generation.
     """
 
     store: str
@@ -37,57 +37,54 @@ class DirectoryGeneration:
 
     @property
     def name(self) -> str:
-        """See `GenerationFiles`."""
-        return redacted(self._place("").rstrip("/"))
+        return redacted(self._uri("").rstrip("/"))
 
     @contextmanager
-    def opened(self) -> Iterator[ReadPiece]:
-        """See `GenerationFiles`."""
+    def opened(self) -> Iterator[ReadFile]:
         yield self._read
 
     def manifest(self) -> Manifest:
-        """What it says of itself.
+        """Read the manifest.
 
         Raises:
-            GenerationReplaced: it is gone.
-            GenerationError: it is damaged.
+            GenerationReplaced: the generation no longer exists.
+            GenerationError: the manifest is damaged.
         """
-        content = read_small(self._place(MANIFEST_FILE))
+        content = read_small(self._uri(MANIFEST_FILE))
         if content is None:
             raise self._replaced()
         return Manifest.from_json(content)
 
     def _read(self, name: str, start: int, stop: int) -> Bytes:
         try:
-            found = read_piece(self._place(name), start, stop)
+            found = read_bytes(self._uri(name), start, stop)
         except FileNotFoundError as error:
             raise self._replaced() from error
         if len(found) < stop - start:
-            raise GenerationError(f"{redacted(self._place(name))} ends before byte {stop}")
+            raise GenerationError(f"{redacted(self._uri(name))} ends before byte {stop}")
         return found
 
-    def _place(self, name: str) -> str:
+    def _uri(self, name: str) -> str:
         directory = f"{self.store.rstrip('/')}/{GENERATIONS_DIRECTORY}"
         return f"{directory}/{generation_name(self.number)}/{name}"
 
     def _replaced(self) -> GenerationReplaced:
         return GenerationReplaced(
-            f"{self.name} went while it was read: the broker has a newer generation; read again"
+            f"{self.name} was replaced by a newer generation while it was read: read again"
         )
 
 
-def generation_in_force(store: str, broker: str) -> GenerationInForce | None:
-    """The generation that a broker serves; None if it has none.
+def current_generation(store: str, broker: str) -> CurrentGeneration | None:
+    """Return the current generation of a store; None if it has none.
 
     Args:
         store, broker: see `DirectoryGeneration`.
 
     Raises:
-        GenerationReplaced: it went while it was looked at.
+        GenerationReplaced: it was replaced during this call.
         StoreError: it is damaged.
     """
-    place = f"{store.rstrip('/')}/{GENERATIONS_DIRECTORY}/{CURRENT_FILE}"
-    content = read_small(place)
+    content = read_small(f"{store.rstrip('/')}/{GENERATIONS_DIRECTORY}/{CURRENT_FILE}")
     if content is None:
         return None
     try:
@@ -95,7 +92,7 @@ def generation_in_force(store: str, broker: str) -> GenerationInForce | None:
         manifest = files.manifest()
     except GenerationError as error:
         raise StoreError(
-            f"{redacted(store)}: the generation in force is damaged: {error}; option"
+            f"{redacted(store)}: the current generation is damaged: {error}; option"
             " compacted=false reads the log without it"
         ) from error
-    return GenerationInForce(files, manifest, Coverage.of(manifest, generation_marks(store)))
+    return CurrentGeneration(files, manifest, Coverage.of(manifest, generation_marks(store)))

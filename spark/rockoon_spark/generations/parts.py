@@ -1,4 +1,4 @@
-"""The parts of a generation as partitions: what each task reads of them, and checks."""
+"""The parts of a generation as partitions, which tasks read and check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -19,35 +19,38 @@ from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.records.columns import Bytes, LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import DamagedPlace, in_batches
+from rockoon_spark.source.log_source import DamagedRange, in_batches
 
-ReadPiece = Callable[[str, int, int], Bytes]
-"""Bytes of a file of a generation: its name, the first one, and behind the last."""
+ReadFile = Callable[[str, int, int], Bytes]
+"""Reads bytes of a generation's file: file name, first byte, end (exclusive)."""
 
-# What is read at once, unless one record is longer.
-_PIECE_BYTES = 4 << 20
-_FAULT = "are a record that its generation has damaged"
+# Bytes of one read, unless one record is longer.
+_READ_BYTES = 4 << 20
+_FAULT = "are a damaged record of the generation"
 
 
 class GenerationReplaced(Exception):
-    """A generation is not in force any more, and its files are gone."""
+    """A generation was replaced by a newer one, and its files were deleted."""
 
 
 class GenerationFiles(Protocol):
-    """The files of one generation, wherever they are. Can be pickled."""
+    """The files of one generation. Can be pickled."""
 
     @property
     def name(self) -> str:
-        """Which generation, for people."""
+        """Name of the generation, for error texts."""
         ...
 
     @property
     def broker(self) -> str:
-        """Name of the broker whose it is."""
+        """Name of the broker."""
         ...
 
-    def opened(self) -> AbstractContextManager[ReadPiece]:
-        """A way to read them, which raises GenerationReplaced once they are gone."""
+    def opened(self) -> AbstractContextManager[ReadFile]:
+        """Return a context with a read function.
+
+        The function raises GenerationReplaced after the files were deleted.
+        """
         ...
 
 
@@ -57,23 +60,23 @@ class GenerationPartition:
 
     files: GenerationFiles
     part: int
-    """Its number."""
+    """Number of the part."""
     layout: EntriesLayout
     rows: Sequence[slice]
-    """Which, ascending."""
+    """Rows of the part's entries, ascending."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`.
 
         Raises:
-            GenerationReplaced: the generation went while it was read.
+            GenerationReplaced: the generation was replaced during the read.
             GenerationError: the entries are damaged.
         """
         with self.files.opened() as read:
             for rows in self.rows:
-                yield from self._run(read, rows)
+                yield from self._read_rows(read, rows)
 
-    def _run(self, read: ReadPiece, rows: slice) -> Iterator[LogRecords | DamagedPlace]:
+    def _read_rows(self, read: ReadFile, rows: slice) -> Iterator[LogRecords | DamagedRange]:
         records_file, entries_file = part_names(self.part)
         positions, sizes, physical = (
             _column(read, entries_file, self.layout, name, rows).astype(np.int64)
@@ -85,17 +88,17 @@ class GenerationPartition:
         at = 0
         while at < len(positions):
             first = int(positions[at])
-            behind = max(int(np.searchsorted(ends, first + _PIECE_BYTES, "right")), at + 1)
-            chosen = slice(at, behind)
-            buffer = read(records_file, first, int(ends[behind - 1]))
+            stop = max(int(np.searchsorted(ends, first + _READ_BYTES, "right")), at + 1)
+            chosen = slice(at, stop)
+            buffer = read(records_file, first, int(ends[stop - 1]))
             starts = positions[chosen] - first
-            yield from self._whole(buffer, starts, sizes[chosen], physical[chosen])
-            at = behind
+            yield from self._checked(buffer, starts, sizes[chosen], physical[chosen])
+            at = stop
 
-    def _whole(
+    def _checked(
         self, buffer: Bytes, starts: IntArray, sizes: IntArray, physical: IntArray
-    ) -> Iterator[LogRecords | DamagedPlace]:
-        """The records of some bytes, and those that are not what the entries say."""
+    ) -> Iterator[LogRecords | DamagedRange]:
+        """Yield the records that match their entries, and the ranges of those that do not."""
         at = 0
         for records in in_batches(buffer, 0, starts, sizes, self.files.broker):
             own = slice(at, at + len(records))
@@ -107,7 +110,7 @@ class GenerationPartition:
             good &= records.prefix("physical_offset") == physical[own]
             for index in np.flatnonzero(~good).tolist():
                 start = int(physical[own][index])
-                yield DamagedPlace(
+                yield DamagedRange(
                     self.files.name, start, start + int(records.sizes[index]), _FAULT
                 )
             yield records if good.all() else records.chosen(good)
@@ -121,23 +124,23 @@ def generation_partitions(
     selection: Selection,
     split_bytes: int,
 ) -> list[GenerationPartition]:
-    """Cut a generation into partitions; queues that are not selected are left out.
+    """Divide the selected queues of a generation into partitions.
 
     Args:
-        files: the generation's.
-        parts: of its manifest.
-        coverage: which of its topics are read.
-        selection: which records are wanted.
-        split_bytes: length of a partition, about: it is counted in records.
+        files: files of the generation.
+        parts: parts of its manifest.
+        coverage: the topics to read from it.
+        selection: the records to read.
+        split_bytes: approximate size of a partition, converted to a number of records.
 
     Raises:
-        GenerationReplaced: the generation went while it was looked at.
-        GenerationError: a file of it is damaged.
+        GenerationReplaced: the generation was replaced during this call.
+        GenerationError: one of its files is damaged.
     """
     found: list[GenerationPartition] = []
     with files.opened() as read:
         for part in parts:
-            layout, runs = _wanted_rows(read, part, coverage, selection)
+            layout, runs = _selected_rows(read, part, coverage, selection)
             rows_max = max(part.records * split_bytes // max(part.records_bytes, 1), 1)
             found += [
                 GenerationPartition(files, part.number, layout, rows)
@@ -146,14 +149,17 @@ def generation_partitions(
     return found
 
 
-def _wanted_rows(
-    read: ReadPiece, part: GenerationPart, coverage: Coverage, selection: Selection
+def _selected_rows(
+    read: ReadFile, part: GenerationPart, coverage: Coverage, selection: Selection
 ) -> tuple[EntriesLayout, list[slice]]:
-    """Rows of the queues that are wanted, neighbours together."""
+    """Return the rows of the selected queues; adjacent queues are merged."""
     _, name = part_names(part.number)
     layout = EntriesLayout.of(read(name, 0, EntriesLayout.HEAD_BYTES).data)
     if layout.columns["positions"].count != part.records:
-        raise GenerationError(f"{name} has not the {part.records} records of the manifest")
+        raise GenerationError(
+            f"{name} has {layout.columns['positions'].count} records, "
+            f"but the manifest counts {part.records}"
+        )
     topics = layout.decode_topics(read(name, layout.names.start, layout.names.stop).tobytes())
     numbers, starts = (
         _column(read, name, layout, column).tolist() for column in ("slice_topics", "slice_starts")
@@ -171,16 +177,16 @@ def _wanted_rows(
 
 
 def _packed(runs: Sequence[slice], rows_max: int) -> Iterator[list[slice]]:
-    """Runs cut and put together, so that each list has `rows_max` rows; the last may have fewer."""
+    """Divide runs into lists of `rows_max` rows each; the last may have fewer."""
     packed: list[slice] = []
     room = rows_max
     for run in runs:
         at = run.start
         while at < run.stop:
-            taken = slice(at, min(run.stop, at + room))
-            packed.append(taken)
-            at = taken.stop
-            room -= taken.stop - taken.start
+            rows = slice(at, min(run.stop, at + room))
+            packed.append(rows)
+            at = rows.stop
+            room -= rows.stop - rows.start
             if not room:
                 yield packed
                 packed, room = [], rows_max
@@ -189,8 +195,8 @@ def _packed(runs: Sequence[slice], rows_max: int) -> Iterator[list[slice]]:
 
 
 def _column(
-    read: ReadPiece, name: str, layout: EntriesLayout, column: str, rows: slice | None = None
+    read: ReadFile, name: str, layout: EntriesLayout, column: str, rows: slice | None = None
 ) -> NDArray[Any]:
-    place = layout.columns[column]
-    wanted = place.bytes_of(slice(0, place.count) if rows is None else rows)
-    return np.frombuffer(read(name, wanted.start, wanted.stop), place.dtype)
+    found = layout.columns[column]
+    at = found.bytes_of(slice(0, found.count) if rows is None else rows)
+    return np.frombuffer(read(name, at.start, at.stop), found.dtype)

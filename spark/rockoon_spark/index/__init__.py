@@ -1,5 +1,5 @@
 """Parts of `jobs.index`.
 
-linking  which keys go into which index file; writing and comparing one
-target   the directory: its manifest, and how files get into their places
+linking  assignment of keys to index files; writing and comparing a file
+target   the index directory: its manifest, and atomic publishing of files
 """

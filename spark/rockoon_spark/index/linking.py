@@ -1,7 +1,8 @@
-"""Index files out of keys that lie in scratch files: what goes where, writing it, comparing it.
+"""Index files built from keys in scratch files: assignment of keys to files, writing, comparing.
 
-Each file is what putting one key after another would leave (`rockoon_format.index_file`). It can be
-made on its own: of the file before, it only takes the time and place of the last key.
+Each file is identical to one that a broker writes key by key (`rockoon_format.index_file`). Files
+can be written in parallel: a file depends only on the time and offset of the last key of the file
+before it.
 """
 
 import datetime
@@ -32,7 +33,7 @@ from rockoon_format.index_file import (
 from rockoon_format.index_slots import PutKeys, Slots
 from rockoon_spark.index.target import IndexedFile, IndexShape, crc32_of
 
-# So many keys are linked at once: what stays in a processor's cache.
+# Number of keys linked in one step; they fit into the processor's cache.
 _BLOCK_KEYS = 16_384
 _COPY_BYTES = 1 << 20
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -40,47 +41,50 @@ _NAMED_MS_MAX = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some of the keys that were taken out of one partition."""
+class KeyRange:
+    """A range of the keys that were extracted from one partition."""
 
     partition: int
     first: int
-    """Numbers of keys within the partition, the end exclusive."""
-    behind: int
+    """Index of the first key within the partition."""
+    stop: int
+    """Exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCount:
-    """How many keys were taken out of a partition."""
+    """Number of keys that were extracted from a partition."""
 
     keys: int
     begins: tuple[int, ...] = ()
-    """Numbers of those that were stored at an earlier time than the one before."""
+    """Indexes of the keys that have an earlier store time than the key before them."""
 
 
 class ScratchKeys:
-    """Keys of partitions as files of a directory that all tasks see: int64[3, n], a row each for
-    hashes, offsets and times."""
+    """Keys of partitions, in files of a directory that all tasks see.
+
+    File: int64[3, n], with rows for hashes, offsets and times.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def save(self, partition: int, keys: Sequence[KeyEntries]) -> "KeyCount":
-        """Keep the keys of a partition, given in parts; return how many they are."""
+        """Write the keys of a partition; return their number."""
         columns = [np.zeros((3, 0), np.int64)]
         columns += [np.stack([part.hashes, part.offsets, part.timestamps_ms]) for part in keys]
         together = np.concatenate(columns, axis=1)
-        # A task may run twice: each attempt has a file of its own.
+        # A task may run twice, so each attempt writes its own file.
         unfinished = self._directory / f"{partition}.{uuid.uuid4().hex}"
-        # Not by np.save: it does not notice when the disk is full at the end of a small array.
+        # Not np.save: it does not report a full disk at the end of a small array.
         unfinished.write_bytes(together.tobytes())
         unfinished.rename(self._path(partition))
         goes_back = np.flatnonzero(np.diff(together[2]) < 0) + 1
         return KeyCount(int(together.shape[1]), tuple(goes_back.tolist()))
 
-    def load(self, piece: Piece) -> KeyEntries:
-        together = np.memmap(self._path(piece.partition), np.int64, "r").reshape(3, -1)
-        columns = together[:, piece.first : piece.behind]
+    def load(self, keys: KeyRange) -> KeyEntries:
+        together = np.memmap(self._path(keys.partition), np.int64, "r").reshape(3, -1)
+        columns = together[:, keys.first : keys.stop]
         return KeyEntries(columns[0], columns[1], columns[2])
 
     def _path(self, partition: int) -> Path:
@@ -89,35 +93,36 @@ class ScratchKeys:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One index file and the keys that it gets."""
+    """An index file and the keys to be added to it."""
 
     name: str
     start: IndexHeader
-    """What its header is before its first key; of a file that is continued, what it is now."""
-    pieces: tuple[Piece, ...]
-    continues: bool = False
+    """Header before the first of these keys; for an extended file, its current header."""
+    keys: tuple[KeyRange, ...]
+    extends: bool = False
 
 
-def cut_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[Piece, ...]]:
-    """Share out the keys of all partitions, one partition after the other.
+def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[KeyRange, ...]]:
+    """Divide the keys of all partitions, in order, into shares.
 
     Args:
-        counts: keys of each partition.
-        bounds: numbers of keys, over all partitions, at which a share begins; the last one ends.
+        counts: number of keys of each partition.
+        bounds: index of each share's first key, counted over all partitions; at the end the index
+            after the last share.
     """
     ends = np.cumsum(counts)
     starts = ends - counts
     shares = []
     for low, high in pairwise(bounds):
-        pieces = []
+        share = []
         number = int(np.searchsorted(ends, low, "right"))
         while number < len(counts) and starts[number] < high:
             first = max(low - int(starts[number]), 0)
-            behind = min(high - int(starts[number]), counts[number])
-            if behind > first:
-                pieces.append(Piece(number, first, behind))
+            stop = min(high - int(starts[number]), counts[number])
+            if stop > first:
+                share.append(KeyRange(number, first, stop))
             number += 1
-        shares.append(tuple(pieces))
+        shares.append(tuple(share))
     return shares
 
 
@@ -127,18 +132,18 @@ def plan_files(
     shape: IndexShape,
     last: IndexedFile | None,
     *,
-    goes_on: bool,
+    last_exists: bool,
 ) -> list[FilePlan]:
-    """Decide which keys go into which file.
+    """Assign keys to files.
 
     Args:
         counts: keys of each partition.
-        last: the last file that was made.
-        goes_on: it is still there, and gets keys if it has room.
+        last: the last file of the previous run.
+        last_exists: it still exists and is extended if it has room.
     """
     keys = [each.keys for each in counts]
     begins = _file_begins(counts, scratch, last)
-    room = shape.file_keys - last.keys if last and goes_on and begins[0] else 0
+    room = shape.file_keys - last.keys if last and last_exists and begins[0] else 0
     bounds = [0]
     for begin in begins:
         while bounds[-1] < begin:
@@ -147,49 +152,52 @@ def plan_files(
     plans: list[FilePlan] = []
     start = IndexHeader() if last is None else header_behind(last.header)
     name = "" if last is None else last.name
-    for number, pieces in enumerate(cut_keys(keys, bounds)):
-        if not pieces:
+    for number, share in enumerate(divide_keys(keys, bounds)):
+        if not share:
             continue
         if number == 0 and last is not None and room:
-            plans.append(FilePlan(last.name, last.header, pieces, continues=True))
+            plans.append(FilePlan(last.name, last.header, share, extends=True))
         else:
-            name = name_behind(name, _first_time_ms(scratch, pieces[0]))
-            plans.append(FilePlan(name, start, pieces))
-        start = _start_behind(scratch, pieces[-1])
+            name = next_file_name(name, _first_time_ms(scratch, share[0]))
+            plans.append(FilePlan(name, start, share))
+        start = _next_header(scratch, share[-1])
     return plans
 
 
 def _file_begins(
     counts: Sequence[KeyCount], scratch: ScratchKeys, last: IndexedFile | None
 ) -> list[int]:
-    """Numbers of keys, over all partitions, at which a file must begin, since store times go back
-    there; behind them the number of all."""
+    """Return the indexes of keys, over all partitions, at which a file must begin because store
+    times go back there, followed by the total number of keys."""
     begins: list[int] = []
     before_ms = 0 if last is None else last.header.end_timestamp_ms
     total = 0
     for partition, count in enumerate(counts):
         if count.keys:
-            if _first_time_ms(scratch, Piece(partition, 0, 1)) < before_ms:
+            if _first_time_ms(scratch, KeyRange(partition, 0, 1)) < before_ms:
                 begins.append(total)
             begins += [total + begin for begin in count.begins]
-            before_ms = _first_time_ms(scratch, Piece(partition, count.keys - 1, count.keys))
+            before_ms = _first_time_ms(scratch, KeyRange(partition, count.keys - 1, count.keys))
         total += count.keys
     return [*begins, total]
 
 
-def _first_time_ms(scratch: ScratchKeys, piece: Piece) -> int:
-    return int(scratch.load(piece).timestamps_ms[0])
+def _first_time_ms(scratch: ScratchKeys, keys: KeyRange) -> int:
+    return int(scratch.load(keys).timestamps_ms[0])
 
 
-def _start_behind(scratch: ScratchKeys, piece: Piece) -> IndexHeader:
-    """The header of a new file behind one that ends with a piece."""
-    keys = scratch.load(piece)
+def _next_header(scratch: ScratchKeys, last: KeyRange) -> IndexHeader:
+    """Return the header of a new file after a file that ends with the given keys."""
+    keys = scratch.load(last)
     end_ms, end_offset = int(keys.timestamps_ms[-1]), int(keys.offsets[-1])
     return header_behind(IndexHeader(end_timestamp_ms=end_ms, end_offset=end_offset))
 
 
-def name_behind(last: str, time_ms: int) -> str:
-    """The name of a file whose first key was stored then, in UTC, above `last` (may be empty)."""
+def next_file_name(last: str, time_ms: int) -> str:
+    """Return the name of a file by the store time of its first key, in UTC.
+
+    The name is above `last`, which may be empty.
+    """
     time_ms = min(max(time_ms, 0), _NAMED_MS_MAX)
     if (name := _name_of(time_ms)) > last:
         return name
@@ -209,27 +217,27 @@ def _name_of(time_ms: int) -> str:
 def write_file(
     plan: FilePlan, shape: IndexShape, scratch: ScratchKeys, directory: Path, former: Path
 ) -> IndexedFile:
-    """Write one index file into a directory, sparse where it has no keys, and sync it.
+    """Write and sync one index file; unused units are a hole in a sparse file.
 
-    Units are written block by block, slots and header at the end: not through a mapping, where a
-    full disk would be a signal that kills the process instead of an error.
+    Units are written block by block, then slots and header. The file is not mapped, because a full
+    disk would then kill the process by a signal instead of raising an error.
 
     Args:
-        former: directory of the file that the plan continues.
+        former: directory of the file that the plan extends.
     """
     unfinished = directory / f"{plan.name}.{uuid.uuid4().hex}"
     slots = Slots(shape.slots)
     header = plan.start
-    # Whatever is in a store is for its owner alone.
+    # Files of a store are readable by their owner only.
     unfinished.touch(0o600, exist_ok=False)
     with unfinished.open("wb") as file:
         file.truncate(shape.file_bytes)
-        if plan.continues:
-            with (former / plan.name).open("rb") as continued:
-                continued.seek(HEADER_BYTES)
-                slots.load(0, continued.read(shape.slots * SLOT_BYTES))
+        if plan.extends:
+            with (former / plan.name).open("rb") as extended:
+                extended.seek(HEADER_BYTES)
+                slots.load(0, extended.read(shape.slots * SLOT_BYTES))
             _copy_units(former / plan.name, file, shape, header)
-        for linked in _linked(plan.start, slots, _keys_of(plan.pieces, scratch)):
+        for linked in _linked(plan.start, slots, map(scratch.load, plan.keys)):
             file.seek(unit_position(shape.slots, linked.first_unit))
             file.write(linked.units.tobytes())
             header = linked.header
@@ -249,14 +257,14 @@ def compare_file(
     scratch: ScratchKeys,
     directory: Path,
     expected: IndexedFile,
-    gone: int,
+    deleted: int,
 ) -> list[str]:
-    """Say what of a file is not as the log and the manifest have it.
+    """Compare a file with the log and the manifest; return a sentence per difference.
 
     Args:
-        plan: with the keys that are still in the log, behind those that are not.
-        gone: how many keys at the file's start are in the log no more. These are taken from the
-            file itself: their places in the chains are looked at.
+        plan: with the keys that are still in the log.
+        deleted: number of keys at the file's start whose records are no longer in the log. They
+            are read from the file itself, so only their chain links are verified.
     """
     path = directory / plan.name
     try:
@@ -267,11 +275,11 @@ def compare_file(
         return [f"{path} has {len(content)} bytes, not {shape.file_bytes}"]
     problems = []
     if decode_header(content[:HEADER_BYTES].tobytes()) != expected.header:
-        problems.append(f"{path}: its header is not the one that was published")
-    if gone < expected.keys:
-        problems += _differences(path, content, plan, shape, scratch, expected, gone)
+        problems.append(f"{path}: its header differs from the manifest")
+    if deleted < expected.keys:
+        problems += _differences(path, content, plan, shape, scratch, expected, deleted)
     if not problems and crc32_of(path) != expected.crc32:
-        problems.append(f"{path}: its checksum is not the one that was published")
+        problems.append(f"{path}: its checksum differs from the manifest")
     return problems
 
 
@@ -282,16 +290,16 @@ def _differences(
     shape: IndexShape,
     scratch: ScratchKeys,
     expected: IndexedFile,
-    gone: int,
+    deleted: int,
 ) -> Iterator[str]:
     slots = Slots(shape.slots)
     header = plan.start
     units = stored_units(content, shape)
 
     def keys() -> Iterator[KeyEntries]:
-        if gone:
-            yield _own_keys(units[1 : gone + 1], expected.header)
-        yield from _keys_of(plan.pieces, scratch)
+        if deleted:
+            yield _stored_keys(units[1 : deleted + 1], expected.header)
+        yield from map(scratch.load, plan.keys)
 
     for linked in _linked(plan.start, slots, keys()):
         stored = units[linked.first_unit : linked.header.next_unit]
@@ -306,7 +314,7 @@ def _differences(
             )
             return
     if header != expected.header:
-        yield f"{path}: the log's keys make the header {header}, published was {expected.header}"
+        yield f"{path}: expected header {header} by the log, the manifest has {expected.header}"
         return
     stored_slots = content[HEADER_BYTES : HEADER_BYTES + shape.slots * SLOT_BYTES].view(">i4")
     expected_slots = np.frombuffer(slots.stored(0, shape.slots), ">i4")
@@ -314,29 +322,29 @@ def _differences(
     if len(differing):
         slot = int(differing[0])
         yield (
-            f"{path}: slot {slot} (byte {HEADER_BYTES + slot * SLOT_BYTES}) holds unit "
-            f"{stored_slots[slot]}, not {expected_slots[slot]}"
+            f"{path}: slot {slot} (byte {HEADER_BYTES + slot * SLOT_BYTES}) has unit "
+            f"{stored_slots[slot]}, expected {expected_slots[slot]}"
         )
 
 
 def stored_units(content: NDArray[np.uint8], shape: IndexShape) -> NDArray[np.void]:
-    """The units of an index file's content, UNIT[units]; number 0 is not used."""
+    """Return the units of an index file's content, UNIT[units]; unit 0 is unused."""
     start = unit_position(shape.slots, 0)
     units: NDArray[np.void] = content[start : start + shape.units * UNIT_BYTES].view(UNIT)
     return units
 
 
-def _own_keys(units: NDArray[np.void], header: IndexHeader) -> KeyEntries:
-    """What units say of their keys, whose times they have to the second."""
+def _stored_keys(units: NDArray[np.void], header: IndexHeader) -> KeyEntries:
+    """Return the keys of units; their times are exact to the second."""
     times = header.begin_timestamp_ms + units["seconds"].astype(np.int64) * 1000
-    # The first one's seconds count from another file's end.
+    # The seconds of the first unit count from the end of the file before.
     times[0] = header.begin_timestamp_ms
     hashes = np.maximum(units["hash"].astype(np.int64), 0)
     return KeyEntries(hashes, units["offset"].astype(np.int64), times)
 
 
 def _copy_units(path: Path, copy: BinaryIO, shape: IndexShape, header: IndexHeader) -> None:
-    """Copy the units that a header counts, and not the nothing behind them."""
+    """Copy the used units; the unused rest stays a hole of the sparse copy."""
     position, end = unit_position(shape.slots, 1), unit_position(shape.slots, header.next_unit)
     with path.open("rb") as file:
         file.seek(position)
@@ -346,13 +354,8 @@ def _copy_units(path: Path, copy: BinaryIO, shape: IndexShape, header: IndexHead
             position += len(block)
 
 
-def _keys_of(pieces: Sequence[Piece], scratch: ScratchKeys) -> Iterator[KeyEntries]:
-    for piece in pieces:
-        yield scratch.load(piece)
-
-
 def _linked(header: IndexHeader, slots: Slots, keys: Iterator[KeyEntries]) -> Iterator[PutKeys]:
-    """Link keys in order, block by block; `slots` become what they make of them."""
+    """Link keys in order, block by block, and update `slots`."""
     for part in keys:
         for at in range(0, len(part), _BLOCK_KEYS):
             linked = slots.put(header, part.behind(at).first(_BLOCK_KEYS))

@@ -1,11 +1,12 @@
-"""An index directory that a job builds: what is in it, and how more gets in at once.
+"""An index directory built by a job: its manifest, and atomic publishing of new files.
 
-The manifest beside the directory (`index.manifest.json` beside `index/`: RocketMQ takes every file
-inside for an index file) says which files there are and up to where the log is in them. New files
-are made in a directory aside. When all are whole and synced, the new manifest is written there:
-from then on they will be published, by whoever comes next if this process dies. They are renamed in
-ascending order, the manifest last. So the directory holds the index of a beginning of the log at
-every moment, never less than the manifest says.
+The manifest is next to the directory (`index.manifest.json` next to `index/`), because RocketMQ
+treats every file in the directory as an index file. It lists the files, and the physical offset up
+to which they index the log. New files are written to a staging directory. When all are complete and
+synced, the new manifest is written to the staging directory. From then on the files will be
+published: if this process dies, the next job does it. The files are renamed in ascending order, the
+manifest last. So the directory always indexes a prefix of the log, at least up to the offset in the
+manifest.
 """
 
 import json
@@ -29,12 +30,12 @@ _READ_BYTES = 1 << 20
 
 
 class IndexTargetError(Exception):
-    """A directory cannot take an index, or holds something else."""
+    """A directory cannot be used for an index, or contains something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """How many slots and units each file has; one unit is never used."""
+    """Number of slots and units of each file; one unit is never used."""
 
     slots: int
     units: int
@@ -45,17 +46,17 @@ class IndexShape:
 
     @property
     def file_keys(self) -> int:
-        """How many keys a file takes."""
+        """Maximum number of keys in a file."""
         return self.units - 1
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """An index file as it was published."""
+    """A published index file."""
 
     name: str
     crc32: int
-    """Of its whole content."""
+    """Of the whole content."""
     header: IndexHeader
 
     @property
@@ -74,11 +75,11 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
-    """What an index holds."""
+    """Files of an index, and the offset up to which they index the log."""
 
     shape: IndexShape
     end_offset: int
-    """The keys of every record below this physical offset are in."""
+    """Physical offset; the keys of all records below it are indexed."""
     files: tuple[IndexedFile, ...] = ()
 
     def to_json(self) -> str:
@@ -97,7 +98,7 @@ def manifest_path(target: Path) -> Path:
 
 
 def read_manifest(target: Path) -> IndexManifest | None:
-    """What was published last, None if nothing ever was.
+    """Read the published manifest; None if there is none.
 
     Raises:
         IndexTargetError: it cannot be read.
@@ -106,7 +107,7 @@ def read_manifest(target: Path) -> IndexManifest | None:
     try:
         content = json.loads(path.read_bytes())
         if content["format"] != _FORMAT:
-            raise IndexTargetError(f"{path} is of format {content['format']}, not {_FORMAT}")
+            raise IndexTargetError(f"{path} has format {content['format']}, expected {_FORMAT}")
         return IndexManifest(
             IndexShape(int(content["slots"]), int(content["units"])),
             int(content["endOffset"]),
@@ -116,16 +117,16 @@ def read_manifest(target: Path) -> IndexManifest | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise IndexTargetError(
-            f"{path} is no manifest of an index: {type(error).__name__}: {error}"
+            f"{path} is not a valid manifest of an index: {type(error).__name__}: {error}"
         ) from error
 
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Make the directory if need be, and keep other jobs from it.
+    """Create the directory if necessary, and hold its lock against other jobs.
 
     Raises:
-        IndexTargetError: another one is at it.
+        IndexTargetError: another job holds the lock.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.mkdir(0o700, exist_ok=True)
@@ -133,50 +134,51 @@ def locked(target: Path) -> Iterator[None]:
         try:
             lock.enter_context(held(target))
         except BlockingIOError as error:
-            raise IndexTargetError(f"{target}: another job is at it") from error
+            raise IndexTargetError(f"{target} is locked by another job") from error
         yield
 
 
 def check_files(target: Path, manifest: IndexManifest | None, log_start: int) -> None:
-    """See that a directory is as its manifest says, as far as that can be told at a glance.
+    """Compare the file names of a directory with its manifest.
 
     Args:
-        log_start: a broker deletes files of messages below this physical offset.
+        log_start: physical offset; files whose messages are all below it may be missing, because
+            the broker deletes them.
 
     Raises:
-        IndexTargetError: it is not.
+        IndexTargetError: a file is unknown or missing.
     """
     found = {path.name for path in index_paths(target)}
     known = {file.name for file in manifest.files} if manifest else set()
-    if strange := sorted(found - known):
+    if unknown := sorted(found - known):
         raise IndexTargetError(
-            f"{target / strange[0]} was not built by this job: take another directory, or remove "
-            f"the index files there and {manifest_path(target).name} beside them"
+            f"{target / unknown[0]} was not built by this job: use another directory, or remove "
+            f"the index files there and {manifest_path(target)}"
         )
     for file in manifest.files if manifest else ():
         if file.name not in found and file.header.end_offset >= log_start:
             raise IndexTargetError(
-                f"{target / file.name} is gone, though its messages are in the log: "
+                f"{target / file.name} is missing, although its messages are in the log: "
                 f"remove {manifest_path(target)} and the index files to build all again"
             )
 
 
 def check_content(target: Path, file: IndexedFile, shape: IndexShape) -> None:
-    """See that a file which is to be continued is still what was published.
+    """Check that a file to be extended is unchanged since it was published.
 
     Raises:
-        IndexTargetError: somebody has written to it.
+        IndexTargetError: it was changed.
     """
     path = target / file.name
     if path.stat().st_size != shape.file_bytes or crc32_of(path) != file.crc32:
         raise IndexTargetError(
-            f"{path} is not what was published: it is damaged, or a broker goes on with it; "
+            f"{path} was changed after it was published: it is damaged, or a broker writes to it; "
             f"remove {manifest_path(target)} and the index files to build all again"
         )
 
 
 def index_paths(target: Path) -> list[Path]:
-    """The index files of a directory, in order."""
+    """Return the index files of a directory, in order."""
     return sorted(
         path
         for path in target.iterdir()
@@ -186,7 +188,7 @@ def index_paths(target: Path) -> list[Path]:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A directory aside to make files in; it goes, unless what is in it is to be published."""
+    """Yield a new staging directory; it is removed unless it contains a manifest to publish."""
     staging = target.parent / f"{_staging_prefix(target)}{uuid.uuid4().hex}"
     staging.mkdir(0o700)
     try:
@@ -197,7 +199,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def stagings(target: Path) -> list[Path]:
-    """Directories of jobs that have not ended, or died."""
+    """Return the staging directories of running or dead jobs."""
     prefix = _staging_prefix(target)
     return sorted(path for path in target.parent.iterdir() if path.name.startswith(prefix))
 
@@ -209,7 +211,7 @@ def _staging_prefix(target: Path) -> str:
 def publish(
     target: Path, staging: Path, manifest: IndexManifest, *, replace: Replace = os.replace
 ) -> None:
-    """Put the index files of a staging directory, which are synced, into their places."""
+    """Publish the index files of a staging directory; they must be synced."""
     written = staging / f"{_MANIFEST}.new"
     written.write_text(manifest.to_json())
     sync(written)
@@ -220,9 +222,9 @@ def publish(
 
 
 def recover(target: Path) -> None:
-    """Finish what a process that died was publishing, remove what it was still making.
+    """Finish the publishing that a dead process began, or remove its incomplete files.
 
-    Nobody else may be at it: see `locked`.
+    The caller must hold the lock: see `locked`.
     """
     for staging in stagings(target):
         if (staging / _MANIFEST).exists():
@@ -241,7 +243,6 @@ def _finish(target: Path, staging: Path, replace: Replace) -> None:
 
 
 def crc32_of(path: Path) -> int:
-    """CRC-32 of a file's content."""
     crc = 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_READ_BYTES):

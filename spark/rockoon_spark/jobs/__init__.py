@@ -1,1 +1,1 @@
-"""Jobs over whole logs. Each is a function of a session, and a command."""
+"""Jobs over whole logs. Each is a function with a Spark session as argument, and a command."""

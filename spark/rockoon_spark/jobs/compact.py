@@ -1,11 +1,11 @@
-"""Compaction: of each key of a compacted topic the newest record, as a new generation.
+"""Compaction: a new generation with the newest record of each key of the compacted topics.
 
-    survey    each source (a partition of the log, or a part of the generation before) by one task:
-              24 bytes of each key's newest record, divided into buckets by the key's hash
-    decide    each bucket by one task: which of a key's records is the newest
-    copy      each part by one task, which reads its sources once more and copies what is left
+    survey    one task per source (a partition of the log, or a part of the previous generation):
+              a row of 24 bytes for each key's newest record, in buckets by the key's hash
+    decide    one task per bucket: selects the newest record of each key
+    copy      one task per part: reads its sources again and copies the kept records
 
-Only the 24 bytes, and the places of what is left, cross the cluster. Docs: adr/0018.
+Only the rows and the positions of the kept records are shuffled between tasks. Docs: adr/0018.
 """
 
 import secrets
@@ -27,53 +27,53 @@ from rockoon_spark.compaction.plan import (
 )
 from rockoon_spark.compaction.sources import CompactionError, FormerSource, PartitionSource, Source
 from rockoon_spark.compaction.steps import (
-    Address,
-    Decide,
-    Decided,
-    Kind,
-    Look,
-    Write,
+    AssignParts,
+    MessageKind,
+    SelectionResult,
+    SelectNewest,
+    SurveySource,
+    WriteParts,
     copied_parts,
 )
 from rockoon_spark.compaction.survey import QueueName
 from rockoon_spark.compaction.target import CompactionTarget, Incoming
 from rockoon_spark.source.log_source import SPLIT_BYTES
 
-# So much of what is read makes one bucket: some million rows, which one task can sort.
+# Input bytes per bucket: a few million rows, which one task can sort.
 _BUCKET_BYTES = 1 << 30
 _BUCKETS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a run read and wrote, of one broker."""
+    """Figures of the compaction of one broker."""
 
     name: str
-    """Whose log it was."""
+    """Of the target."""
     generation: int
-    """Its number; that of the one in force when there was nothing to do; 0 for none."""
+    """Number of the new generation, or of the current one if nothing was to do; 0 for none."""
     is_new: bool
     log_bytes: int = 0
-    """Read of the log."""
+    """Bytes read from the log."""
     former_bytes: int = 0
-    """Read of the generation before."""
+    """Bytes read from the previous generation."""
     records: int = 0
-    """Of compacted topics, in both."""
+    """Records of compacted topics, in both."""
     keys: int = 0
-    """Different ones, and records without a key."""
+    """Distinct keys plus records without a key."""
     keyless: int = 0
-    """Records without a key: all of them stay."""
+    """Records without a key: all are kept."""
     records_left: int = 0
     tombstones_left: int = 0
     tombstones_dropped: int = 0
     bytes_written: int = 0
     parts: int = 0
     shuffle_bytes: int = 0
-    """Handed from task to task, before Spark packs them."""
+    """Bytes sent from task to task, before compression."""
     log_end: int = 0
-    """The log before this physical offset is in the generation."""
+    """Physical offset up to which the generation contains the log."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long each step took; those that end in `_cpu` are sums over all tasks."""
+    """Duration of each step; names that end with `_cpu` are CPU time of all tasks."""
 
 
 def compact(
@@ -84,18 +84,18 @@ def compact(
     split_bytes: int = SPLIT_BYTES,
     part_bytes: int = PART_BYTES,
 ) -> CompactReport:
-    """Make the next generation of a broker's compacted topics, and hand it to the broker.
+    """Write the next generation of a broker's compacted topics and publish it to the broker.
 
     Args:
-        spark: where the tasks run.
+        spark: runs the tasks.
         target: the broker's store.
-        min_lag_seconds: records younger than that are left for the next run.
+        min_lag_seconds: minimum age of the records to compact.
         split_bytes: bytes of log that one task reads.
-        part_bytes: how long a part is to become, about.
+        part_bytes: approximate size of a part.
 
     Raises:
-        CompactionError: the log is damaged or incomplete, another run is at it, or the broker
-            does not take the generation. The one before stays in force.
+        CompactionError: the log is damaged or incomplete, another run compacts the store, or the
+            broker refuses the generation. The current generation is unchanged.
     """
     exchange = SparkExchange(spark)
     lag_ms = round(min_lag_seconds * 1000)
@@ -110,25 +110,27 @@ def compact_on(
     split_bytes: int = SPLIT_BYTES,
     part_bytes: int = PART_BYTES,
 ) -> CompactReport:
-    """See `compact`, whoever runs the tasks."""
+    """See `compact`; the exchange runs the tasks."""
     began = time.monotonic()
-    given = target.look(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
+    given = target.inspect(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
     if given.is_done():
-        in_force = given.former.generation if given.former else 0
-        return CompactReport(target.name, in_force, is_new=False, log_end=given.log_end)
-    looked = time.monotonic()
+        current = given.former.generation if given.former else 0
+        return CompactReport(target.name, current, is_new=False, log_end=given.log_end)
+    inspected = time.monotonic()
     sources = _sources(target, given, split_bytes)
     buckets = _buckets(sources, exchange.parallel_tasks)
     secret = secrets.token_bytes(SECRET_BYTES)
-    look = Look(sources, buckets, secret, dict(given.retention_ms), given.now_ms)
+    survey = SurveySource(sources, buckets, secret, dict(given.retention_ms), given.now_ms)
     with target.incoming(given.number) as incoming:
-        surveyed = exchange.start(len(sources), look)
-        messages = surveyed.to_addresses(buckets, Decide(len(sources))).kept()
+        surveyed = exchange.start(len(sources), survey)
+        messages = surveyed.to_addresses(buckets, SelectNewest(len(sources))).kept()
         try:
-            answers = messages.of_kinds(Kind.SURVEY, Kind.DECISION, Kind.TROUBLE).collect()
-            found = Decided.of(answers, len(sources))
+            answers = messages.of_kinds(
+                MessageKind.SURVEY, MessageKind.COUNTS, MessageKind.FAILURE
+            ).collect()
+            found = SelectionResult.of(answers, len(sources))
             decided = time.monotonic()
-            left = found.decision.left
+            left = found.counts.left
             plans = plan_parts(
                 sources,
                 found.surveys,
@@ -139,37 +141,37 @@ def compact_on(
             )
             copied: list[CopiedPart] = []
             if plans:
-                addressed = messages.of_kinds(Kind.PLACES).then(Address(plans))
-                write = Write(plans, sources, incoming.writer)
-                copied = copied_parts(addressed.to_addresses(len(plans), write).collect())
+                assigned = messages.of_kinds(MessageKind.POSITIONS).then(AssignParts(plans))
+                write = WriteParts(plans, sources, incoming.writer)
+                copied = copied_parts(assigned.to_addresses(len(plans), write).collect())
                 copied += _empty_parts(plans, copied, incoming.writer)
         finally:
-            messages.let_go()
+            messages.release()
         written = time.monotonic()
         _publish(incoming, given, sources, found, copied)
     seconds = {
-        "planning": looked - began,
-        "surveying_and_deciding": decided - looked,
+        "planning": inspected - began,
+        "surveying_and_deciding": decided - inspected,
         "copying": written - decided,
         "publishing": time.monotonic() - written,
         "surveying_cpu": sum(each.seconds for each in found.surveys),
-        "deciding_cpu": found.decision.seconds,
+        "deciding_cpu": found.counts.seconds,
         "copying_cpu": sum(part.seconds for part in copied),
     }
     return _report(target.name, given, sources, found, copied, seconds)
 
 
 def _sources(target: CompactionTarget, given: CompactionInput, split_bytes: int) -> list[Source]:
-    """What is to be read, in the order of the log."""
-    former_floors, log_floors = given.former_floors, given.log_floors
+    """Return the sources to read, in the order of the log."""
+    former_min_offsets, log_min_offsets = given.former_min_offsets, given.log_min_offsets
     found: list[Source] = []
-    if given.former is not None and former_floors:
+    if given.former is not None and former_min_offsets:
         parts = target.former_parts(given.former)
-        found += [FormerSource(part, former_floors) for part in parts]
-    if log_floors:
+        found += [FormerSource(part, former_min_offsets) for part in parts]
+    if log_min_offsets:
         partitions = target.partitions(given.read_from, given.log_end, split_bytes)
         found += [
-            PartitionSource(partition, log_floors, given.log_end, given.now_ms)
+            PartitionSource(partition, log_min_offsets, given.log_end, given.now_ms)
             for partition in partitions
         ]
     return sorted(found, key=lambda source: source.start)
@@ -178,7 +180,10 @@ def _sources(target: CompactionTarget, given: CompactionInput, split_bytes: int)
 def _empty_parts(
     plans: Sequence[PartPlan], copied: Sequence[CopiedPart], writer: PartWriter
 ) -> list[CopiedPart]:
-    """The parts for which nothing came: a plan guesses where in a part of before records lie."""
+    """Write the planned parts that received no records.
+
+    The plan estimates how the records of a former part are distributed, so it can be wrong.
+    """
     written = {part.part.number for part in copied}
     return [copy_part(plan, (), writer) for plan in plans if plan.number not in written]
 
@@ -192,7 +197,7 @@ def _publish(
     incoming: Incoming,
     given: CompactionInput,
     sources: Sequence[Source],
-    found: Decided,
+    found: SelectionResult,
     copied: Sequence[CopiedPart],
 ) -> None:
     left: dict[QueueName, int] = {}
@@ -202,11 +207,13 @@ def _publish(
     topics = covered_topics(given, sources, found.surveys, left)
     parts = sorted((part.part for part in copied), key=lambda part: part.number)
     manifest = manifest_of(given, topics, parts)
-    decided = sum(found.decision.left)
-    # Spark runs a lost task again, and the log may have changed between two readings: what was
-    # written is compared with what was decided before a generation can replace the one in force.
-    if manifest.records != decided:
-        raise CompactionError(f"{manifest.records} records were written, and {decided} are left")
+    selected = sum(found.counts.left)
+    # Spark repeats a lost task, and the log may have changed between two reads. So the number of
+    # written records is compared with the number selected before the generation is published.
+    if manifest.records != selected:
+        raise CompactionError(
+            f"{manifest.records} records were written, but {selected} were selected: run again"
+        )
     incoming.publish(manifest)
 
 
@@ -214,7 +221,7 @@ def _report(
     name: str,
     given: CompactionInput,
     sources: Sequence[Source],
-    found: Decided,
+    found: SelectionResult,
     copied: Sequence[CopiedPart],
     seconds: Mapping[str, float],
 ) -> CompactReport:
@@ -225,14 +232,14 @@ def _report(
         log_bytes=sum(source.stop - source.start for source in sources if source.is_log),
         former_bytes=given.former.records_bytes if given.former else 0,
         records=sum(each.records for each in found.surveys),
-        keys=found.decision.keys,
+        keys=found.counts.keys,
         keyless=sum(each.keyless for each in found.surveys),
-        records_left=sum(found.decision.left),
+        records_left=sum(found.counts.left),
         tombstones_left=sum(part.tombstones for part in copied),
-        tombstones_dropped=found.decision.dropped,
+        tombstones_dropped=found.counts.dropped,
         bytes_written=sum(part.part.records_bytes + part.part.entries_bytes for part in copied),
         parts=len(copied),
-        shuffle_bytes=found.decision.shuffle_bytes,
+        shuffle_bytes=found.counts.shuffle_bytes,
         log_end=given.log_end,
         seconds=dict(seconds),
     )

@@ -1,8 +1,9 @@
-"""Messages exported to Parquet files, each once, run after run.
+"""Export of messages to Parquet files; each run exports the new messages, each message once.
 
-A task reads a section of one broker's log and writes its messages into files aside, by topic and
-date (`rockoon_spark.export.rows`); the driver publishes them together with a manifest that says how
-far each log is exported, which is where the next run begins (`rockoon_spark.export.target`).
+A task reads a section of one broker's log and writes its messages to files in a staging directory,
+by topic and date (`rockoon_spark.export.rows`). The driver publishes the files together with a
+manifest. The manifest contains the end offset of each log, at which the next run begins
+(`rockoon_spark.export.target`).
 """
 
 import uuid
@@ -18,10 +19,10 @@ from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
 from rockoon_spark.export.sections import (
     ExportError,
     SectionReading,
-    SectionSeen,
+    SectionResult,
     TopicChoice,
+    gap_text,
     read_section,
-    told_gap,
 )
 from rockoon_spark.export.target import (
     Check,
@@ -41,33 +42,33 @@ from rockoon_spark.export.target import (
 from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
-# Of a log, for one task: large files where there is much to read, every core at work where not.
+# Bytes of log per task: small enough to employ every core, large enough for large files.
 SECTION_BYTES_MIN, SECTION_BYTES_MAX = 64 << 20, 1 << 30
 _SECTIONS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What a run read and wrote."""
+    """Figures of a run."""
 
     log_bytes: int
     messages: int
     files: int
     bytes: int
-    """Of those files."""
+    """Size of the written files."""
     run: int
-    """The last one that was published: this one, if there was anything new."""
+    """Number of the last published run: of this one, if anything was new."""
     gaps: tuple[Gap, ...]
-    """What was passed over, having been allowed to."""
+    """Skipped ranges of the logs."""
 
 
 Ends = Mapping[str, tuple[int, LastRecord | None]]
-"""By broker: up to where its log was read, and the last record there, if there was one."""
+"""By broker: physical offset up to which its log was read, and the last record, if any."""
 
 
 @dataclass(frozen=True, slots=True)
-class _LogPart:
-    """A log from where the last run ended, as far as this one looks at it."""
+class _NewLog:
+    """The range of a log that this run reads: it begins where the last run ended."""
 
     log: ContiguousLog
     start: int
@@ -75,44 +76,43 @@ class _LogPart:
 
     @property
     def end(self) -> int:
-        """Behind the last byte that is looked at, physical offset."""
+        """Physical offset, exclusive."""
         return self.log.sealed_end if self._is_sealed_only else self.log.end
 
     @property
     def is_open(self) -> bool:
-        """Whether records may end before `end`: the tasks find out where."""
+        """True if the last record may end before `end`; then the tasks find the end."""
         return not self.log.is_end_known and not self.sealed_only
 
     @property
     def _is_sealed_only(self) -> bool:
-        # Only of files nobody can tell whether their broker is writing the last one.
+        # Only for a store directory, where a broker may be writing to the last file.
         return self.sealed_only and not self.log.is_end_known
 
-    def cut(self, section_bytes: int) -> "Iterator[_Work]":
+    def tasks(self, section_bytes: int) -> "Iterator[_Task]":
         for at in range(self.start, self.end, section_bytes):
             section = Section(self.log.broker, at, min(at + section_bytes, self.end))
-            yield _Work(section, at_record=at == self.start)
+            yield _Task(section, at_record=at == self.start)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A section, and whether a record is known to start where it does."""
-
+class _Task:
     section: Section
     at_record: bool
+    """True if a record is known to start at the section's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a run reads, and what it goes on with."""
+    """Input of a run, and the manifest of the previous one."""
 
     former: ExportManifest | None
     reading: SectionReading
-    parts: Mapping[str, _LogPart]
+    logs: Mapping[str, _NewLog]
     """By broker."""
-    work: Sequence[_Work]
+    tasks: Sequence[_Task]
     gaps: Sequence[Gap]
-    """What is gone before that."""
+    """Messages that were deleted before this run could export them."""
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -136,39 +136,39 @@ def export(
     file_bytes: int = FILE_BYTES,
     move: Move | None = None,
 ) -> ExportReport:
-    """Export what the logs of a source have beyond what was exported into `target` before.
+    """Export the messages of a source that are not yet in `target`.
 
     Args:
-        source: of a live cluster, what readers see when the run begins.
-        target: a directory, as a path or URI, made if need be; every executor must see it.
-        topics: must be the same in each run; the default is all topics that are not internal.
-        sealed_only: of a directory: leave out the last file that has messages, which a broker may
-            be writing. Without, nobody may write the store.
-        fails_on_data_loss: whether to fail when retention deleted messages before they were
-            exported; without, the manifest notes where.
-        skips_damage: whether to pass over what belongs to no record; the manifest notes where.
-        section_bytes: of a log, for one task; by default as many as keep every core at work.
-        file_bytes: files are ended at about so many.
+        source: the logs; of a live cluster, the messages visible to readers at the start.
+        target: a directory (path or URI), created if necessary; every executor must see it.
+        topics: must be the same in each run; the default is all topics except internal ones.
+        sealed_only: skip the last file of a store directory, to which a broker may be writing. If
+            False, no broker may be writing to the store directory.
+        fails_on_data_loss: True to fail if retention deleted messages before their export; False
+            to list the deleted ranges in the manifest.
+        skips_damage: True to skip damaged bytes of the log and list them in the manifest.
+        section_bytes: bytes of log per task; by default small enough to employ every core.
+        file_bytes: approximate maximum size of a file.
         move: renames a file of the target.
 
     Raises:
-        ExportError: the log is damaged, or messages are gone that were not exported yet, or the
-            target has another log's messages or other topics'. Nothing is published.
-        ExportTargetError: the target holds something else, or another export is at it.
+        ExportError: the log is damaged, messages were deleted before their export, or the target
+            contains messages of another log or other topics. Nothing is published.
+        ExportTargetError: the target contains something else, or another export is running.
         BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)
-    # To the end: what is planned here counts on the newest manifest staying the newest.
+    # Locked during the whole run, because the plan depends on the newest manifest.
     with locked(into) as check:
-        # First of all: a run that died while it was publishing is this one's predecessor.
+        # First, because a run that died while publishing becomes the previous run.
         recover(into, check=check)
         former = newest_manifest(into)
         _check_topics(into, former, reading.topics)
         if former is None:
             _refuse_absent(source, reading.topics)
         plan = _planned(spark, source, former, reading, sealed_only, section_bytes)
-        if not plan.work:
+        if not plan.tasks:
             return _report(plan, plan.former_run, {}, [], plan.gaps)
         return _run(spark, plan, into, file_bytes, move, check)
 
@@ -184,10 +184,10 @@ def _planned(
     positions = former.positions if former else {}
     logs = {log.broker: log for log in source.logs()}
     starts, gaps = _starts(logs, positions, fails_on_data_loss=reading.fails_on_data_loss)
-    parts = {name: _LogPart(log, starts[name], sealed_only) for name, log in logs.items()}
-    wanted_bytes = section_bytes or _section_bytes(spark, parts.values())
-    work = [each for part in parts.values() for each in part.cut(wanted_bytes)]
-    return _Plan(former, reading, parts, work, gaps)
+    new = {name: _NewLog(log, starts[name], sealed_only) for name, log in logs.items()}
+    task_bytes = section_bytes or _section_bytes(spark, new.values())
+    tasks = [task for each in new.values() for task in each.tasks(task_bytes)]
+    return _Plan(former, reading, new, tasks, gaps)
 
 
 def _run(
@@ -198,7 +198,7 @@ def _run(
     move: Move | None,
     check: Check,
 ) -> ExportReport:
-    """Write what was planned, and publish it."""
+    """Write the planned sections, and publish the files."""
     run_id = uuid.uuid4().hex
     staging = target.staging(run_id)
     target.make(staging)
@@ -213,10 +213,10 @@ def _run(
         for name, (end, last) in ends.items():
             known = positions.get(name)
             positions[name] = Position(end, last or (known.last if known else None))
-        # A position moves without a message too: what was read for nothing is not read again.
+        # Positions advance also without new messages, so that no log is read twice.
         if plan.former is None or positions != plan.former.positions:
             run += 1
-            sections = _sections_below(plan.work, ends)
+            sections = _sections_below(plan.tasks, ends)
             choice = plan.reading.topics.to_json()
             manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
             publish(target, manifest, move, check)
@@ -229,7 +229,7 @@ def _report(
     plan: _Plan, run: int, ends: Ends, files: Sequence[ExportedFile], gaps: Sequence[Gap]
 ) -> ExportReport:
     return ExportReport(
-        log_bytes=sum(end - plan.parts[broker].start for broker, (end, _) in ends.items()),
+        log_bytes=sum(end - plan.logs[broker].start for broker, (end, _) in ends.items()),
         messages=sum(file.rows for file in files),
         files=len(files),
         bytes=sum(file.bytes for file in files),
@@ -239,7 +239,7 @@ def _report(
 
 
 def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
-    # In the first run only: what was exported may be deleted later on.
+    # Called only in the first run, because an exported topic may be deleted later.
     absent = source.absent(topics.names or ())
     if absent:
         raise ExportError(f"topic {absent[0]!r} does not exist")
@@ -260,19 +260,19 @@ def _check_topics(target: ExportTarget, former: ExportManifest | None, topics: T
         has, does = (
             ("has", "pass --include-internal-topics")
             if exported.includes_internal
-            else ("does not have", "leave out --include-internal-topics")
+            else ("does not have", "omit --include-internal-topics")
         )
         raise ExportError(
-            f"{target.shown} {has} the internal topics of the brokers: {does}, or take another"
+            f"{target.shown} {has} the internal topics of the brokers: {does}, or use another"
             " directory"
         )
     raise ExportError(
-        f"{target.shown} has {_told(former.topics)}: the same in each run, or messages of the "
-        "others would be missing; take another directory"
+        f"{target.shown} has {_topics_text(former.topics)}: each run must export the same topics, "
+        "or earlier messages would be missing; use another directory"
     )
 
 
-def _told(topics: Mapping[str, Any]) -> str:
+def _topics_text(topics: Mapping[str, Any]) -> str:
     if topics["names"]:
         return f"the topics {', '.join(topics['names'])}"
     return f"topics like {topics['pattern']}" if topics["pattern"] else "all topics"
@@ -284,10 +284,10 @@ def _starts(
     *,
     fails_on_data_loss: bool,
 ) -> tuple[dict[str, int], list[Gap]]:
-    """Where to begin in each log, and what is gone before that.
+    """Return the start offset in each log, and the ranges that were deleted before their export.
 
     Raises:
-        ExportError: that is not allowed, or it is not the log that was exported.
+        ExportError: data loss is not allowed, or a log is not the exported one.
     """
     starts: dict[str, int] = {}
     gaps = []
@@ -299,8 +299,8 @@ def _starts(
         if position.end_offset > log.end or (position.last and log.knows(position.last) is False):
             raise ExportError(
                 f"the log of broker {broker!r} is not the one that was exported up to physical "
-                f"offset {position.end_offset}: it is another store's, or a crash took messages "
-                "that had been exported; take another directory"
+                f"offset {position.end_offset}: it belongs to another store, or the broker lost "
+                "exported messages in a crash; use another directory"
             )
         starts[broker] = max(position.end_offset, log.start)
         if position.end_offset < log.start:
@@ -308,34 +308,32 @@ def _starts(
                 broker, position.end_offset, log.start, "were deleted before they were exported"
             )
             if fails_on_data_loss:
-                raise ExportError(
-                    f"{told_gap(gap)}; not failing on data loss, the rest is exported"
-                )
+                raise ExportError(f"{gap_text(gap)}; --allow-data-loss exports the rest")
             gaps.append(gap)
     return starts, gaps
 
 
-def _section_bytes(spark: SparkSession, parts: Collection[_LogPart]) -> int:
-    total = sum(max(part.end - part.start, 0) for part in parts)
+def _section_bytes(spark: SparkSession, logs: Collection[_NewLog]) -> int:
+    total = sum(max(log.end - log.start, 0) for log in logs)
     share = total // (spark.sparkContext.defaultParallelism * _SECTIONS_PER_CORE)
     return min(max(share, SECTION_BYTES_MIN), SECTION_BYTES_MAX)
 
 
 def _ends(plan: _Plan, answers: Sequence[Mapping[str, Any]]) -> Ends:
     ends: dict[str, tuple[int, LastRecord | None]] = {}
-    for each, answer in zip(plan.work, answers, strict=True):
-        broker = each.section.broker
-        is_open = plan.parts[broker].is_open
+    for task, answer in zip(plan.tasks, answers, strict=True):
+        broker = task.section.broker
+        is_open = plan.logs[broker].is_open
         last = LastRecord(**answer["last"]) if answer["last"] else None
-        end, known = ends.get(broker, (each.section.start, None))
-        behind = answer["behind"] if is_open else each.section.stop
-        ends[broker] = max(end, behind) if last or not is_open else end, last or known
+        end, known = ends.get(broker, (task.section.start, None))
+        task_end = answer["end_offset"] if is_open else task.section.stop
+        ends[broker] = max(end, task_end) if last or not is_open else end, last or known
     return ends
 
 
-def _sections_below(work: Sequence[_Work], ends: Ends) -> list[Section]:
-    """What was read, without what lies behind each log's end."""
-    sections = [each.section for each in work]
+def _sections_below(tasks: Sequence[_Task], ends: Ends) -> list[Section]:
+    """Return the sections, limited to the end of each log."""
+    sections = [task.section for task in tasks]
     return [
         replace(section, stop=min(section.stop, ends[section.broker][0]))
         for section in sections
@@ -351,21 +349,21 @@ def _write(
     stem: str,
     file_bytes: int,
 ) -> list[dict[str, Any]]:
-    reading, work = plan.reading, plan.work
-    logs = {name: part.log for name, part in plan.parts.items()}
+    reading, tasks = plan.reading, plan.tasks
+    logs = {name: each.log for name, each in plan.logs.items()}
 
     def write(number: int) -> dict[str, Any]:
-        each = work[number]
+        task = tasks[number]
         context = TaskContext.get()
-        # A task that is tried again has to leave the files of the first attempt alone.
+        # A repeated task must not overwrite the files of the first attempt.
         attempt = context.taskAttemptId() if context else 0
-        section = each.section
+        section = task.section
         writer = PartitionedWriter(
             target, section.broker, staging, f"{stem}-{number:05}-{attempt}", file_bytes
         )
-        seen = SectionSeen(section.start)
+        result = SectionResult(section.start)
         records = read_section(
-            logs[section.broker], section, reading, seen, at_record=each.at_record
+            logs[section.broker], section, reading, result, at_record=task.at_record
         )
         try:
             for tables in gathered(records):
@@ -373,13 +371,14 @@ def _write(
             files = writer.close()
         except OSError as error:
             raise ExportError(
-                f"broker {section.broker!r} to {target.shown}: {redacted(error)}"
+                f"messages of broker {section.broker!r} cannot be written to {target.shown}: "
+                f"{redacted(error)}"
             ) from error
         return {
             "files": [asdict(file) for file in files],
-            "behind": seen.behind,
-            "last": asdict(seen.last) if seen.last else None,
-            "gaps": [asdict(gap) for gap in seen.gaps],
+            "end_offset": result.end_offset,
+            "last": asdict(result.last) if result.last else None,
+            "gaps": [asdict(gap) for gap in result.gaps],
         }
 
-    return run_tasks(spark, len(work), write)
+    return run_tasks(spark, len(tasks), write)

@@ -1,8 +1,8 @@
-"""The index by key made from CommitLog files, byte for byte as one key after another makes it.
+"""The index by key built from the CommitLog, byte for byte as a broker builds it key by key.
 
-Tasks take the keys out of partitions of the log and leave them as files in a directory beside the
-target; the driver decides which go into which index file, and one task writes each. A run goes on
-where the one before ended. `rockoon_spark.index.target` says how a result gets in place.
+Tasks extract the keys from partitions of the log and write them to files in a staging directory
+next to the target. The driver assigns the keys to index files, and one task writes each file. A run
+continues where the previous one ended. Publishing: `rockoon_spark.index.target`.
 """
 
 import os
@@ -26,7 +26,7 @@ from rockoon_spark.index.linking import (
     KeyCount,
     ScratchKeys,
     compare_file,
-    cut_keys,
+    divide_keys,
     plan_files,
     stored_units,
     write_file,
@@ -57,25 +57,25 @@ from rockoon_spark.source.log_source import (
 
 
 class IndexBuildError(Exception):
-    """The index that is there does not fit, or the new one cannot be written."""
+    """The existing index belongs to another log or shape, or the new one cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What a run read and wrote."""
+    """Figures of a run."""
 
     log_bytes: int
     keys: int
     files_written: int
     files: int
-    """All that the index has now."""
+    """Total number of files of the index."""
     end_offset: int
-    """Every record below is in it."""
+    """Physical offset; all records below it are indexed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """The keys that were taken out of some partitions."""
+class _ExtractedKeys:
+    """Number of keys that were extracted from partitions, and the end of the partitions."""
 
     counts: tuple[KeyCount, ...]
     """Of each partition."""
@@ -97,23 +97,24 @@ def build_index(
     split_bytes: int = SPLIT_BYTES,
     rename: Replace = os.replace,
 ) -> IndexReport:
-    """Index what a CommitLog has beyond what the index in `target` covers.
+    """Extend the index in `target` by the records of a CommitLog that it does not cover yet.
 
     Args:
-        source: a store directory, as a path or URI, or a broker of a live cluster.
-        target: the index directory, made if need be; every executor must see it, and its parent.
-        slots, units: shape of each file, as the broker's; the same in each run.
-        sealed_only: leave out the last file that has messages. Without, nobody may write a store
-            directory; of a log that is served, everything that is durable now is taken.
+        source: a store directory (path or URI), or a broker of a live cluster.
+        target: the index directory, created if necessary; every executor must see it and its
+            parent.
+        slots, units: shape of each file, equal to the broker's settings; the same in each run.
+        sealed_only: skip the last file that has messages. If False, no broker may be writing to the
+            store directory; of a live cluster, everything that is durable now is indexed.
         split_bytes: bytes of log that one task reads.
-        rename: puts a file into its place.
+        rename: renames a file to its final path.
 
     Raises:
-        LogBroken: the log is damaged, some of it went while it was read, or nobody serves it; the
-            index is as it was.
-        IndexBuildError: the index there is of another log or shape, or the disk is full; it is as
-            it was.
-        IndexTargetError: the target holds something else, or another job is at it.
+        LogBroken: the log is damaged, was partly deleted during the read, or no broker serves it;
+            the index is unchanged.
+        IndexBuildError: the existing index belongs to another log or shape, or the disk is full;
+            the index is unchanged.
+        IndexTargetError: the target contains something else, or another job holds its lock.
         StoreError: there is no log.
     """
     shape = IndexShape(slots, units)
@@ -130,22 +131,22 @@ def build_index(
             return IndexReport(0, 0, 0, len(former.files), former.end_offset)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, log, partitions, scratch)
+            extracted = _extract_keys(spark, log, partitions, scratch)
             last = former.files[-1] if former.files else None
-            # With its messages gone from the log, a broker may have deleted it.
-            goes_on = last is not None and (target / last.name).exists()
-            if last is not None and goes_on and last.keys < shape.file_keys and taken.keys:
+            # A broker deletes an index file after its messages were deleted from the log.
+            last_exists = last is not None and (target / last.name).exists()
+            if last is not None and last_exists and last.keys < shape.file_keys and extracted.keys:
                 check_content(target, last, shape)
-            plans = plan_files(taken.counts, scratch, shape, last, goes_on=goes_on)
+            plans = plan_files(extracted.counts, scratch, shape, last, last_exists=last_exists)
             written = _write(spark, plans, shape, scratch, staging, target)
             kept = [
                 file for file in former.files if file.name not in {each.name for each in written}
             ]
-            manifest = IndexManifest(shape, taken.end_offset, (*kept, *written))
+            manifest = IndexManifest(shape, extracted.end_offset, (*kept, *written))
             publish(target, staging, manifest, replace=rename)
     return IndexReport(
         log_bytes=partitions[-1].stop - start,
-        keys=taken.keys,
+        keys=extracted.keys,
         files_written=len(written),
         files=len(manifest.files),
         end_offset=manifest.end_offset,
@@ -155,13 +156,13 @@ def build_index(
 def verify_index(
     spark: SparkSession, source: str | LogSource, target: Path, *, split_bytes: int = SPLIT_BYTES
 ) -> list[str]:
-    """Compare an index that `build_index` made with the log; each sentence is a difference.
+    """Compare an index of `build_index` with the log; return a sentence per difference.
 
-    Of files whose messages are partly gone from the log, the rest is compared; of those whose
-    messages are all gone, the checksum.
+    If the log no longer has some of a file's messages, the keys of the others are compared. If it
+    has none of them, only the checksum is.
 
     Raises:
-        LogBroken, IndexBuildError, IndexTargetError, StoreError: as `build_index`.
+        LogBroken, IndexBuildError, IndexTargetError, StoreError: see `build_index`.
     """
     target = target.resolve()
     if not target.is_dir():
@@ -170,7 +171,7 @@ def verify_index(
         recover(target)
         manifest = read_manifest(target)
         if manifest is None:
-            return [f"{target} has no manifest beside it: nothing was published"]
+            return [f"{target} has no manifest: no index was published"]
         log = contiguous_log(source)
         try:
             check_files(target, manifest, log.start)
@@ -178,12 +179,12 @@ def verify_index(
             return [str(difference)]
         end = manifest.end_offset
         if end > log.end:
-            return [f"{target} covers the log up to {end}, it ends at {log.end}"]
+            return [f"{target} covers the log up to {end}, but the log ends at {log.end}"]
         partitions = log.partitions(log.start, end, split_bytes)
         with staged(target) as staging:
             scratch = ScratchKeys(staging)
-            taken = _take_keys(spark, log, partitions, scratch)
-            return _compare(spark, manifest, target, taken, scratch, log.start)
+            extracted = _extract_keys(spark, log, partitions, scratch)
+            return _compare(spark, manifest, target, extracted, scratch, log.start)
 
 
 def _check_former(
@@ -193,22 +194,22 @@ def _check_former(
     if former.shape != shape:
         raise IndexBuildError(
             f"{target} has files of {former.shape.slots} slots and {former.shape.units} units, "
-            f"not {shape.slots} and {shape.units}"
+            f"expected {shape.slots} and {shape.units}"
         )
     if former.end_offset > log.end:
         raise IndexBuildError(
-            f"{target} covers a log up to offset {former.end_offset}, this one ends at "
+            f"{target} covers a log up to offset {former.end_offset}, but this log ends at "
             f"{log.end}: it is the index of another store"
         )
     if former.files and not _has_last_record(log, former.files[-1].header):
         raise IndexBuildError(
-            f"{target} ends with a record at offset {former.files[-1].header.end_offset} that "
-            "this log does not have: it is the index of another store"
+            f"{target} ends with a record at offset {former.files[-1].header.end_offset}, which "
+            "this log does not contain: it is the index of another store"
         )
 
 
 def _has_last_record(log: ContiguousLog, header: IndexHeader) -> bool:
-    """Whether the record of an index's last key is in a log, or may have been."""
+    """True if the record of the index's last key is in the log, or may have been deleted."""
     at = header.end_offset
     if at < log.start:
         return True
@@ -224,37 +225,37 @@ def _has_last_record(log: ContiguousLog, header: IndexHeader) -> bool:
     return times_ms == [header.end_timestamp_ms]
 
 
-def _take_keys(
+def _extract_keys(
     spark: SparkSession,
     log: ContiguousLog,
     partitions: Sequence[ContiguousPartition],
     scratch: ScratchKeys,
-) -> _Taken:
-    """Take the keys out of partitions, and see that their records follow one another."""
+) -> _ExtractedKeys:
+    """Write the keys of partitions to scratch files; check that the records have no gap."""
 
-    def take(number: int) -> dict[str, Any]:
+    def extract(number: int) -> dict[str, Any]:
         try:
-            extent, count = _take_partition(partitions[number], number, scratch)
+            extent, count = _extract_partition(partitions[number], number, scratch)
         except LogBroken as error:
             return {"broken": str(error)}
         except OSError as error:
-            return {"trouble": f"keys cannot be kept: {error}"}
+            return {"error": f"keys cannot be written to a scratch file: {error}"}
         return {"extent": extent, "keys": count.keys, "begins": count.begins}
 
-    answers = _answers(spark, len(partitions), take)
+    answers = _answers(spark, len(partitions), extract)
     for answer in answers:
         if "broken" in answer:
             raise LogBroken(answer["broken"])
     start, stop = partitions[0].start, partitions[-1].stop
     extents = [tuple(answer["extent"]) if answer["extent"] else None for answer in answers]
     counts = tuple(KeyCount(answer["keys"], tuple(answer["begins"])) for answer in answers)
-    return _Taken(counts, check_complete(log, start, stop, extents))
+    return _ExtractedKeys(counts, check_complete(log, start, stop, extents))
 
 
-def _take_partition(
+def _extract_partition(
     partition: ContiguousPartition, number: int, scratch: ScratchKeys
 ) -> tuple[Extent, KeyCount]:
-    """Keep a partition's keys; where its records begin and end, and how many keys they have."""
+    """Write a partition's keys; return the extent of its records and the number of keys."""
     extent: Extent = None
     keys: list[KeyEntries] = []
     for run in partition.runs():
@@ -275,7 +276,7 @@ def _write(
         try:
             written = write_file(plans[number], shape, scratch, staging, target)
         except OSError as error:
-            return {"trouble": f"{target / plans[number].name} cannot be written: {error}"}
+            return {"error": f"{target / plans[number].name} cannot be written: {error}"}
         return {"file": written.to_json()}
 
     answers = _answers(spark, len(plans), write)
@@ -286,42 +287,42 @@ def _compare(
     spark: SparkSession,
     manifest: IndexManifest,
     target: Path,
-    taken: _Taken,
+    extracted: _ExtractedKeys,
     scratch: ScratchKeys,
     log_start: int,
 ) -> list[str]:
     files, shape = manifest.files, manifest.shape
     names = {path.name for path in target.iterdir()}
-    gone = [_keys_below(target, file, shape, log_start) for file in files]
+    deleted = [_keys_below(target, file, shape, log_start) for file in files]
     bounds = [0]
-    for file, lost in zip(files, gone, strict=True):
-        bounds.append(bounds[-1] + file.keys - lost)
+    for file, keys in zip(files, deleted, strict=True):
+        bounds.append(bounds[-1] + file.keys - keys)
     problems = []
-    if bounds[-1] != taken.keys:
+    if bounds[-1] != extracted.keys:
         problems.append(
-            f"the log has {taken.keys} keys between offsets {log_start} and "
-            f"{manifest.end_offset}, the index {bounds[-1]}"
+            f"the log has {extracted.keys} keys between offsets {log_start} and "
+            f"{manifest.end_offset}, the index has {bounds[-1]}"
         )
     headers = [IndexHeader(), *(header_behind(file.header) for file in files)]
-    shares = cut_keys([count.keys for count in taken.counts], bounds)
+    shares = divide_keys([count.keys for count in extracted.counts], bounds)
     plans = [
-        FilePlan(file.name, start, pieces)
-        for file, start, pieces in zip(files, headers, shares, strict=False)
+        FilePlan(file.name, start, share)
+        for file, start, share in zip(files, headers, shares, strict=False)
     ]
 
     def compare(number: int) -> dict[str, Any]:
-        found = compare_file(plans[number], shape, scratch, target, files[number], gone[number])
+        found = compare_file(plans[number], shape, scratch, target, files[number], deleted[number])
         return {"problems": found}
 
     for plan, answer in zip(plans, run_tasks(spark, len(plans), compare), strict=True):
-        # Files whose every message is gone may be gone too.
+        # A file without messages in the log may have been deleted by the broker.
         if plan.name in names:
             problems += answer["problems"]
     return problems
 
 
 def _keys_below(target: Path, file: IndexedFile, shape: IndexShape, log_start: int) -> int:
-    """How many of a file's keys are of records that are in the log no more."""
+    """Return the number of a file's keys whose records are no longer in the log."""
     if file.header.end_offset < log_start:
         return file.keys
     if file.header.begin_offset >= log_start:
@@ -336,13 +337,13 @@ def _keys_below(target: Path, file: IndexedFile, shape: IndexShape, log_start: i
 def _answers(
     spark: SparkSession, tasks: int, task: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What tasks answer, see `run_tasks`.
+    """Run tasks and return their answers, see `run_tasks`.
 
     Raises:
-        IndexBuildError: one of them is in trouble.
+        IndexBuildError: a task reported an error.
     """
     answers = run_tasks(spark, tasks, task)
     for answer in answers:
-        if "trouble" in answer:
-            raise IndexBuildError(answer["trouble"])
+        if "error" in answer:
+            raise IndexBuildError(answer["error"])
     return answers

@@ -1,4 +1,4 @@
-"""A piece of work per number, spread over the executors; only answers come back to the driver."""
+"""Numbered tasks, run by the executors; only their answers are returned to the driver."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ _ANSWER_SCHEMA = pa.schema([("number", pa.int32()), ("answer", pa.string())])
 def run_tasks(
     spark: SparkSession, tasks: int, task: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Run a task for each number below `tasks`; return what each answers, in order.
+    """Run a task for each number from 0 to `tasks` - 1; return their answers in order.
 
     Args:
-        task: may be run more than once for a number, also at the same time. It is pickled, and its
-            answer goes through JSON: no tuples.
+        task: called with the number; Spark may repeat it, even concurrently. It is pickled, and its
+            answer is encoded as JSON, without tuples.
     """
     if tasks == 0:
         return []

@@ -1,7 +1,7 @@
-"""ConsumeQueues made again from the CommitLog alone, byte for byte as the broker writes them.
+"""Rebuild of the ConsumeQueues from the CommitLog, byte for byte as the broker writes them.
 
-For a store whose queues are lost, and to check one. Tasks take 20-byte entries out of partitions of
-the log; only these cross the cluster. Each queue file is then written by one task.
+Used for a store whose queues are lost, and to verify queues. Tasks extract 20-byte entries from
+partitions of the log; only the entries are shuffled. One task writes each queue file.
 """
 
 import json
@@ -41,7 +41,7 @@ _RUN_SCHEMA = pa.schema(
         ("entries", pa.binary()),
     ]
 )
-_WRITTEN = "topic string, queue int, file long, first long, entries long, word string"
+_WRITTEN = "topic string, queue int, file long, first long, entries long, report string"
 _WRITTEN_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -49,25 +49,25 @@ _WRITTEN_SCHEMA = pa.schema(
         ("file", pa.int64()),
         ("first", pa.int64()),
         ("entries", pa.int64()),
-        ("word", pa.string()),
+        ("report", pa.string()),
     ]
 )
 
 
 class QueueDisorder(Exception):
-    """Records of a queue do not follow one another, or their entries cannot be written."""
+    """The offsets of a queue have a gap or a duplicate, or its entries cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What was read and written."""
+    """Figures of a run."""
 
     log_bytes: int
     entries: int
     queues: int
     files: int
     end_offset: int
-    """Every record below this physical offset is in it."""
+    """Physical offset; all records below it have entries."""
 
 
 def rebuild_queues(
@@ -80,22 +80,23 @@ def rebuild_queues(
     split_bytes: int = SPLIT_BYTES,
     rename: Replace = os.replace,
 ) -> RebuildReport:
-    """Write the `consumequeue` directory that a CommitLog implies.
+    """Write the `consumequeue` directory for a CommitLog.
 
     Args:
-        source: a store directory that nobody writes, as a path or URI, or a broker of a
-            live cluster, of whose log everything that is durable now is taken.
-        target: the directory to make; every executor must see it.
-        file_entries: entries per file, as the broker's.
-        delay_levels_ms: the broker's: entries of delayed messages bear deliver times.
+        source: a store directory (path or URI) to which no broker is writing, or a broker of a live
+            cluster, whose log is read up to its durable end.
+        target: the directory to create; every executor must see it.
+        file_entries: entries per file, equal to the broker's setting.
+        delay_levels_ms: equal to the broker's setting; entries of delayed messages contain the
+            delivery time.
         split_bytes: bytes of log that one task reads.
-        rename: puts the directory into its place.
+        rename: renames the finished directory to its final path.
 
     Raises:
-        LogBroken: the log is damaged, some of it went while it was read, or nobody serves it.
-        QueueDisorder: it has two records of one queue offset, or lacks one; the disk is full.
+        LogBroken: the log is damaged, was partly deleted during the read, or no broker serves it.
+        QueueDisorder: a queue offset is missing or occurs twice, or the disk is full.
         StoreError: there is no log.
-        TargetExists: something is there already.
+        TargetExists: the target exists already.
     """
     log = contiguous_log(source)
     partitions = log.partitions(log.start, log.end, split_bytes)
@@ -115,10 +116,10 @@ def rebuild_queues(
             return _write_file(Path(root), table, file_entries)
 
         written = runs.groupBy("topic", "queue", "file").applyInArrow(write, _WRITTEN).collect()
-        end = _see_log(log, partitions, [row for row in written if row.topic is None])
+        end = _check_log(log, partitions, [row for row in written if row.topic is None])
         rows = [row for row in written if row.topic is not None]
         rows.sort(key=lambda row: (row.topic, row.queue, row.file))
-        _see_queues(rows)
+        _check_queues(rows)
     return RebuildReport(
         log_bytes=log.end - log.start,
         entries=sum(row.entries for row in rows),
@@ -128,26 +129,25 @@ def rebuild_queues(
     )
 
 
-def _see_log(
-    log: ContiguousLog, partitions: Sequence[ContiguousPartition], words: Sequence[Any]
+def _check_log(
+    log: ContiguousLog, partitions: Sequence[ContiguousPartition], reports: Sequence[Any]
 ) -> int:
-    """See that the tasks have taken in the whole log, from what each says of its partition; return
-    where it ends."""
+    """Check from the tasks' reports that they read the whole log; return its end offset."""
     extents: list[Extent] = [None] * len(partitions)
-    for number, word in ((row.file, json.loads(row.word)) for row in words):
-        if word["broken"] is not None:
-            raise LogBroken(word["broken"])
-        extents[number] = tuple(word["extent"]) if word["extent"] else None
-    if len(words) != len(partitions):
-        raise RuntimeError(f"{len(words)} of {len(partitions)} tasks have said what they read")
+    for number, report in ((row.file, json.loads(row.report)) for row in reports):
+        if report["broken"] is not None:
+            raise LogBroken(report["broken"])
+        extents[number] = tuple(report["extent"]) if report["extent"] else None
+    if len(reports) != len(partitions):
+        raise RuntimeError(f"{len(reports)} of {len(partitions)} tasks reported (bug)")
     return check_complete(log, log.start, log.end, extents)
 
 
-def _see_queues(rows: Sequence[Any]) -> None:
-    """See that the files of a queue follow one another."""
+def _check_queues(rows: Sequence[Any]) -> None:
+    """Check that the files of each queue have no gap."""
     for before, row in zip([None, *rows], rows, strict=False):
-        if row.word is not None:
-            raise QueueDisorder(row.word)
+        if row.report is not None:
+            raise QueueDisorder(row.report)
         same = before is not None and (before.topic, before.queue) == (row.topic, row.queue)
         if same and before is not None and before.first + before.entries != row.first:
             raise QueueDisorder(
@@ -163,24 +163,26 @@ def _runs(
     levels: Sequence[int],
     file_entries: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Entries of neighbouring messages of one queue file, for every queue of a partition; then a
-    row of no topic that says where its records begin and end, or what is wrong."""
+    """Yield runs of consecutive entries of a queue file, for all queues of a partition.
+
+    The last row has no topic: it reports the extent of the records, or an error.
+    """
     extent: Extent = None
     broken = None
 
-    def noted() -> Iterator[RecordRun]:
+    def tracked() -> Iterator[RecordRun]:
         nonlocal extent
         for run in partition.runs():
             yield run
             extent = (extent[0] if extent else run.extent[0], run.extent[1])
 
     try:
-        for topics, runs in queue_runs_of(noted(), marks, levels, file_entries):
+        for topics, runs in queue_runs_of(tracked(), marks, levels, file_entries):
             yield _batch(topics, runs)
     except LogBroken as error:
         broken = str(error)
-    word = json.dumps({"extent": extent, "broken": broken}).encode()
-    values = ([None], [-1], [number], [0], [word])
+    report = json.dumps({"extent": extent, "broken": broken}).encode()
+    values = ([None], [-1], [number], [0], [report])
     arrays = [pa.array(value, field.type) for value, field in zip(values, _RUN_SCHEMA, strict=True)]
     yield pa.RecordBatch.from_arrays(arrays, schema=_RUN_SCHEMA)
 
@@ -201,24 +203,26 @@ def _batch(topics: Sequence[str], runs: QueueRuns) -> pa.RecordBatch:
 
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
-    """Write one queue file: fillers where it begins in the middle, zeros behind its end; or pass
-    on what was said of a partition."""
+    """Write one queue file, or forward the report of a partition.
+
+    If the queue begins within the file, filler entries precede it; zeros follow its end.
+    """
     topic, queue, number = (runs[name][0].as_py() for name in ("topic", "queue", "file"))
     if topic is None:
         return _written(topic, queue, number, 0, 0, runs["entries"][0].as_py().decode())
     ordered = runs.sort_by("first")
     firsts = ordered["first"].to_pylist()
     contents = ordered["entries"].to_pylist()
-    trouble = topic_fault(topic)
+    fault = topic_fault(topic)
     expected = firsts[0]
     for first, content in zip(firsts, contents, strict=True):
         if first != expected:
-            trouble = (
-                f"queue {queue} of {topic}: the log has offset {first} where {expected} is due"
+            fault = (
+                f"queue {queue} of {topic}: the log has offset {first}, but {expected} was expected"
             )
             break
         expected += len(content) // ENTRY_BYTES
-    if not trouble:
+    if not fault:
         start = number * file_entries
         path = root / topic / str(queue) / offset_to_file_name(start * ENTRY_BYTES)
         data = filler_entries(firsts[0] - start) + b"".join(contents)
@@ -228,11 +232,11 @@ def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
             path.touch(0o600)
             with path.open("wb") as file:
                 file.write(data)
-                # Zeros that nobody writes take no room.
+                # A hole of a sparse file: its zeros use no disk space.
                 file.truncate(file_entries * ENTRY_BYTES)
         except OSError as error:
-            trouble = f"{path} cannot be written: {error}"
-    return _written(topic, queue, number, firsts[0], expected - firsts[0], trouble or None)
+            fault = f"{path} cannot be written: {error}"
+    return _written(topic, queue, number, firsts[0], expected - firsts[0], fault or None)
 
 
 def _written(*values: object) -> pa.Table:

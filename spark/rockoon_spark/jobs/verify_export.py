@@ -1,4 +1,4 @@
-"""An export compared with its manifests and with the logs that it is of."""
+"""Verification of an export: comparison with its manifests and with the logs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from rockoon_spark.export.comparison import Comparison, file_problem
 from rockoon_spark.export.rows import gathered
 from rockoon_spark.export.sections import (
     SectionReading,
-    SectionSeen,
+    SectionResult,
     TopicChoice,
     read_section,
 )
@@ -31,15 +31,15 @@ _FILES_PER_TASK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerifiedExport:
-    """What was compared."""
+    """Numbers of verified objects."""
 
     runs: int
     files: int
     bytes: int
     messages: int
-    """That were exported."""
+    """Exported messages."""
     compared: int
-    """Those of them that a log has, and has the same."""
+    """Exported messages that are equal to a message of the log."""
 
 
 def verify_export(
@@ -48,14 +48,14 @@ def verify_export(
     """Compare every file with its manifest, and every message that a log still has with the log.
 
     Args:
-        target: what `export` wrote.
-        source: the logs; None: only the files are looked at.
+        target: the directory of an export.
+        source: the logs; None to verify only the files.
 
     Returns:
-        What was compared, and a sentence for each difference.
+        The numbers, and a sentence per difference.
 
     Raises:
-        ExportTargetError: a manifest is missing or cannot be read, or an export is at it.
+        ExportTargetError: a manifest is missing or cannot be read, or an export is running.
         ExportError: a log is damaged.
         BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
@@ -67,7 +67,7 @@ def verify_export(
         problems = _wrong_files(spark, into, files)
         known = {file.path for file in files}
         problems += [
-            f"{into.shown}/{path} is of no run: readers of the directory see its messages too"
+            f"{into.shown}/{path} is in no manifest, but readers of the directory see its messages"
             for path in into.parquet_paths()
             if path not in known
         ]
@@ -93,11 +93,11 @@ def _wrong_files(
             chunks.append([])
         chunks[-1].append(file)
 
-    def look(number: int) -> dict[str, Any]:
+    def check(number: int) -> dict[str, Any]:
         found = (file_problem(target, file) for file in chunks[number])
         return {"problems": [problem for problem in found if problem]}
 
-    answers = run_tasks(spark, len(chunks), look) if files else []
+    answers = run_tasks(spark, len(chunks), check) if files else []
     return [problem for answer in answers for problem in answer["problems"]]
 
 
@@ -112,7 +112,7 @@ def _compare(
     for broker, position in (runs[-1].positions if runs else {}).items():
         log = logs.get(broker)
         if log and position.last and log.knows(position.last) is False:
-            problems.append(f"the log of broker {broker!r} is not the one that was exported")
+            problems.append(f"the log of broker {broker!r} differs from the exported log")
             del logs[broker]
     work = [
         (run, section)
@@ -140,7 +140,7 @@ def _compare_section(
         for file in run.files
         if file.broker == section.broker and section.start <= file.first_offset < section.stop
     ]
-    # What was damaged at the time is not in the files.
+    # Records that were skipped as damaged during the export are not in the files.
     reading = SectionReading(
         TopicChoice.from_json(run.topics),
         fails_on_data_loss=True,
@@ -148,9 +148,8 @@ def _compare_section(
         is_final=True,
     )
     start = max(section.start, log.start)
-    seen = SectionSeen(start)
     rest = replace(section, start=start)
-    records = read_section(log, rest, reading, seen, at_record=start == log.start)
+    records = read_section(log, rest, reading, SectionResult(start), at_record=start == log.start)
     comparison = Comparison(target, files)
     problems = list(comparison.problems(gathered(records)))
     return {"problems": problems, "compared": comparison.compared}

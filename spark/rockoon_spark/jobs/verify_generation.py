@@ -1,4 +1,4 @@
-"""A generation of compacted topics compared with its manifest, every record and entry of it."""
+"""Verification of a generation of compacted topics: all records and entries, and the manifest."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerifiedGeneration:
-    """What was compared."""
+    """Numbers of verified objects."""
 
     generation: int
     topics: int
@@ -40,22 +40,25 @@ class VerifiedGeneration:
 
 
 def generation_directory(target: Path) -> Path | None:
-    """The generation that a directory is or, of a `compacted` directory, the one in force."""
+    """Return the directory of a generation; for a `compacted` directory, the current generation's.
+
+    None if it is neither.
+    """
     with contextlib.suppress(FileNotFoundError):
         target = target / generation_name(decode_current((target / CURRENT_FILE).read_bytes()))
     return target if (target / MANIFEST_FILE).is_file() else None
 
 
 def verify_generation(spark: SparkSession, directory: Path) -> tuple[VerifiedGeneration, list[str]]:
-    """Check each part's checksums, records and entries, and what the manifest says of them all.
+    """Check each part's checksums, records and entries, and the totals of the manifest.
 
-    Whether a record is the newest of its key, and what the log has, is not looked at.
+    Not checked: whether a record is the newest of its key, and whether it is equal to the log's.
 
     Args:
-        directory: with the manifest; every executor must see it.
+        directory: contains the manifest; every executor must see it.
 
     Returns:
-        What was compared, and a sentence for each part that is not what it should be.
+        The numbers, and a sentence for each faulty part.
 
     Raises:
         GenerationError: the manifest cannot be read.
@@ -64,10 +67,10 @@ def verify_generation(spark: SparkSession, directory: Path) -> tuple[VerifiedGen
     manifest = Manifest.from_json((directory / MANIFEST_FILE).read_bytes())
     parts = manifest.parts
 
-    def look(number: int) -> dict[str, Any]:
+    def check(number: int) -> dict[str, Any]:
         return {"problem": _part_problem(directory, parts[number])}
 
-    answers = run_tasks(spark, len(parts), look)
+    answers = run_tasks(spark, len(parts), check)
     problems = [answer["problem"] for answer in answers if answer["problem"]]
     if not problems:
         try:
@@ -89,13 +92,13 @@ def _part_problem(directory: Path, part: GenerationPart) -> str | None:
     records, entries = (directory / name for name in part_names(part.number))
     try:
         if _sha256(records) != part.records_sha256:
-            return f"{records} does not have its checksum"
+            return f"{records}: its checksum differs from the manifest"
         if _sha256(entries) != part.entries_sha256:
-            return f"{entries} does not have its checksum"
+            return f"{entries}: its checksum differs from the manifest"
         for _ in part_checks(_mapped(records), _entries(directory, part)):
             pass
     except FileNotFoundError as error:
-        return f"{error.filename} is gone"
+        return f"{error.filename} is missing"
     except GenerationError as error:
         return f"{records}: {error}"
     return None

@@ -1,4 +1,4 @@
-"""ConsumeQueues compared with the CommitLog: they are made once more, and have to be the same."""
+"""Verification of ConsumeQueues: they are rebuilt from the CommitLog and compared."""
 
 import filecmp
 import shutil
@@ -18,7 +18,7 @@ _PROBLEMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class VerifiedQueues:
-    """What was compared."""
+    """Numbers of verified objects."""
 
     log_bytes: int
     entries: int
@@ -27,7 +27,7 @@ class VerifiedQueues:
 
 
 def queue_files(target: Path) -> list[Path]:
-    """The queue files below a directory, as topic/queue/offset."""
+    """Return the queue files below a directory: topic/queue/offset."""
     found = target.glob("*/*/*")
     return sorted(
         path
@@ -39,42 +39,42 @@ def queue_files(target: Path) -> list[Path]:
 def verify_queues(
     spark: SparkSession, source: str | LogSource, target: Path
 ) -> tuple[VerifiedQueues, list[str]]:
-    """Make the queues of a log again beside `target`, for which there has to be room, and compare.
+    """Rebuild the queues of a log next to `target`, which needs free disk space, and compare.
 
     Args:
-        source: as `rebuild_queues` takes it; nobody may write it meanwhile.
+        source: see `rebuild_queues`; no broker may be writing to it.
         target: a `consumequeue` directory with files of one length.
 
     Returns:
-        What was compared, and a sentence for each difference, a hundred at most.
+        The numbers, and a sentence per difference, a hundred at most.
 
     Raises:
-        LogBroken, QueueDisorder, StoreError: as `rebuild_queues`.
+        LogBroken, QueueDisorder, StoreError: see `rebuild_queues`.
     """
     target = target.resolve()
-    there = {str(path.relative_to(target)): path for path in queue_files(target)}
-    entries = max(path.stat().st_size for path in there.values()) // ENTRY_BYTES
-    again = target.parent / f".{target.name}.again-{uuid.uuid4().hex}"
+    existing = {str(path.relative_to(target)): path for path in queue_files(target)}
+    entries = max(path.stat().st_size for path in existing.values()) // ENTRY_BYTES
+    rebuilt = target.parent / f".{target.name}.again-{uuid.uuid4().hex}"
     try:
-        report = rebuild_queues(spark, source, again, file_entries=max(entries, 1))
-        due = {str(path.relative_to(again)): path for path in queue_files(again)}
+        report = rebuild_queues(spark, source, rebuilt, file_entries=max(entries, 1))
+        expected = {str(path.relative_to(rebuilt)): path for path in queue_files(rebuilt)}
         problems = [
             f"{target / name} {fault}"
-            for name in sorted(there.keys() | due.keys())
-            if (fault := _fault(there.get(name), due.get(name)))
+            for name in sorted(existing.keys() | expected.keys())
+            if (fault := _fault(existing.get(name), expected.get(name)))
         ]
     finally:
-        shutil.rmtree(again, ignore_errors=True)
-    told = problems[:_PROBLEMS_MAX]
-    if len(problems) > len(told):
-        told.append(f"{len(problems) - len(told)} more files differ")
+        shutil.rmtree(rebuilt, ignore_errors=True)
+    shown = problems[:_PROBLEMS_MAX]
+    if len(problems) > len(shown):
+        shown.append(f"{len(problems) - len(shown)} more files differ")
     verified = VerifiedQueues(report.log_bytes, report.entries, report.queues, report.files)
-    return verified, told
+    return verified, shown
 
 
-def _fault(found: Path | None, due: Path | None) -> str | None:
+def _fault(found: Path | None, expected: Path | None) -> str | None:
     if found is None:
-        return "is missing: the log has messages of it"
-    if due is None:
+        return "is missing, although the log has messages for it"
+    if expected is None:
         return "has no message in the log"
-    return None if filecmp.cmp(found, due, shallow=False) else "is not what the log says"
+    return None if filecmp.cmp(found, expected, shallow=False) else "differs from the log"

@@ -1,1 +1,1 @@
-"""Records found, selected and decoded as columns, without Spark."""
+"""Finding, selecting and decoding records as Arrow columns, without Spark."""

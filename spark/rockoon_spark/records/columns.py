@@ -1,8 +1,7 @@
-"""Records as Arrow columns: only those that are wanted, without Python code for each record.
+"""Records as Arrow columns: only requested columns, without Python code per record.
 
-Columns of variable length are cut out of the file's own bytes: a binary array is laid over the
-buffer with the bounds of every wanted piece and of every gap between two, and every second item is
-taken.
+Columns of variable length are views of the file's bytes: a binary array is created over the buffer
+with items for all values and for all gaps between them, and then every second item is selected.
 """
 
 import zlib
@@ -46,13 +45,13 @@ _PROPERTIES = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True)
 class LogRecords:
-    """Some records of a buffer.
+    """Some records in a buffer.
 
     Args:
-        buffer: the bytes they lie in, uint8[n], at most 2 GiB from the first to the last record.
+        buffer: the bytes, uint8[n], at most 2 GiB from the first to the last record.
         base: physical offset of the buffer's first byte.
-        starts, sizes: of each record, positions in the buffer and bytes.
-        broker: name of the broker whose log it is.
+        starts, sizes: position in the buffer and size in bytes of each record.
+        broker: name of the broker of the log.
     """
 
     buffer: Bytes
@@ -61,18 +60,18 @@ class LogRecords:
     sizes: IntArray
     broker: str
     content: bytes | None = None
-    """The buffer again, for the compiled kernel, which reads bytes that nobody else writes."""
+    """Copy of the buffer for the compiled kernel, which needs immutable bytes."""
     window: Window | None = None
-    """The records as the kernel has found them: in `content`."""
+    """The kernel's view of the records in `content`."""
 
     @classmethod
     def of(
         cls, buffer: Bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
     ) -> "LogRecords":
-        """Records at `starts`; see the attributes."""
+        """Create from the records at `starts`; see the attributes."""
         if len(starts):
-            first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
-            buffer, base, starts = buffer[first:behind], base + first, starts - first
+            first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
+            buffer, base, starts = buffer[first:stop], base + first, starts - first
             if kernel.native is not None:
                 content = buffer.tobytes()
                 window = Window.at(content, starts, sizes)
@@ -85,20 +84,20 @@ class LogRecords:
 
     @classmethod
     def of_window(cls, content: bytes, base: int, window: Window, broker: str) -> "LogRecords":
-        """Records that were found in some bytes."""
+        """Create from the records that the kernel found in `content`."""
         buffer = np.frombuffer(content, np.uint8)
         return cls(buffer, base, window.starts, window.sizes, broker, content, window)
 
     @cached_property
     def parts(self) -> Parts:
-        """Where their fields are."""
+        """Positions of the fields."""
         return locate(self.buffer if self.content is None else self.content, self.starts)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def chosen(self, wanted: NDArray[np.bool_]) -> "LogRecords":
-        """Those of the records that a mask selects, bool[n]."""
+        """Return the records that a mask selects, bool[n]."""
         if wanted.all():
             return self
         index = np.flatnonzero(wanted)
@@ -106,7 +105,7 @@ class LogRecords:
         return LogRecords.of(self.buffer, self.base, starts, sizes, self.broker)
 
     def prefix(self, name: str) -> IntArray:
-        """A field that stands at the same place in all records, int64[n]."""
+        """A field of the fixed-length prefix of the records, int64[n]."""
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
 
@@ -120,68 +119,72 @@ class LogRecords:
         """Epoch milliseconds, int64[n]."""
         return self._gather(AT_STORE_TIMESTAMP_V4, self.parts.born_extra_bytes, ">i8")
 
-    def behind_hosts(self, at_v4: int, dtype: str) -> IntArray:
-        """A field behind both hosts, int64[n]."""
+    def after_hosts(self, at_v4: int, dtype: str) -> IntArray:
+        """A field after both hosts, int64[n].
+
+        Args:
+            at_v4: its position in a record with IPv4 hosts.
+        """
         return self._gather(at_v4, self.parts.hosts_extra_bytes, dtype)
 
     def _gather(self, at: int, extra: IntArray, dtype: str) -> IntArray:
         found: IntArray = sliding(self.buffer, dtype)[self.parts.starts + at + extra]
         return found.astype(np.int64)
 
-    def pieces(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
-        """Cut one piece out of each record, int64[n] each."""
+    def slices(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
+        """Return one slice of each record; `starts` and `lengths` are int64[n]."""
         return cut(self.buffer, starts, starts + lengths)
 
     @cached_property
     def properties(self) -> Properties | Window:
-        """Each record's properties, without its checksum."""
+        """Properties of each record, without the checksum property."""
         if self.window is not None:
             return self.window
         lengths = np.maximum(self.parts.properties_lengths, 0)
         data = self.buffer if self.content is None else self.content
         has_room, _ = room_of(data, self.parts.starts + self.sizes, lengths)
         lengths = lengths - PROPERTY_CRC_BYTES * has_room
-        return Properties(self.pieces(self.parts.properties_starts, lengths))
+        return Properties(self.slices(self.parts.properties_starts, lengths))
 
     @cached_property
     def stored_bodies(self) -> pa.BinaryArray:
-        """Each record's body as it is stored."""
+        """Stored body of each record, possibly compressed."""
         if self.window is not None:
             return self.window.bodies()
-        return self.pieces(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
+        return self.slices(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
 
     def are_damaged(self) -> NDArray[np.bool_]:
-        """Which records are not what was stored, bool[n].
+        """Return a mask of the records with wrong checksums, bool[n].
 
-        Those without a checksum are compared by their bodies' CRCs.
+        For records without a checksum, the CRC of the body is checked.
         """
         if self.window is not None:
             return self.window.are_damaged()
         checks = checks_of(self.buffer, self.parts, self.sizes)
-        # An array of bytes objects comes at a quarter of what a list of them costs.
-        covered = self.pieces(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
+        # An array of bytes objects is four times as fast as a list.
+        covered = self.slices(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
         crcs = np.fromiter(map(zlib.crc32, covered), np.int64, len(self)) & CRC_MASK
         return checks.wrong(crcs)
 
     def few(self, starts: IntArray, lengths: IntArray) -> tuple[list[bytes], pa.Array]:
-        """Pieces as `pieces` cuts them: the distinct ones, and which of them each record has."""
+        """Like `slices`, dictionary-encoded: the distinct values, and each record's index."""
         if self.window is not None and kernel.native is not None:
             found = kernel.native.distinct(self.content, starts.tobytes(), lengths.tobytes())
             if found is not None:
                 return found[0], pa.array(np.frombuffer(found[1], np.int64))
-        encoded = self.pieces(starts, lengths).dictionary_encode()
+        encoded = self.slices(starts, lengths).dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices
 
     def topics(self) -> pa.BinaryArray:
-        """Each record's topic as it is stored."""
+        """Stored topic of each record."""
         if self.window is not None:
             found, numbers = self.window.topics()
             return pa.array(found, pa.binary()).take(pa.array(numbers))
-        return self.pieces(self.parts.topic_starts, self.parts.topic_lengths)
+        return self.slices(self.parts.topic_starts, self.parts.topic_lengths)
 
 
 def hosts(records: LogRecords, at: IntArray, lengths: IntArray) -> pa.StringArray:
-    """Addresses as "host:port"; there are few different ones."""
+    """Return addresses as "host:port"; each distinct address is decoded once."""
     found, numbers = records.few(at, lengths)
     names = []
     for raw in found:
@@ -196,22 +199,22 @@ def _born_hosts(records: LogRecords) -> pa.StringArray:
 
 
 def _store_hosts(records: LogRecords) -> pa.StringArray:
-    at, lengths = _store_host_places(records)
+    at, lengths = _store_host_positions(records)
     return hosts(records, at, lengths)
 
 
-def _store_host_places(records: LogRecords) -> tuple[IntArray, IntArray]:
+def _store_host_positions(records: LogRecords) -> tuple[IntArray, IntArray]:
     parts = records.parts
     at = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes + 8
     return at, parts.hosts_extra_bytes - parts.born_extra_bytes + HOST_V4_BYTES
 
 
 def _message_ids(records: LogRecords) -> pa.StringArray:
-    """The offsetMsgId of each: store host and physical offset in hex."""
-    at, lengths = _store_host_places(records)
+    """Return the offsetMsgId of each record: store host and physical offset in hex."""
+    at, lengths = _store_host_positions(records)
     positions = records.prefix("physical_offset")
     if (lengths != HOST_V4_BYTES).any():
-        raw = records.pieces(at, lengths).to_pylist()
+        raw = records.slices(at, lengths).to_pylist()
         return pa.array(list(map(encode_offset_id, raw, positions.tolist())), pa.string())
     count = len(records)
     bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
@@ -229,7 +232,7 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
 
 
 def _bodies(records: LogRecords) -> pa.BinaryArray:
-    """Bodies as they were sent: compressed ones are unpacked."""
+    """Return the uncompressed bodies."""
     stored = records.stored_bodies
     flags = records.sys_flags
     compressed = np.flatnonzero(flags & SYS_FLAG_COMPRESSED)
@@ -242,7 +245,7 @@ def _bodies(records: LogRecords) -> pa.BinaryArray:
 
 
 def _unpacked(body: bytes, sys_flag: int) -> bytes:
-    """A body without its compression, or as it is stored if it is not what it says."""
+    """Decompress a body; return it unchanged if the compressed data is invalid."""
     try:
         return unpack(body, sys_flag)
     except InvalidArgument:
@@ -260,7 +263,7 @@ def _times(ms: IntArray) -> pa.TimestampArray:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a log."""
+    """A column of the rows: its type, and the function that computes it."""
 
     type: pa.DataType
     of: Callable[[LogRecords], pa.Array]
@@ -288,13 +291,13 @@ COLUMNS: Mapping[str, Column] = {
     "store_host": Column(pa.string(), _store_hosts),
     "reconsume_times": Column(
         pa.int32(),
-        lambda records: pa.array(records.behind_hosts(_AT_RECONSUME_TIMES_V4, ">i4")).cast(
+        lambda records: pa.array(records.after_hosts(_AT_RECONSUME_TIMES_V4, ">i4")).cast(
             pa.int32()
         ),
     ),
     "prepared_offset": Column(
         pa.int64(),
-        lambda records: pa.array(records.behind_hosts(_AT_PREPARED_OFFSET_V4, ">i8")),
+        lambda records: pa.array(records.after_hosts(_AT_PREPARED_OFFSET_V4, ">i8")),
     ),
     "flag": _prefix("flag", pa.int32()),
     "sys_flag": _prefix("sys_flag", pa.int32()),
@@ -305,14 +308,14 @@ COLUMNS: Mapping[str, Column] = {
         lambda records: records.properties.values(PROPERTY_UNIQ_KEY),
     ),
 }
-"""Every column there is, in the order in which they come when none are named."""
+"""All columns, in their default order."""
 
 CHECKED = frozenset({"body", "properties", "keys", "tags", "unique_key"})
-"""Columns with what the sender wrote: records of which one is read are checked."""
+"""Columns with data of the producer: if one is read, the checksums of the records are verified."""
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of some columns of COLUMNS."""
+    """Return the Arrow schema of some columns of COLUMNS."""
     return _schema(tuple(columns))
 
 
@@ -322,7 +325,7 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 def to_batch(records: LogRecords, columns: Sequence[str]) -> pa.RecordBatch:
-    """Some columns of records, in the order named."""
+    """Return the named columns of the records, in this order."""
     ready = {} if records.window is None else records.window.columns(columns)
     arrays = [ready[name] if name in ready else COLUMNS[name].of(records) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

@@ -1,9 +1,9 @@
-"""The chain of a partition's records, walked from many places at once.
+"""The chain of a partition's records, found by walks from many positions at the same time.
 
-Each walk begins at a proven start and follows the sizes; all take a step together, as one NumPy
-operation. What they found is proved at the end: record after record without a gap, each with parts
-that add up and in the place that it names. Where that fails, `partition_scan` looks closer.
-The compiled kernel does all that in one walk.
+Each walk begins at a proven record start and follows the sizes. All walks advance together, in one
+NumPy operation per step. At the end the result is verified: the records have no gap, the lengths of
+their parts add up to their size, and each is at the physical offset that it names. If this fails,
+`partition_scan` scans record by record. The compiled kernel does all this in one walk.
 """
 
 import math
@@ -23,31 +23,31 @@ Bytes = NDArray[np.uint8]
 
 _MAGIC_MASK = 0xFFFFFFFF
 _WALKS_MAX = 4096
-# So many records have their parts looked at together: what stays in a processor's cache.
+# Number of records verified in one step; they fit into the processor's cache.
 _BLOCK_RECORDS = 4096
-# So much is copied for the compiled kernel, and is still in the processor's cache when it is read.
+# Bytes copied for one call of the compiled kernel; they fit into the processor's cache.
 _WINDOW_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Records that follow one another."""
+    """Contiguous records."""
 
     starts: IntArray
     sizes: IntArray
     end: int
-    """Position behind the last one."""
+    """Position after the last record."""
     at_log_end: bool
-    """Nothing was ever written behind `end`, or the file is closed there."""
+    """True if nothing was written after `end`, or the file is closed there."""
 
 
 def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
-    """The records that start in [first, stop); None if anything about them is unusual.
+    """Return the records that start in [first, stop); None if one of them is unusual.
 
     Args:
         buffer: bytes of a CommitLog file.
-        base: physical offset of the first of them.
-        first: where a record starts, or the log ends.
+        base: physical offset of the buffer's first byte.
+        first: position of a record's start, or of the log's end.
         stop: position.
     """
     last = len(buffer) - RECORD_BYTES_MIN
@@ -55,8 +55,8 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
         return None
     if kernel.native is not None:
         return _walk_compiled(buffer, base, first, stop)
-    # A step costs much the same for any number of walks, a walk costs what proves its start: this
-    # many make the sum least.
+    # A step costs almost the same for any number of walks, and each walk needs a proven start:
+    # this number minimizes the sum.
     walks = min(math.isqrt((stop - first) // 32) + 1, _WALKS_MAX)
     bounds = np.linspace(first, stop, walks + 1)[1:-1].astype(np.int64)
     later = first_records(buffer, base, bounds[bounds > first], stop)
@@ -79,7 +79,7 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
 
 
 def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
-    """What `walk` returns, by the compiled kernel: a copy of a window, then record by record."""
+    """`walk` with the compiled kernel, window by window."""
     found = [np.zeros(0, np.int64)]
     at, window_bytes = first, _WINDOW_BYTES
     last = len(buffer) - RECORD_BYTES_MIN
@@ -88,7 +88,7 @@ def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | N
         sizes, more = sizes_in_place(window, base + at, len(buffer) - at, stop - at)
         if not len(sizes) and not more:
             break
-        # A record that is longer than the window is looked at again in a larger one.
+        # If a record is longer than the window, the next window is larger.
         window_bytes = _WINDOW_BYTES if len(sizes) else window_bytes * 2
         found.append(sizes)
         at += int(sizes.sum())
@@ -101,26 +101,26 @@ def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | N
 
 
 def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
-    """Everywhere that the sizes lead to, from each position up to its end, ascending."""
+    """Follow the sizes from each position up to its end; return all visited positions, sorted."""
     heads = sliding(buffer, ">i8")
     ends = np.minimum(ends, len(heads))
     visited = []
     while len(positions):
         visited.append(positions)
         sizes = heads[positions] >> 32
-        # What says that it is shorter than any record leads nowhere: the walk stops there.
+        # A size below the minimum is no record: this walk stops here.
         following = np.where(sizes < RECORD_BYTES_MIN, ends, positions + sizes)
         going = following < ends
         if going.all():
             positions = following
         else:
             positions, ends = following[going], ends[going]
-    # Each step's are in order already: merging them costs an eighth of sorting.
+    # The positions of each step are sorted, so a stable sort merges them: eight times as fast.
     return np.sort(np.concatenate(visited), kind="stable")
 
 
 def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None:
-    """Each record's size; None if one is not whole, or elsewhere than it says."""
+    """Return the size of each record; None if one is incomplete or names another offset."""
     sizes = np.empty(len(starts), np.int64)
     for at in range(0, len(starts), _BLOCK_RECORDS):
         chosen = starts[at : at + _BLOCK_RECORDS]

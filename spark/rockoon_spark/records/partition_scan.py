@@ -1,11 +1,12 @@
-"""Scan of a partition: the records of any piece of a CommitLog file, without an index.
+"""Scan of a partition: the records of any range of a CommitLog file, without an index.
 
-A record names its own physical offset, so where one starts can be proved in the middle of a file:
-magic at +4, its own place at +28, parts that add up. So a file may be cut anywhere: a partition
-has the records that *start* in it, and tells of the damage that follows any of them.
-`parallel_walk` walks one that is in order; one that is not is looked at here, record by record.
+A record contains its own physical offset, so a record start can be proved in the middle of a file:
+magic at +4, physical offset at +28, lengths of the parts that add up to the size. So a file may be
+divided anywhere: a partition has the records that *start* in it, and reports the damage that
+follows one of them. `parallel_walk` reads a partition without damage; other partitions are scanned
+here, record by record.
 
-Bodies are not looked at here: their checksums are for those who read them (`columns`).
+Bodies are not verified here: tasks that read bodies verify their checksums (`columns`).
 """
 
 from collections.abc import Sequence
@@ -24,30 +25,30 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a log that belong to no record; physical offsets, the end exclusive."""
+    """Bytes of a log that belong to no record; physical offsets, `end` is exclusive."""
 
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecords:
     """The records that start in a partition."""
 
     starts: IntArray
-    """Their positions in the buffer, ascending."""
+    """Positions in the buffer, ascending."""
     sizes: IntArray
     """Bytes."""
     end: int
-    """Position behind the last of them, or behind the damage that follows it; the
-    partition's start when there are none."""
+    """Position after the last record and the damage that follows it; the partition's start if there
+    are no records."""
     at_log_end: bool = False
-    """Nothing was ever written behind `end`, or the file is closed there."""
+    """True if nothing was written after `end`, or the file is closed there."""
     damages: Sequence[Damage] = ()
     is_cut: bool = False
-    """What stands at the buffer's end is cut off by it: more of the file has to be looked at."""
+    """True if the buffer ends within a record or damage: more of the file must be read."""
     forgery: Damage | None = None
-    """Behind `stop`, but within the last record: what the next partition takes for one."""
+    """Bytes after `stop`, within the last record, that the next partition mistakes for a record."""
 
 
 def find_records(
@@ -57,48 +58,48 @@ def find_records(
     stop: int,
     *,
     proven: bool = False,
-    goes_on: bool = False,
-) -> Found:
-    """The whole records that start in [start, stop), and the damage that follows any of them.
+    has_more: bool = False,
+) -> FoundRecords:
+    """Return the whole records that start in [start, stop), and the damage after each of them.
 
-    Of neighbouring partitions each damaged place is told by one: that which has the record before
-    it, or the file's start. It also sees whether the next one will begin where this one ends: a
-    body may hold the bytes of a record, and its sender may have guessed where it would be stored.
+    A damaged range is reported by one partition: the partition of the record before it, or the
+    first of the file. The result also shows whether the next partition will begin where this one
+    ends: a body may contain the bytes of a valid record, if its sender guessed the physical offset.
 
     Args:
-        buffer: a CommitLog file from `base` on, so far that the last record is whole, and the head
-            of the next.
+        buffer: a CommitLog file from `base` on, up to the end of the last record and the head of
+            the next.
         base: physical offset of the buffer's first byte.
         start, stop: positions in the buffer.
-        proven: a record starts at `start`, or the file ends there: what else is there is damage.
-            Otherwise the partition begins with the first record that can be proved.
-        goes_on: the file does, behind the buffer.
+        proven: True if a record starts at `start`, or the file ends there: any other bytes are
+            damage. False if the partition begins with the first record that can be proved.
+        has_more: True if the file continues after the buffer.
     """
-    first = start if proven else first_record(buffer, base, start, stop, goes_on=goes_on)
+    first = start if proven else first_record(buffer, base, start, stop, has_more=has_more)
     if first is None or first >= stop:
-        return Found(_none(), _none(), start)
+        return FoundRecords(_none(), _none(), start)
     chain = walk(buffer, base, first, stop)
     if chain is None:
         found = _one_by_one(buffer, base, first, stop)
     else:
-        found = Found(chain.starts, chain.sizes, chain.end, chain.at_log_end)
+        found = FoundRecords(chain.starts, chain.sizes, chain.end, chain.at_log_end)
     damages = list(found.damages)
     forgery = None
     if found.end > stop and not damages:
-        forged = first_record(buffer, base, stop, min(found.end, len(buffer)), goes_on=goes_on)
+        forged = first_record(buffer, base, stop, min(found.end, len(buffer)), has_more=has_more)
         forgery = None if forged is None else Damage(base + forged, base + found.end)
     if found.end >= stop and not found.at_log_end:
-        # The record there is another partition's; whoever begins with the next one does not see it.
+        # Damage before the next partition's first record: that partition does not detect it.
         damages += _one_by_one(buffer, base, found.end, found.end + 1, records_max=1).damages
-    reached = max(found.end, damages[-1].end - base if damages else 0)
-    is_cut = goes_on and reached >= len(buffer)
+    last = max(found.end, damages[-1].end - base if damages else 0)
+    is_cut = has_more and last >= len(buffer)
     return replace(found, damages=damages, is_cut=is_cut, forgery=forgery)
 
 
 def _one_by_one(
     buffer: Bytes, base: int, first: int, stop: int, records_max: int = RECORDS_MAX_DEFAULT
-) -> Found:
-    """Walk the partition with every check; damage is passed over and told."""
+) -> FoundRecords:
+    """Scan the partition record by record with all checks; damage is skipped and reported."""
     starts: list[IntArray] = []
     sizes: list[IntArray] = []
     damages: list[Damage] = []
@@ -125,18 +126,18 @@ def _one_by_one(
             if found.end is ScanEnd.LIMIT:
                 continue
             if found.end in (ScanEnd.BLANK, ScanEnd.ZERO, ScanEnd.END):
-                at_log_end = not _more_behind(buffer, base, position, found.end)
+                at_log_end = not _has_later_record(buffer, base, position, found.end)
                 if at_log_end:
                     break
         following = first_record(buffer, base, position + 1, len(view))
         resume = len(view) if following is None else following
         damages.append(Damage(base + position, base + resume))
         position = resume
-    return Found(_joined(starts), _joined(sizes), position, at_log_end, damages)
+    return FoundRecords(_joined(starts), _joined(sizes), position, at_log_end, damages)
 
 
-def _more_behind(buffer: Bytes, base: int, position: int, end: ScanEnd) -> bool:
-    """Whether records stand behind what looks like the end of what was written."""
+def _has_later_record(buffer: Bytes, base: int, position: int, end: ScanEnd) -> bool:
+    """True if a record follows bytes that look like the end of the log."""
     if end is ScanEnd.END:
         return False
     return first_record(buffer, base, position + 1, len(buffer)) is not None

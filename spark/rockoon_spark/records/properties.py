@@ -1,7 +1,7 @@
-"""The properties of many records at once.
+"""Decoding of the properties of many records in array operations.
 
-They are stored as `name 0x01 value 0x02 …`; the last 0x02 may be missing. Pairs with an empty name
-or value do not count, and of equal names the last does. Source: MessageDecoder.
+Properties are stored as `name 0x01 value 0x02 …`; the last 0x02 may be missing. Pairs with an empty
+name or value are ignored. If a name occurs twice, the last pair is valid. Source: MessageDecoder.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ Bytes = NDArray[np.uint8]
 _EQUALS = 1
 _SEPARATOR = 2
 _WORD_BYTES = 8
-# Above so many pairs in a record, sorting all is quicker than comparing each with the rest.
+# If a record has more pairs, sorting all is faster than comparing each pair with the others.
 _PAIRS_COMPARED_MAX = 24
-# Odd, so that nothing is lost; what it mixes is only compared.
+# Odd, so that the multiplication is invertible; the mixed values are only compared.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def cut(data: Bytes, starts: IntArray, ends: IntArray) -> pa.BinaryArray:
-    """Pieces of some bytes as an Arrow array, cut without a copy of each.
+    """Return slices of some bytes as an Arrow array, without a Python object per slice.
 
     Args:
         data: the bytes, less than 2 GiB.
-        starts, ends: positions, ascending, of pieces that do not overlap.
+        starts, ends: positions of the slices, ascending and without overlaps.
     """
     count = len(starts)
-    # An item for each piece and for each gap behind one; every second is taken.
+    # An item for each slice and for each gap after one; then every second item is selected.
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2] if count else 0
@@ -56,22 +56,22 @@ class Properties:
     """The properties of n records.
 
     Args:
-        raw: as stored, one item for each record.
+        raw: the stored bytes, one item per record.
     """
 
     def __init__(self, raw: pa.BinaryArray) -> None:
         _, bounds, data = raw.buffers()
         positions = np.frombuffer(bounds, np.int32)[raw.offset : raw.offset + len(raw) + 1]
-        first, behind = int(positions[0]), int(positions[-1])
+        first, stop = int(positions[0]), int(positions[-1])
         content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         self._bounds: IntArray = positions.astype(np.int64) - first
-        # A separator at the end spares every search below a special case, and so do the bytes
-        # behind it that a name's first eight may reach into.
-        padded = np.zeros(behind - first + 1 + _WORD_BYTES, np.uint8)
-        padded[: behind - first] = content[first:behind]
-        padded[behind - first] = _SEPARATOR
+        # A separator at the end, and padding for the word of the last name: the searches below
+        # need no special case for the end.
+        padded = np.zeros(stop - first + 1 + _WORD_BYTES, np.uint8)
+        padded[: stop - first] = content[first:stop]
+        padded[stop - first] = _SEPARATOR
         self._words = sliding(padded, "<u8")
-        self._data: Bytes = padded[: behind - first + 1]
+        self._data: Bytes = padded[: stop - first + 1]
 
     @cached_property
     def _segments(self) -> "_Segments":
@@ -80,7 +80,7 @@ class Properties:
         record_ends = self._bounds[filled + 1]
         marks[record_ends] = True
         ends = np.flatnonzero(marks)
-        # A segment begins behind a separator, or where a record without the last one ended.
+        # A segment begins after a separator, or at the end of a record without a last separator.
         starts = np.append(0, ends[:-1] + (self._data[ends[:-1]] == _SEPARATOR))
         marks[:] = False
         marks[record_ends] = True
@@ -91,7 +91,7 @@ class Properties:
         return _Segments(starts, ends[full], rows[full], self._words[starts])
 
     def values(self, name: str) -> pa.StringArray:
-        """One property of each record, null where there is none."""
+        """Return a property of each record; null if a record does not have it."""
         segments = self._segments
         marker = name.encode() + b"\x01"
         width = len(marker)
@@ -107,19 +107,19 @@ class Properties:
         count = len(self._bounds) - 1
         if len(rows) == count and (np.diff(rows) > 0).all():
             return values
-        # Ascending, so that the last of equal names stays.
+        # In ascending order, so that the last of equal names overwrites the others.
         chosen = np.full(count, -1, np.int64)
         chosen[rows] = np.arange(len(found))
         return values.take(pa.array(chosen, mask=chosen < 0))
 
     def maps(self) -> pa.MapArray:
-        """All properties of each record."""
+        """Return all properties of each record."""
         segments = self._segments
         starts, ends = segments.starts, segments.ends
         rows, words = segments.rows, segments.words
         middle = np.flatnonzero(self._data == _EQUALS)
         if not (len(middle) == len(starts) and ((middle > starts) & (middle + 1 < ends)).all()):
-            # Some have none, or more than one: the first one counts.
+            # Some pairs have no equals sign or several: the first one is the separator.
             equals = np.append(middle, len(self._data) + 1)
             middle = equals[np.searchsorted(equals, starts)]
             good = np.flatnonzero((middle > starts) & (middle + 1 < ends))
@@ -137,18 +137,18 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """What lies between separators, without what is empty, in the order of the records."""
+    """The nonempty byte ranges between separators, in the order of the records."""
 
     starts: IntArray
     ends: IntArray
     rows: IntArray
-    """Which record each is of."""
+    """Index of the record of each segment."""
     words: NDArray[np.uint64]
-    """The first eight bytes of each, and of what follows one that is shorter."""
+    """The first eight bytes of each segment; after a shorter segment, the bytes that follow it."""
 
 
 def _first_bytes(count: int) -> np.uint64:
-    """A mask of the first bytes of a word."""
+    """Return a mask of the first bytes of a word."""
     return np.uint64((1 << 8 * min(count, _WORD_BYTES)) - 1)
 
 
@@ -156,7 +156,7 @@ _FIRST_BYTES = np.array([_first_bytes(count) for count in range(_WORD_BYTES + 1)
 
 
 def _may_have_equal(rows: IntArray, words: NDArray[np.uint64], lengths: IntArray) -> bool:
-    """Whether a record may have two pairs of one name; never wrongly says no."""
+    """Return False only if no record has two pairs of the same name; compares hashes."""
     if not len(rows):
         return False
     heads = words & _FIRST_BYTES[np.minimum(lengths, _WORD_BYTES)]
@@ -166,12 +166,12 @@ def _may_have_equal(rows: IntArray, words: NDArray[np.uint64], lengths: IntArray
     if most > _PAIRS_COMPARED_MAX:
         mixed.sort()
         return bool((mixed[1:] == mixed[:-1]).any())
-    # Those of a record stand next to one another: each is compared with the few behind it.
+    # Pairs of a record are adjacent, so each is compared with the few after it.
     return any(bool((mixed[gap:] == mixed[:-gap]).any()) for gap in range(1, most))
 
 
 def _last_of_equal(rows: IntArray, names: pa.BinaryArray) -> IntArray:
-    """Indices of pairs whose name does not come again in their row, ascending."""
+    """Return the indexes of pairs whose name does not occur later in their record, ascending."""
     encoded = names.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     pairs = rows * max(len(encoded.dictionary), 1) + codes

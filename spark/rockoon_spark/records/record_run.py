@@ -1,4 +1,4 @@
-"""Runs of records: neighbours in a log, for jobs that need every one."""
+"""Runs of contiguous records of a log, for jobs that need every record."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,39 +11,39 @@ from rockoon_format.index_entries import KeyEntries, index_entries, joined, keys
 from rockoon_format.queue_runs import LogCutter, QueueRuns, queue_runs
 from rockoon_format.scan import Scan, scan
 
-# Runs of a queue's entries are the longer, the more records are looked at together; one costs Spark
-# more than its entries do.
+# Records scanned together. The more, the longer are the runs of a queue's entries; Spark has a cost
+# per run that exceeds the cost of its entries.
 _RECORDS_TOGETHER = 65_536
 _BYTES_TOGETHER = 16 << 20
 
 
 class LogBroken(Exception):
-    """A log is damaged, has lost what was to be read, or cannot be read."""
+    """A log is damaged, was partly deleted before it was read, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Whole records that are neighbours in the log."""
+    """Contiguous whole records."""
 
     content: bytes
-    """Begins with the first of them."""
+    """Begins with the first record; may be longer than the records."""
     base: int
     """Physical offset of the first byte."""
     stop: int
-    """Where in the content the last one ends."""
+    """Position in `content` after the last record."""
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Physical offsets where the first begins and the last one ends."""
+        """Physical offsets at which the first record begins and the last one ends."""
         return self.base, self.base + self.stop
 
     def scans(
         self, *, with_tag_codes: bool, delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
     ) -> Iterator[Scan]:
-        """The records' fields, so many records at a time; see `scan`. Positions are in the content.
+        """Scan the records in batches; see `scan`. Positions are in `content`.
 
         Raises:
-            LogBroken: one of them is no record.
+            LogBroken: bytes among them are not a record.
         """
         position = 0
         while position < self.stop:
@@ -62,10 +62,10 @@ class RecordRun:
             position = records.position
 
     def keys(self) -> KeyEntries:
-        """What an index by key holds of the records.
+        """Return the records' entries for an index by key.
 
         Raises:
-            LogBroken: one of them is no record.
+            LogBroken: bytes among them are not a record.
         """
         found = keys_within(self.content, self.stop, self.base)
         if found is not None:
@@ -80,23 +80,23 @@ def queue_runs_of(
     delay_levels_ms: Sequence[int],
     file_entries: int,
 ) -> Iterator[tuple[list[str], QueueRuns]]:
-    """What ConsumeQueues hold of records, many at a time, with the topics that are numbered.
+    """Yield the ConsumeQueue entries of records in batches, each with its numbered topics.
 
     Args:
         runs: of records, in order.
-        marks: topic to the physical offset below which its records went with it.
+        marks: per topic, the physical offset below which its records were deleted with it.
         delay_levels_ms: of the broker.
-        file_entries: of a queue's file.
+        file_entries: entries per queue file.
 
     Raises:
-        LogBroken: there is something else among them.
+        LogBroken: bytes among the records are not a record.
     """
     cutter = None if kernel.native is None else LogCutter(marks, file_entries)
     cut_bytes = 0
     left: list[RecordRun] = []
     for run in runs:
         is_cut = cutter is not None and cutter.add(run.content, run.stop, run.base)
-        if left and (is_cut or not _goes_on(left, run)):
+        if left and (is_cut or not _joins(left, run)):
             yield from _scanned(left, marks, delay_levels_ms, file_entries)
             left = []
         if is_cut:
@@ -112,8 +112,8 @@ def queue_runs_of(
         yield _named(cutter)
 
 
-def _goes_on(runs: Sequence[RecordRun], run: RecordRun) -> bool:
-    """Whether a run follows some neighbours and they are looked at together."""
+def _joins(runs: Sequence[RecordRun], run: RecordRun) -> bool:
+    """True if a run continues the given runs, and all together are small enough for one scan."""
     start, end = run.extent
     return runs[-1].extent[1] == start and end - runs[0].base <= _BYTES_TOGETHER
 
@@ -124,14 +124,14 @@ def _scanned(
     delay_levels_ms: Sequence[int],
     file_entries: int,
 ) -> Iterator[tuple[list[str], QueueRuns]]:
-    """As `queue_runs_of`, where the kernel leaves it open, or there is none."""
+    """Like `queue_runs_of`, with NumPy: for runs that the kernel does not process."""
     content = b"".join([run.content[: run.stop] for run in neighbours])
     together = RecordRun(content, neighbours[0].base, len(content))
     for records in together.scans(with_tag_codes=True, delay_levels_ms=delay_levels_ms):
         topics = [topic.decode(errors="replace") for topic in records.topics]
-        floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
+        min_offsets = np.array([marks.get(topic, 0) for topic in topics], np.int64)
         physical = records.offsets + together.base
-        listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
+        listed = records.has_queue_entry & (physical >= min_offsets[records.topic_numbers])
         yield topics, queue_runs(records, physical, listed, file_entries)
 
 
@@ -141,5 +141,5 @@ def _named(cutter: LogCutter) -> tuple[list[str], QueueRuns]:
 
 
 def no_record(name: str, start: int, end: int) -> str:
-    """What is wrong with damaged bytes, in one sentence."""
+    """Return the error text for damaged bytes."""
     return f"{name}: physical offsets {start} to {end} hold no record"

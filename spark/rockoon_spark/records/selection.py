@@ -1,4 +1,4 @@
-"""Selection of records by their bytes, before they become columns."""
+"""Selection of records by their bytes, before they are converted to columns."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
-# Columns of numbers that a range can be asked of; times are in microseconds, as Spark has them.
+# Numeric columns that can be selected by a range; times are in microseconds, as in Spark.
 RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
     "store_time": lambda records: records.store_timestamps_ms * 1000,
 }
@@ -28,12 +28,11 @@ NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
     "tags": lambda records: records.properties.values(PROPERTY_TAGS).cast(pa.binary()),
     "broker": lambda records: pa.repeat(pa.scalar(records.broker.encode()), len(records)),
 }
-"""Columns of text that can be asked to be one of some values."""
+"""Text columns that can be selected by a set of values."""
 
 
 QueueKey = tuple[str, str, int]
-"""Topic, broker and queue; an empty broker means the queues of that number on every broker for
-which there is no key of its own."""
+"""Topic, broker and queue id. An empty broker means all brokers without their own key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,69 +43,68 @@ class Range:
     most: int = INT64_MAX
 
     def within(self, other: "Range") -> "Range":
-        """What both hold."""
+        """Return the intersection of both ranges."""
         return Range(max(self.least, other.least), min(self.most, other.most))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions that a record has to meet, all of them."""
+    """Conditions for records; a selected record meets all of them."""
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """By a column of RANGED."""
     one_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By a column of NAMED."""
     topic_pattern: str = "*"
-    """With `*`, `?` and `[…]`, as file names are matched."""
+    """With `*`, `?` and `[…]`, like patterns of file names."""
     includes_internal: bool = True
-    """Whether records of the brokers' own topics are wanted (`is_system_topic`): delayed messages
-    that wait, half messages, the broker's own log. Users' reads exclude them by default."""
+    """True to include the brokers' internal topics (`is_system_topic`): delayed messages before
+    they are due, half messages, the broker's own log. Reads of users exclude them by default."""
     starts: Mapping[QueueKey, int] = field(default_factory=dict)
-    """First queue offset wanted; queues without one are wanted whole."""
+    """First queue offset per queue; queues without one are read from their beginning."""
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
-    """Queue offset behind the last one wanted."""
+    """End offset per queue, exclusive."""
 
     def ranged(self, column: str, wanted: Range) -> "Selection":
-        """This and a range of a column."""
+        """Return this selection with an additional range of a column."""
         narrowed = self.ranges.get(column, Range()).within(wanted)
         return replace(self, ranges={**self.ranges, column: narrowed})
 
     def among(self, column: str, values: frozenset[str]) -> "Selection":
-        """This, and a column has one of some values."""
+        """Return this selection with an additional set of values of a column."""
         narrowed = self.one_of.get(column, values) & values
         return replace(self, one_of={**self.one_of, column: narrowed})
 
     def of_any_tags(self) -> "Selection":
-        """This without the condition on tags."""
+        """Return this selection without the condition on tags."""
         return replace(self, one_of={c: names for c, names in self.one_of.items() if c != "tags"})
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can meet the conditions."""
+        """True if no record can meet the conditions."""
         return any(not values for values in self.one_of.values()) or any(
             each.least > each.most for each in self.ranges.values()
         )
 
     def wants_broker(self, name: str) -> bool:
-        """Whether records of a broker can meet the conditions."""
+        """True if records of a broker can meet the conditions."""
         brokers = self.one_of.get("broker")
         return brokers is None or name in brokers
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether records of a topic can meet the conditions."""
+        """True if records of a topic can meet the conditions."""
         topics = self.one_of.get("topic")
         return (topics is None or topic in topics) and self._matches(topic)
 
     def _matches(self, topic: str) -> bool:
-        """Whether a topic fits the pattern, and is not internal unless those are included."""
+        """True if a topic matches the pattern, and internal topics are included or it is none."""
         if not self.includes_internal and is_system_topic(topic):
             return False
         return fnmatchcase(topic, self.topic_pattern)
 
     @property
     def excluded_names(self) -> list[str]:
-        """The named topics, and the pattern, that can select internal topics alone, while internal
-        topics are excluded; sorted."""
+        """The named topics, and the pattern, that select only excluded internal topics; sorted."""
         if self.includes_internal:
             return []
         named = [each for each in self.one_of.get("topic", ()) if is_system_topic(each)]
@@ -118,7 +116,7 @@ class Selection:
 
     @property
     def may_have_internal(self) -> bool:
-        """Whether internal topics can be among the names, or can match the pattern."""
+        """True if internal topics can be among the names, or can match the pattern."""
         if "topic" in self.one_of:
             return any(map(is_system_topic, self.one_of["topic"]))
         literal, has_wildcards = _literal_part(self.topic_pattern)
@@ -129,7 +127,7 @@ class Selection:
         )
 
     def mask(self, records: LogRecords) -> Mask:
-        """Which of the records are wanted, bool[n]."""
+        """Return a mask of the selected records, bool[n]."""
         wanted = np.ones(len(records), np.bool_)
         for column, allowed in self.ranges.items():
             values = RANGED[column](records)
@@ -154,14 +152,14 @@ class Selection:
             if topic not in topics:
                 continue
             least = _bound(self.starts, topic, records.broker, queue, INT64_MIN)
-            behind = _bound(self.ends, topic, records.broker, queue, INT64_MAX)
+            end = _bound(self.ends, topic, records.broker, queue, INT64_MAX)
             own = (codes == topics.index(topic)) & (queues == queue)
-            wanted &= ~own | ((offsets >= least) & (offsets < behind))
+            wanted &= ~own | ((offsets >= least) & (offsets < end))
         return wanted
 
 
 def _literal_part(pattern: str) -> tuple[str, bool]:
-    """What a pattern begins with before its first wildcard, and whether it has one."""
+    """Return the text before a pattern's first wildcard, and True if it has a wildcard."""
     literal, *rest = re.split(r"[*?\[]", pattern, maxsplit=1)
     return literal, bool(rest)
 
@@ -177,7 +175,7 @@ def _bound(
 
 
 def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
-    """Which values are wanted; each distinct one is looked at once, and none that is missing."""
+    """Apply a predicate to each distinct value; the mask is False for null."""
     encoded = values.dictionary_encode()
     good = [is_wanted(raw.decode(errors="replace")) for raw in encoded.dictionary.to_pylist()]
     codes = encoded.indices.fill_null(len(good)).to_numpy()

@@ -1,6 +1,6 @@
-"""Start of the first record in any partition of a CommitLog file, proved by its head and parts.
+"""Search for the first record in a range of a CommitLog file, proved by its head and parts.
 
-Bodies are not looked at here: their checksums are for those who read them (`columns`).
+Bodies are not verified here: tasks that read bodies verify their checksums (`columns`).
 """
 
 import numpy as np
@@ -14,25 +14,23 @@ Bytes = NDArray[np.uint8]
 
 _FIRST_WINDOW_BYTES = 4096
 _WINDOW_BYTES_MAX = 1 << 20
-# Most records are shorter than the first; where one is longer than the last, each search is on
-# its own.
+# Windows of many searches in one array operation. Most records are shorter than the first window;
+# if no record starts in the last one, that search continues alone.
 _SHARED_WINDOWS_BYTES = (1024, 8192)
 _MAGIC_FIRST_BYTE = MAGIC_V1.to_bytes(4, signed=True)[0]
 assert MAGIC_V2.to_bytes(4, signed=True)[0] == _MAGIC_FIRST_BYTE
 
 
 def first_record(
-    buffer: Bytes, base: int, start: int, stop: int, *, goes_on: bool = False
+    buffer: Bytes, base: int, start: int, stop: int, *, has_more: bool = False
 ) -> int | None:
-    """Position of the first record that starts in [start, stop).
+    """Return the position of the first record that starts in [start, stop); None if there is none.
 
     Args:
         buffer: bytes of a CommitLog file.
-        base: physical offset of the first of them.
-        goes_on: the file does, behind the buffer: a record that is cut off by its end counts too.
-
-    Returns:
-        None if there is none.
+        base: physical offset of the buffer's first byte.
+        has_more: True if the file continues after the buffer; then a record that is cut off by the
+            end of the buffer is accepted.
     """
     view = buffer.data
     position, window_bytes = start, _FIRST_WINDOW_BYTES
@@ -42,20 +40,20 @@ def first_record(
             candidate = head - base
             if candidate >= stop:
                 return None
-            if _is_record(buffer, candidate, goes_on=goes_on):
+            if _is_record(buffer, candidate, has_more=has_more):
                 return candidate
         if position + len(window) >= len(view):
             return None
-        # A head may lie across the window's end.
+        # Windows overlap, because a head may extend beyond a window's end.
         position += len(window) - HEAD_BYTES + 1
         window_bytes = min(window_bytes * 4, _WINDOW_BYTES_MAX)
     return None
 
 
-def _is_record(buffer: Bytes, position: int, *, goes_on: bool) -> bool:
+def _is_record(buffer: Bytes, position: int, *, has_more: bool) -> bool:
     size = int.from_bytes(buffer[position : position + 4].tobytes(), signed=True)
     if size > len(buffer) - position:
-        return goes_on
+        return has_more
     if size < RECORD_BYTES_MIN:
         return False
     parts = locate(buffer, np.array([position], np.int64))
@@ -63,11 +61,11 @@ def _is_record(buffer: Bytes, position: int, *, goes_on: bool) -> bool:
 
 
 def first_records(buffer: Bytes, base: int, bounds: IntArray, stop: int) -> IntArray:
-    """The first record at or behind each of some positions, without repeats, ascending.
+    """Return the first record at or after each position, without duplicates, ascending.
 
     Args:
         bounds: positions, ascending.
-        stop: records that start from here on do not count.
+        stop: position at which the search ends.
     """
     found = np.full(len(bounds), -1, np.int64)
     for window_bytes in _SHARED_WINDOWS_BYTES:
@@ -87,7 +85,7 @@ def first_records(buffer: Bytes, base: int, bounds: IntArray, stop: int) -> IntA
 
 
 def _first_in_windows(buffer: Bytes, base: int, bounds: IntArray, window_bytes: int) -> IntArray:
-    """The first record that starts in each window, -1 where there is none, int64[n]."""
+    """Return the first record that starts in each window, int64[n]; -1 if there is none."""
     windows = sliding(buffer, f"V{window_bytes}")[bounds + AT_MAGIC].view(np.uint8)
     candidates = np.flatnonzero(windows == _MAGIC_FIRST_BYTE)
     windows_of = candidates // window_bytes
@@ -101,6 +99,6 @@ def _first_in_windows(buffer: Bytes, base: int, bounds: IntArray, window_bytes: 
     good &= (sizes >= RECORD_BYTES_MIN) & (parts.computed_sizes == sizes)
     good &= starts + sizes <= len(buffer)
     found = np.full(len(bounds), -1, np.int64)
-    # Ascending: the first of each window is written last.
+    # Written in descending order, so that the first record of each window is written last.
     found[windows_of[good][::-1]] = starts[good][::-1]
     return found

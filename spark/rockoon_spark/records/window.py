@@ -1,7 +1,7 @@
-"""Window: records of one piece of a log, found by the compiled kernel in one pass.
+"""Window: records of a range of a log, found by the compiled kernel in one pass.
 
-The kernel keeps where they and their parts are; columns that are asked for it writes as Arrow has
-them. `columns` and `properties` do the same with NumPy, and have the rules.
+The kernel stores the positions of the records and their parts, and writes requested columns in
+Arrow's format. `columns` and `properties` do the same with NumPy, and document the rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from rockoon_format.record import SYS_FLAG_COMPRESSED
 from rockoon_spark.records.properties import text
 
 _TIME = pa.timestamp("us", tz="UTC")
-# By columns of `columns.COLUMNS`, with the kernel's numbers (`window.rs`).
+# Columns of `columns.COLUMNS`, with the kernel's field numbers (`window.rs`).
 _FIELDS: Mapping[str, tuple[int, pa.DataType]] = {
     "physical_offset": (2, pa.int64()),
     "queue_offset": (3, pa.int64()),
@@ -42,10 +42,10 @@ _MAPS = "properties"
 
 
 class Window:
-    """Records of some bytes, n of them.
+    """n records in some bytes.
 
     Args:
-        native: the kernel's.
+        native: the kernel's object.
     """
 
     def __init__(self, native: Any) -> None:
@@ -54,14 +54,15 @@ class Window:
 
     @classmethod
     def following(cls, content: bytes, base: int, end: int) -> "Window | None":
-        """The whole records in their places that some bytes begin with; with the kernel only.
+        """Find the whole records at the beginning of some bytes; needs the kernel.
 
-        `stop` is where they end, and `has_more` whether what is there has more bytes than these.
+        `stop` is the position after the last record. `has_more` is True if the record there needs
+        more bytes than these.
 
         Args:
             content: bytes of a CommitLog file, from a record's start on.
-            base: physical offset of the first of them.
-            end: how many bytes the file has from there on, these and others.
+            base: physical offset of the first byte.
+            end: number of bytes of the file from there on.
         """
         assert kernel.native is not None
         found = kernel.native.Window.following(content, base, end)
@@ -69,7 +70,10 @@ class Window:
 
     @classmethod
     def at(cls, content: bytes, starts: IntArray, sizes: IntArray) -> "Window | None":
-        """Records at some positions, int64[n]; None if one is not whole, or without the kernel."""
+        """Create from records at known positions, int64[n].
+
+        None if one is incomplete, or if there is no kernel.
+        """
         if kernel.native is None:
             return None
         found = kernel.native.Window.at(content, starts.tobytes(), sizes.tobytes())
@@ -85,11 +89,11 @@ class Window:
 
     @cached_property
     def sizes(self) -> IntArray:
-        """Bytes of each, int64[n]."""
+        """Size of each record in bytes, int64[n]."""
         return np.frombuffer(self._native.field(_SIZE), np.int64)
 
     def topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
-        """Distinct topics, and which of them each record names, int32[n]."""
+        """Return the distinct topics, and the index of each record's topic, int32[n]."""
         return self._native.topics(), np.frombuffer(self._native.field(_TOPIC), np.int32)
 
     def sys_flags(self) -> NDArray[np.int32]:
@@ -97,29 +101,29 @@ class Window:
         return np.frombuffer(self._native.field(_FIELDS["sys_flag"][0]), np.int32)
 
     def are_damaged(self) -> NDArray[np.bool_]:
-        """Which records are not what was stored, bool[n]."""
+        """Return a mask of the records with wrong checksums, bool[n]."""
         found = self._native.damaged()
         return np.frombuffer(found, np.bool_) if found else np.zeros(len(self), np.bool_)
 
     def bodies(self) -> pa.BinaryArray:
-        """Each record's body as it is stored."""
+        """Return the stored body of each record, possibly compressed."""
         _, _, bodies, _, _ = self._native.columns([], False, True, [], False)
         return _binary(len(self), bodies)
 
     def values(self, name: str) -> pa.StringArray:
-        """A property of each record, null where there is none."""
+        """Return a property of each record; null if a record does not have it."""
         _, _, _, (values,), _ = self._native.columns([], False, False, [name.encode()], False)
         return _text(len(self), values)
 
     def maps(self) -> pa.MapArray:
-        """All properties of each record."""
+        """Return all properties of each record."""
         return self.columns([_MAPS])[_MAPS]
 
     def columns(self, wanted: Sequence[str]) -> Mapping[str, pa.Array]:
-        """Those of some columns that are had here, by their names."""
+        """Return those of the given columns that the kernel can compute, by name."""
         fields = [name for name in wanted if name in _FIELDS]
         named = [name for name in wanted if name in _PROPERTIES]
-        # What is compressed is unpacked elsewhere.
+        # `columns` decompresses bodies, so the kernel returns them only if none is compressed.
         with_bodies = "body" in wanted and not self._native.sys_flags() & SYS_FLAG_COMPRESSED
         count = len(self)
         laid, topics, bodies, values, maps = self._native.columns(
@@ -154,10 +158,10 @@ def _binary(count: int, column: tuple[Any, ...]) -> pa.BinaryArray:
 
 
 def _text(count: int, column: tuple[Any, ...]) -> pa.StringArray:
-    """Bounds, content, whether all is UTF-8, and which are there, if any is missing."""
+    """Create a text array from (bounds, content, is_utf8, validity bitmap or None)."""
     bounds, data, is_utf8, valid = column
-    there = None if valid is None else pa.py_buffer(valid)
-    buffers = [there, pa.py_buffer(bounds), pa.py_buffer(data)]
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    buffers = [bitmap, pa.py_buffer(bounds), pa.py_buffer(data)]
     if is_utf8:
         return pa.Array.from_buffers(pa.string(), count, buffers)
     return text(pa.Array.from_buffers(pa.binary(), count, buffers))

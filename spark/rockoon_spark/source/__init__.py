@@ -1,1 +1,1 @@
-"""`spark.read.format("rockoon")`: logs of stores and of live clusters as DataFrames."""
+"""`spark.read.format("rockoon")`: logs of store directories and live clusters as DataFrames."""

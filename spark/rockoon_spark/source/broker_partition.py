@@ -1,7 +1,7 @@
-"""Partitions of the log of a broker that runs, read over the wire (ReadLog).
+"""Partitions of a running broker's log, read with ReadLog calls; no shared disk is needed.
 
-No disk is shared, and the broker goes on writing. A reply has what fits into it, and the next one
-is on its way while it is worked on.
+A partition is read by several calls, because the size of a reply is limited. The next call is in
+flight while the reply before it is decoded.
 """
 
 from collections.abc import Generator, Iterator
@@ -18,7 +18,7 @@ from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
-    DamagedPlace,
+    DamagedRange,
     in_batches,
     report_loss,
 )
@@ -26,52 +26,54 @@ from rockoon_spark.source.log_source import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPartition(ContiguousPartition):
-    """A piece of one broker's log; see `ContiguousPartition`."""
+    """A range of one broker's log; see `ContiguousPartition`."""
 
     broker: str
     address: str
-    """Where it was when the read was planned."""
+    """Its address when the read was planned."""
     endpoint: str
-    """Nameservers that know where it is by then."""
+    """Nameservers, asked for its new address if it no longer answers."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`.
 
         Raises:
-            DataLost: retention, or a crash, took messages before they were read.
-            RockoonError: the broker does not answer any more, or its disk refuses.
+            DataLost: messages were deleted by retention, or lost in a crash, before they were read.
+            RockoonError: the broker no longer answers, or its disk fails.
         """
         with self._client() as client:
-            ended = yield from self._parts(client, _request(self.start, self.stop, self.at_record))
-            if ended is None:
+            request = _request(self.start, self.stop, self.at_record)
+            result = yield from self._batches(client, request)
+            if result is None:
                 return
-            behind, goes_on = ended
-            if goes_on:
-                # That record is another partition's, which would not see it if it is damaged.
-                for part in self._parts(client, _request(behind, behind + 1, at_record=True)):
-                    if isinstance(part, DamagedPlace):
-                        yield part
-            if behind > self.stop:
-                # The next partition begins with it, unless a body holds what looks like a record.
-                for part in self._parts(client, _request(self.stop, behind, at_record=False)):
-                    if not isinstance(part, DamagedPlace) and len(part):
-                        forged = int(part.prefix("physical_offset")[0])
-                        yield DamagedPlace(self._log, forged, behind, FORGED_FAULT)
+            end, has_more = result
+            if has_more:
+                # Damage at the start of the next partition: that partition does not detect it.
+                for batch in self._batches(client, _request(end, end + 1, at_record=True)):
+                    if isinstance(batch, DamagedRange):
+                        yield batch
+            if end > self.stop:
+                # The next partition begins at `end`, unless a body contains a forged record.
+                for batch in self._batches(client, _request(self.stop, end, at_record=False)):
+                    if not isinstance(batch, DamagedRange) and len(batch):
+                        forged = int(batch.prefix("physical_offset")[0])
+                        yield DamagedRange(self._log, forged, end, FORGED_FAULT)
 
-    def records(self, _offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
-        """See `ContiguousPartition`; a broker gives all or nothing."""
+    def records(self, _offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
+        """See `ContiguousPartition`. A broker cannot select records, so all are read."""
         return self.read()
 
     def _client(self) -> LogClient:
         return LogClient(self.broker, self.address, READ_RETRY_SECONDS, self.endpoint)
 
-    def _parts(
+    def _batches(
         self, client: LogClient, request: ReadLogRequest
-    ) -> Generator[LogRecords | DamagedPlace, None, tuple[int, bool] | None]:
-        """What starts within a request's bounds.
+    ) -> Generator[LogRecords | DamagedRange, None, tuple[int, bool] | None]:
+        """Yield the records and damage that start within a request's bounds.
 
         Returns:
-            Where the last record ends, and whether the log goes on there; None without any.
+            Physical offset after the last record, and True if the log continues there; None if
+            there is no record.
         """
         stop = request.end_offset
         sees_records = request.at_record
@@ -86,34 +88,34 @@ class BrokerPartition(ContiguousPartition):
                 self._report_loss(position, min(resume, stop), "retention deleted")
                 reply = ReadLogReply(next_offset=resume, next_at_record=True)
             following = _request(reply.next_offset, stop, reply.next_at_record)
-            # A reply that leads nowhere: the log ends before what it had when the read was planned.
+            # No progress: the log is shorter than it was when the read was planned.
             is_stuck = following == request
             is_over = reply.next_offset >= stop or is_stuck
             if not is_over:
-                # It is on its way while this one is decoded.
+                # In flight while this reply is decoded.
                 client.ask(following)
-            # Only behind a place where a record must start. Behind a cut the bytes are the middle
-            # of one.
+            # Damage only if a record must start at `position`. After a cut, skipped bytes are the
+            # end of a record of the partition before.
             if reply.skipped_bytes and at_record:
                 damaged_from = position
             if damaged_from is not None and (reply.next_at_record or is_over):
-                yield DamagedPlace(self._log, damaged_from, position + reply.skipped_bytes)
+                yield DamagedRange(self._log, damaged_from, position + reply.skipped_bytes)
                 damaged_from = None
             sees_records |= bool(reply.frames)
             yield from self._records(reply)
             if is_stuck:
-                self._report_loss(position, stop, "a crash of the broker took")
+                self._report_loss(position, stop, "the broker lost in a crash")
             if is_over:
-                # Behind a cut without any record there is one that began before it: what follows
-                # that is told by the partition that has it.
-                goes_on = reply.next_at_record and reply.next_offset < reply.visible_end
-                return (reply.next_offset, goes_on) if sees_records else None
+                # Without a record, a record of an earlier partition covers this one: that partition
+                # reports what follows the record.
+                has_more = reply.next_at_record and reply.next_offset < reply.visible_end
+                return (reply.next_offset, has_more) if sees_records else None
             request = following
 
-    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedPlace]:
-        """The records of a reply, but for those that say that they are of another place."""
-        # Each has to leave room for those before and behind it; without deleted topics' between
-        # them, which are left out, that is exactly one place.
+    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedRange]:
+        """Yield the records of a reply; records that name an impossible offset are damage."""
+        # The other records of the reply leave a range of possible offsets for each record. The
+        # range has one offset if no records of deleted topics were omitted.
         first = reply.first_offset
         spare = reply.next_offset - first - len(reply.frames)
         for records in records_of(reply, self.broker):
@@ -123,15 +125,14 @@ class BrokerPartition(ContiguousPartition):
             for index in np.flatnonzero(displaced).tolist():
                 start = int(least[index])
                 end = start + int(records.sizes[index]) + spare
-                yield DamagedPlace(self._log, start, end)
+                yield DamagedRange(self._log, start, end)
             first += int(records.sizes.sum())
             kept = records.chosen(np.logical_not(displaced)) if displaced.any() else records
             yield kept if self.coverage is None else self.coverage.left(kept)
 
     def runs(self) -> Iterator[RecordRun]:
-        """See `ContiguousPartition`."""
         with self._client() as client:
-            # Deleted topics' too: without them the records would not follow one another.
+            # Including records of deleted topics, so that the records have no gaps.
             wanted = _request(self.start, self.stop, self.at_record, with_deleted_topics=True)
             client.ask(wanted)
             while True:
@@ -145,8 +146,8 @@ class BrokerPartition(ContiguousPartition):
                 is_over = reply.next_offset >= self.stop
                 if following == wanted and not is_over:
                     raise LogBroken(
-                        f"a crash took physical offsets {reply.next_offset} to {self.stop} of the "
-                        f"log of {self._log}, which were there when the job began"
+                        f"{self._log} lost physical offsets {reply.next_offset} to {self.stop} of "
+                        "its log in a crash after this job began: run again"
                     )
                 if not is_over:
                     client.ask(following)
@@ -157,7 +158,7 @@ class BrokerPartition(ContiguousPartition):
                 wanted = following
 
     def following(self) -> int:
-        """Where the log goes on behind a record that ends at `start`; see `ContiguousLog`."""
+        """Return the offset of the next record at or after `start`; see `ContiguousLog`."""
         wanted = _request(self.start, self.start + 1, at_record=True, with_deleted_topics=True)
         wanted.max_bytes = 1
         with self._client() as client:
@@ -167,7 +168,7 @@ class BrokerPartition(ContiguousPartition):
         return self.start if has_more else int(reply.next_offset)
 
     def _answer(self, client: LogClient, request: ReadLogRequest) -> ReadLogReply:
-        """The answer to a request that was sent, for a job that needs all of it."""
+        """Return the answer to the request that was sent; missing records are an error."""
         try:
             return client.answer()
         except LogTrimmed as trimmed:
@@ -185,8 +186,8 @@ class BrokerPartition(ContiguousPartition):
 
     def _report_loss(self, start: int, end: int, what: str) -> None:
         sentence = (
-            f"{what} physical offsets {start} to {end} of the log of broker {self.broker!r}, which"
-            " were there when the read was planned"
+            f"{what} physical offsets {start} to {end} of the log of broker {self.broker!r} after"
+            " the read was planned"
         )
         report_loss(sentence, fails=self.fails_on_data_loss)
 
@@ -203,7 +204,7 @@ def _request(
 
 
 def records_of(reply: ReadLogReply, broker: str) -> Iterator[LogRecords]:
-    """The records of a reply."""
+    """Yield the records of a reply in batches."""
     sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
     frames = np.frombuffer(reply.frames, np.uint8)
     yield from in_batches(frames, reply.first_offset, np.cumsum(sizes) - sizes, sizes, broker)

@@ -1,9 +1,9 @@
-"""Completeness of what tasks have read: nothing of a log is missing between two records.
+"""Check that tasks have read a log completely, without missing bytes between two records.
 
-What a job makes out of a log (an index, queues) is wrong if a single record is passed over, and
-no task can tell alone: a partition that begins at a cut begins with the first record behind it,
-whatever was damaged before that. So each says where its records begin and end, and the driver
-compares.
+The output of a job (an index, queues) is wrong if a single record is skipped. A task alone cannot
+detect that: a partition that begins at a cut begins with the first record after the cut, even if
+damage precedes the record. So each task reports the extent of its records, and the driver compares
+the extents.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,15 @@ from rockoon_spark.source.log_source import ContiguousLog, LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
 
 Extent = tuple[int, int] | None
-"""Physical offsets where a partition's first record starts and its last one ends, if any."""
+"""Physical offsets at which a partition's first record starts and its last one ends; None without
+records."""
 
 
 def contiguous_log(log: str | LogSource) -> ContiguousLog:
-    """The log that a job is to take in, as it is now.
+    """Return the current state of the log that a job reads.
 
     Args:
-        log: a source, or a store directory, as a path of this machine or a URI.
+        log: a source, or a store directory (local path or URI).
 
     Raises:
         LogBroken, RockoonError, StoreError: see `LogSource.log`.
@@ -29,28 +30,28 @@ def contiguous_log(log: str | LogSource) -> ContiguousLog:
 
 
 def check_complete(log: ContiguousLog, start: int, stop: int, extents: Sequence[Extent]) -> int:
-    """See that the records of partitions, one after the other, are all that a log has.
+    """Check that the records of all partitions cover the log from `start` to `stop`.
 
     Args:
-        start, stop: physical offsets between which the partitions lie, in order, without a gap.
+        start, stop: physical offsets; the partitions are in order and have no gap.
         extents: of each partition.
 
     Returns:
-        Where the log goes on behind the last record: `stop`, or where what is written ends.
+        Physical offset at which the next record will start: `stop`, or the end of the log.
 
     Raises:
-        LogBroken: bytes are missing between two of them, or before the end.
+        LogBroken: bytes between two records, or before `stop`, belong to no record.
     """
     at = start
     for extent in extents:
         if extent is None:
             continue
-        first, behind = extent
+        first, end = extent
         if first != at:
             at = log.following(at)
         if first != at:
             raise LogBroken(no_record(log.name_at(at), at, first))
-        at = behind
+        at = end
     if at != stop:
         at = log.following(at)
     if at != stop and not (stop == log.end and log.is_end(at)):

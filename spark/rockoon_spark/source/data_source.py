@@ -1,16 +1,15 @@
-"""`spark.read.format("rockoon")`: CommitLogs as a DataFrame, of a store's files or a live cluster.
+"""`spark.read.format("rockoon")`: CommitLogs of a store directory or a live cluster as a DataFrame.
 
     spark.dataSource.register(RockoonDataSource)
     spark.read.format("rockoon").option("path", "/var/lib/rockoon/store").load()
     spark.read.format("rockoon").option("endpoint", "127.0.0.1:9876").load()
 
-A live cluster is read as it is when the read is planned: whatever was acknowledged before is there,
-nothing that comes later. Spark plans it with the first action on what `load` returned, and keeps
-the plan for every later one.
+A read of a live cluster returns the messages that were acknowledged before the read was planned.
+Spark plans the read with the first action on the DataFrame and keeps the plan for later actions.
 
 Options of a store directory:
-    path: Rockoon's or RocketMQ's; a path of this machine, or a URI.
-    broker: what the column of that name says; by default the directory's name.
+    path: a store of Rockoon or RocketMQ; a local path, or a URI.
+    broker: value of the column broker; by default the directory's name.
 
 Options of a live cluster:
     endpoint: nameservers, "host:port" separated by commas.
@@ -18,31 +17,32 @@ Options of a live cluster:
     onBrokerAway: "fail" (default), or "skip" brokers that do not answer when the read is planned.
 
 Options of both:
-    compacted: "true" (default): of topics that were compacted, what a consumer gets: of each key
-        the newest message up to the last compaction, and all that came since. "false": the log as
-        it is, with every version that is still there.
-    failOnDataLoss: "true" (default), or "false": what retention deletes while it is read is left
-        out, with a warning. A generation of compacted topics that another replaces while it is read
-        always fails the read: read again.
-    columns: names separated by commas; by default all. Spark does not tell a Python data source
-        which columns a query uses, so naming them saves what the others cost.
+    compacted: "true" (default): compacted topics are read as a consumer reads them: the newest
+        message of each key up to the last compaction, and all later messages. "false": all messages
+        that the log still contains.
+    failOnDataLoss: "true" (default), or "false": messages that retention deletes during the read
+        are skipped, with a warning. If a generation of compacted topics is replaced during the
+        read, the read always fails: read again.
+    columns: names separated by commas; by default all. Spark does not pass the columns of a query
+        to a Python data source, so only columns excluded by this option save time.
     topics (or topic): names separated by commas; `topicPattern`: with * and ?.
-    includeInternalTopics: "false" (default), or "true": topics of the brokers' own as well, such as
-        SCHEDULE_TOPIC_XXXX and rmq_sys_wheel_timer, which hold delayed messages until they are due.
+    includeInternalTopics: "false" (default), or "true": internal topics of the brokers as well,
+        such as SCHEDULE_TOPIC_XXXX and rmq_sys_wheel_timer with delayed messages that are not due.
     tags: names separated by commas; messages that have one of them.
     startingOffsets: "earliest" (default), or by queue, on every broker or on one:
         {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means
-        earliest. The queues have to exist.
-    endingOffsets: "latest" (default), or likewise the offsets behind the last; -1 means latest.
+        earliest. The queues must exist.
+    endingOffsets: "latest" (default), or end offsets by queue, exclusive; -1 means latest.
     startingTimestamp, endingTimestamp: store time as epoch milliseconds (11 to 13 digits) or ISO
         8601.
-    onDamage: "fail" (default) with the place, or "skip" with a warning: bytes that belong to no
-        record, and, where bodies or properties are read or tags select, messages that do not
-        have their checksum.
+    onDamage: "fail" (default) with the physical offsets, or "skip" with a warning. Damage is bytes
+        that belong to no record and, if the read needs bodies, properties or tags, messages with a
+        wrong checksum.
     splitBytes: bytes of log that one task reads.
 
-What options leave out is not decoded. Conditions of a query (`where`) are Spark's alone: it reads
-rows to check them (`docs/adr/0029-narrow-spark-reads-by-options-not-by-conditions.md`).
+Rows that options exclude are not decoded. Conditions of a query (`where`) do not narrow the read:
+Spark evaluates them on the rows
+(`docs/adr/0029-narrow-spark-reads-by-options-not-by-conditions.md`).
 
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
@@ -57,7 +57,7 @@ from pyspark.sql.types import StructType
 
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
-from rockoon_spark.source.log_source import DamagedPlace, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, LogPartition
 from rockoon_spark.source.options import OptionError, ReadOptions, columns_of, no_such_queue
 from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.reader import QueueStreamReader
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class DamagedLog(Exception):
-    """Bytes of a log are not what was stored."""
+    """Bytes of a log are damaged."""
 
 
 class LogInputPartition(InputPartition):
@@ -78,14 +78,15 @@ class LogInputPartition(InputPartition):
 
 
 class RockoonDataSource(DataSource):
-    """Spark's way in; see the module."""
+    """The data source that is registered with Spark; see the module."""
 
     @classmethod
     def name(cls) -> str:
         return "rockoon"
 
     def schema(self) -> StructType:
-        # Whether it is a stream is not told here; the other options are looked at later.
+        # Batch and stream have other options; Spark does not pass which one is meant here, so the
+        # other options are checked later.
         return from_arrow_schema(arrow_schema(columns_of(self.options.get("columns"))))
 
     def reader(self, schema: StructType) -> "LogReader":
@@ -110,11 +111,11 @@ class RockoonDataSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Reads logs, wherever they are.
+    """Plans a read of logs, and reads its partitions in tasks.
 
-    It must not have `pushFilters`: Spark 4.1 to 4.3 keep the plan of a query with a condition for
-    other queries of the DataFrame, which then miss rows. And having it would need a setting that is
-    off in sessions of others.
+    It must not define `pushFilters`: Spark 4.1 to 4.3 reuse the plan of a query with a condition
+    for other queries of the DataFrame, which then miss rows. It would also need a setting that is
+    off by default in sessions of users.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -134,14 +135,14 @@ class LogReader(DataSourceReader):
         return [LogInputPartition(partition) for partition in partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition of its own where there are none to read.
+        # Spark creates a partition of another class if there are no partitions.
         if isinstance(partition, LogInputPartition):
             options = self._options
             yield from rows(
                 partition.partition.read(), options.selection, options.columns, self._report
             )
 
-    def _report(self, damage: DamagedPlace) -> None:
+    def _report(self, damage: DamagedRange) -> None:
         if not self._options.skips_damage:
-            raise DamagedLog(f"{damage}; option onDamage=skip reads on behind them")
+            raise DamagedLog(f"{damage}; option onDamage=skip skips damaged bytes")
         log.warning("%s: skipped", damage)

@@ -1,7 +1,7 @@
-"""The logs of a cluster that runs, read from its brokers.
+"""The logs of a running cluster, read from its brokers.
 
-A read is of one moment: its plan names each broker's log as readers saw it then, from its beginning
-to its end. Every message whose sender had its acknowledgement before that is in it.
+A read is consistent: its plan contains the start and the end of each broker's log at the moment of
+planning. All messages that were acknowledged before are read.
 """
 
 import logging
@@ -20,9 +20,9 @@ from rockoon_spark.broker_addresses import (
     live_addresses,
 )
 from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient, is_unreachable
-from rockoon_spark.generations.broker_generation import generation_in_force
+from rockoon_spark.generations.broker_generation import current_generation
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.in_force import GenerationInForce, with_generation
+from rockoon_spark.generations.current import CurrentGeneration, with_generation
 from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import EVERYTHING, QueueKey, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
@@ -40,19 +40,19 @@ class BrokerAway(Exception):
 
 
 class LogUnreadable(Exception):
-    """A broker answers and does not return its log: it refuses the call, or its disk fails."""
+    """A broker answers but does not return its log: it refuses the call, or its disk fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCluster:
-    """A cluster; see `LogSource`.
+    """`LogSource` for a running cluster.
 
     Args:
-        endpoint: its nameservers, as `rockoon.connect` takes them.
-        skips_brokers_away: whether to read the other brokers when a broker cannot be reached.
-        fails_on_data_loss: whether to fail when messages are deleted before they are read.
-        compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
-        broker: name of the only one that is read; None for all.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        skips_brokers_away: True to skip brokers that cannot be reached.
+        fails_on_data_loss: True to fail if messages are deleted before they are read.
+        compacted: True to read compacted topics as a consumer does; see `Coverage`.
+        broker: name of the only broker to read; None for all.
     """
 
     endpoint: str
@@ -69,7 +69,7 @@ class LiveCluster:
                 it; or no broker can be reached; or a selected broker is not in this cluster.
             LogUnreadable: a broker answers with an error.
             RockoonError: no nameserver answers.
-            GenerationReplaced: a broker takes one generation after the other into force.
+            GenerationReplaced: a broker replaced its generation during each attempt.
         """
 
         def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
@@ -111,7 +111,7 @@ class LiveCluster:
         return found
 
     def _report_failure(self, broker: str, error: RockoonError) -> None:
-        """Raise the error of a broker, or log it where the broker may be skipped."""
+        """Raise the error of a broker, or log it if the broker may be skipped."""
         sentence = f"broker {broker!r} of the cluster at {self.endpoint} cannot be read: {error}"
         if not is_unreachable(error):
             raise LogUnreadable(sentence) from error
@@ -119,34 +119,34 @@ class LiveCluster:
             raise BrokerAway(
                 f"{sentence}; option onBrokerAway=skip reads the other brokers"
             ) from error
-        log.warning("%s: its messages are left out", sentence)
+        log.warning("%s: its messages are skipped", sentence)
 
     def partitions_of(
         self, broker: str, address: str, selection: Selection, split_bytes: int
     ) -> Sequence[LogPartition]:
-        """Cut the log of one broker; see `partitions`.
+        """Divide the log of one broker into partitions; see `partitions`.
 
         Raises:
             RockoonError: it does not answer.
-            GenerationReplaced: it takes one generation after the other into force.
+            GenerationReplaced: it replaced its generation during each attempt.
         """
         with LogClient(broker, address, PLAN_RETRY_SECONDS, self.endpoint) as client:
 
-            def in_force() -> GenerationInForce | None:
+            def current() -> CurrentGeneration | None:
                 if not self.compacted:
                     return None
-                return generation_in_force(broker, address, self.endpoint)
+                return current_generation(broker, address, self.endpoint)
 
             def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
                 return self._of_log(client, selection, split_bytes, coverage)
 
-            return with_generation(in_force, of_log, selection, split_bytes)
+            return with_generation(current, of_log, selection, split_bytes)
 
     def _of_log(
         self, client: LogClient, selection: Selection, split_bytes: int, coverage: Coverage | None
     ) -> list[BrokerPartition]:
-        # Nothing is asked for but the ends. Once, for all partitions: what is appended during the
-        # read belongs to none of them.
+        # An empty request returns only the ends. It is sent once for all partitions, so records
+        # appended later belong to none of them.
         ends = client.read(ReadLogRequest())
         start, end = ends.log_min_offset, ends.visible_end
         if coverage is not None and coverage.holds_all(selection):
@@ -176,21 +176,19 @@ class LiveCluster:
         return absent_queues(self.endpoint, queues) if queues else ()
 
     def log(self) -> "BrokerLog":
-        """See `LogSource`."""
         broker, address = self._only_broker()
         try:
-            return self._look(broker, address)
+            return self._log_of(broker, address)
         except RockoonError as error:
             raise LogBroken(f"broker {broker!r} cannot be read: {error}") from error
 
     def logs(self) -> "Sequence[BrokerLog]":
-        """See `LogSource`."""
-        found = self._of_brokers(EVERYTHING, self._look)
+        found = self._of_brokers(EVERYTHING, self._log_of)
         return [log for log in found if log.end > log.start]
 
-    def _look(self, broker: str, address: str) -> "BrokerLog":
+    def _log_of(self, broker: str, address: str) -> "BrokerLog":
         with LogClient(broker, address, PLAN_RETRY_SECONDS, self.endpoint) as client:
-            # Nothing is asked for but the ends.
+            # An empty request returns only the ends.
             return BrokerLog.of(self, client, client.read(ReadLogRequest()))
 
     def _only_broker(self) -> tuple[str, str]:
@@ -199,23 +197,25 @@ class LiveCluster:
         if self.broker is None and len(addresses) == 1:
             return addresses.popitem()
         if self.broker is None:
-            raise LogBroken(f"say which broker of the cluster at {self.endpoint}: {names}")
+            raise LogBroken(
+                f"the cluster at {self.endpoint} has several brokers, name one of them: {names}"
+            )
         if self.broker not in addresses:
             raise LogBroken(
                 f"broker {self.broker!r} is not in the routes of the cluster at {self.endpoint}; "
-                f"there are: {names}"
+                f"its brokers: {names}"
             )
         return self.broker, addresses[self.broker]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """What a broker had when it was asked; see `ContiguousLog`.
+    """`ContiguousLog` of a running broker: the state of its log at one moment.
 
     Args:
         broker: its name.
-        address: where it was.
-        endpoint: nameservers that know where it is by then.
+        address: its address at that moment.
+        endpoint: nameservers, asked for its new address if it no longer answers.
         start, sealed_end, end, marks: see `ContiguousLog`.
         fails_on_data_loss: see `ContiguousPartition`.
     """
@@ -232,10 +232,10 @@ class BrokerLog:
 
     @classmethod
     def of(cls, cluster: LiveCluster, client: LogClient, ends: ReadLogReply) -> "BrokerLog":
-        """A log by what its broker says of its ends."""
+        """Create from the broker's reply with the ends of its log."""
         start = ends.log_min_offset
-        # A message that a crash can still take back must not be in anything that is made of the
-        # log: its place may be another's then.
+        # Limited to durable records: after a crash, other records may have the physical offsets of
+        # records that were not durable.
         end = max(min(ends.visible_end, ends.durable_end), start)
         newest = end - 1
         return cls(
@@ -253,7 +253,7 @@ class BrokerLog:
         return LogClient(self.broker, self.address, PLAN_RETRY_SECONDS, self.endpoint)
 
     def between(self, start: int, stop: int) -> BrokerPartition:
-        """What lies between two physical offsets, in one; a record starts at `start`."""
+        """Return one partition between two physical offsets; a record starts at `start`."""
         return BrokerPartition(
             broker=self.broker,
             address=self.address,
@@ -267,30 +267,24 @@ class BrokerLog:
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
     ) -> list[BrokerPartition]:
-        """See `ContiguousLog`."""
         whole = replace(self.between(start, stop), at_record=at_record)
-        # However long one is, it comes in small replies.
+        # A partition can be long, because it is read in small replies.
         return whole.cut(split_bytes or max(stop - start, 1))
 
     def following(self, offset: int) -> int:
-        """See `ContiguousLog`."""
         return self.between(offset, offset + 1).following()
 
     def is_end(self, offset: int) -> bool:
-        """See `ContiguousLog`."""
         return offset >= self.end
 
     def name_at(self, _offset: int, /) -> str:
-        """See `ContiguousLog`."""
         return f"broker {self.broker!r}"
 
     def oldest(self) -> int:
-        """See `ContiguousLog`."""
         with self._client() as client:
             return int(client.read(ReadLogRequest()).log_min_offset)
 
     def knows(self, last: LastRecord) -> bool | None:
-        """See `ContiguousLog`."""
         request = ReadLogRequest(
             physical_offset=last.offset, at_record=True, end_offset=last.offset + 1, max_bytes=1
         )
@@ -301,19 +295,19 @@ class BrokerLog:
                 return None
         if reply.frames:
             return zlib.crc32(reply.frames) == last.crc32
-        # It went with its topic, unless something else is there.
+        # Skipped bytes: other data is at this offset. Otherwise the record's topic was deleted.
         return False if reply.skipped_bytes else None
 
 
 def _of_times(
     client: LogClient, partitions: list[BrokerPartition], wanted: Range, begins: Sequence[int]
 ) -> list[BrokerPartition]:
-    """The partitions that can hold records stored within some time.
+    """Return the partitions that can contain records with store times in a range.
 
     Args:
-        begins: physical offsets between which times ascend, the last one is the log's end.
+        begins: physical offsets between which store times ascend; the last is the log's end.
     """
-    # Outwards on both sides: store times are milliseconds, and the filter itself is exact.
+    # Rounded outwards to milliseconds; the selection of records is exact.
     least_ms, most_ms = wanted.least // 1000, -(-wanted.most // 1000)
     found: list[BrokerPartition] = []
     low = 0
@@ -323,19 +317,19 @@ def _of_times(
         def first_ms(partition: BrokerPartition, end: int = end) -> int:
             return _first_store_ms(client, partition, end)
 
-        # The first of them may begin within the partition before.
+        # The first matching record may be in the partition before.
         first = max(bisect_left(partitions, least_ms, low, high, key=first_ms) - 1, low)
-        behind = bisect_right(partitions, most_ms, first, high, key=first_ms)
-        found += partitions[first:behind]
-        # One that holds the ends of two runs has earlier times too.
-        if behind < high and partitions[high - 1].stop > end:
+        stop = bisect_right(partitions, most_ms, first, high, key=first_ms)
+        found += partitions[first:stop]
+        # The last partition may extend into the next run, which has earlier times.
+        if stop < high and partitions[high - 1].stop > end:
             found.append(partitions[high - 1])
         low = high
     return found
 
 
 def _first_store_ms(client: LogClient, partition: BrokerPartition, end: int) -> int:
-    """Store time of the first record at or behind a partition's beginning."""
+    """Return the store time of the first record at or after a partition's start."""
     position, at_record = partition.start, partition.at_record
     while position < end:
         reply = client.read(

@@ -1,12 +1,11 @@
-"""Log sources: a store directory, or a live cluster. Both offer the same.
+"""Interfaces of log sources; a store directory and a live cluster implement them.
 
-    LogSource       asked once, in the driver, when a read is planned
-    ContiguousLog   one broker's log as it is at that moment, for jobs that go through it in order
-    LogPartition    what one task reads, on whichever machine; together they hold each record once
+    LogSource       used once by the driver, when a read is planned
+    ContiguousLog   state of one broker's log at that moment, for jobs that read all of it
+    LogPartition    input of one task; together, the partitions contain each record once
 
-A query takes what it finds and may pass over damage (`read`). A job whose result would be wrong
-without one record may not (`runs`), and its driver sees that nothing is missing between two
-partitions (`source.completeness`).
+A query may skip damage (`read`). A job whose result is wrong if one record is missing uses `runs`,
+and its driver checks that no records are missing between partitions (`source.completeness`).
 """
 
 import logging
@@ -29,21 +28,21 @@ log = logging.getLogger(__name__)
 BATCH_RECORDS = 8192
 SPLIT_BYTES = 64 << 20
 FORGED_FAULT = (
-    "look like records, but are part of a message: the next partition begins there, and cannot"
-    " tell; another splitBytes begins elsewhere"
+    "look like records, but are part of a message's body: the next partition begins within it and"
+    " would read false records; another splitBytes divides the log elsewhere"
 )
 
 
 class DataLost(Exception):
-    """Messages that were there when a read was planned are there no more."""
+    """Messages were deleted or lost after a read was planned."""
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedPlace:
-    """Bytes of a log that are not what was stored; physical offsets, the end exclusive."""
+class DamagedRange:
+    """Damaged bytes of a log; physical offsets, `end` is exclusive."""
 
     log: str
-    """Which log, for people."""
+    """Name of the log, for error texts."""
     start: int
     end: int
     fault: str = "hold no record"
@@ -54,23 +53,23 @@ class DamagedPlace:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """A record by which a log is known again."""
+    """The last record that a run read, by which the next run identifies the log."""
 
     offset: int
-    """Physical."""
+    """Physical offset."""
     bytes: int
     crc32: int
-    """Of all of it."""
+    """Of the whole record."""
 
 
 class LogPartition(Protocol):
     """Some records of a log. Can be pickled."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """The records, some at a time in the order of the log, and what is damaged among them.
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
+        """Yield the records in batches, in the order of the log, and the damaged ranges.
 
         Raises:
-            DataLost: what was there when the read was planned is gone, and that is not allowed.
+            DataLost: records were deleted after the read was planned, and options forbid that.
         """
         ...
 
@@ -83,123 +82,124 @@ class ContiguousPartition(ABC):
     stop: int
     """Exclusive."""
     at_record: bool = False
-    """A record starts at `start`, or nothing was written from there on. If not, the partition
-    begins with the first record behind it."""
+    """True if a record starts at `start`, or nothing was written from there on. If False, the
+    partition begins with the first record after `start`."""
     fails_on_data_loss: bool = True
-    """What `read` does about messages that are gone."""
+    """True if `read` fails when messages were deleted."""
     coverage: Coverage | None = None
-    """Records that a query reads from elsewhere."""
+    """Records that a query reads from a generation instead."""
 
     def cut(self, split_bytes: int) -> list[Self]:
-        """The same in partitions of at most `split_bytes`, in order."""
+        """Divide into partitions of at most `split_bytes`, in order."""
         return [
             replace(
                 self,
                 start=at,
                 stop=min(at + split_bytes, self.stop),
-                # A cut falls anywhere: only the first one's start is known to be a record's.
+                # A cut can be within a record: only the first start is a record boundary.
                 at_record=self.at_record and at == self.start,
             )
             for at in range(self.start, self.stop, split_bytes)
         ]
 
     @abstractmethod
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
-        """See `LogPartition`. Records of deleted topics are left out."""
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
+        """See `LogPartition`. Records of deleted topics are omitted."""
 
     @abstractmethod
-    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
-        """As `read`, for a job that reads twice; records of deleted topics may be among them.
+    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
+        """Like `read`, for a job that reads twice; may include records of deleted topics.
 
         Args:
-            offsets: physical offsets of the records that are wanted, int64[n], ascending; others
-                may be left out.
+            offsets: physical offsets of the records to read, int64[n], ascending; other records may
+                be omitted.
 
         Raises:
-            FileNotFoundError, DataLost: they are gone.
+            FileNotFoundError, DataLost: records were deleted.
         """
 
     @abstractmethod
     def runs(self) -> Iterator[RecordRun]:
-        """All records that start here; between two runs, nothing but the ends of files.
+        """Yield all records that start in this partition; only ends of files are between two runs.
 
         Raises:
-            LogBroken: something here is damaged, gone, or cannot be read.
+            LogBroken: records are damaged, deleted, or cannot be read.
         """
 
 
 class ContiguousLog(Protocol):
-    """One broker's log as it was when somebody looked. Can be pickled."""
+    """State of one broker's log at the moment of planning. Can be pickled."""
 
     @property
     def broker(self) -> str: ...
 
     @property
     def start(self) -> int:
-        """Physical offset of its oldest byte; a record starts there, if there is any."""
+        """Physical offset of the oldest byte; if the log is not empty, a record starts there."""
         ...
 
     @property
     def sealed_end(self) -> int:
-        """Where the file begins that the newest record lies in: nothing below changes any more."""
+        """Physical offset of the file with the newest record; the log below is immutable."""
         ...
 
     @property
     def end(self) -> int:
-        """Every record that may be read lies below; see `is_end_known`."""
+        """Physical offset below which all readable records start; see `is_end_known`."""
         ...
 
     @property
     def is_end_known(self) -> bool:
-        """Whether the last record ends at `end`. Of files nobody knows without reading them: there,
-        `end` is that of the last file."""
+        """True if the last record ends at `end`. False for a store directory, where `end` is the
+        end of the last file, because the last record is found only by reading the file."""
         ...
 
     @property
     def marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which its records went with it."""
+        """Per topic, the physical offset below which its records were deleted with it."""
         ...
 
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
     ) -> Sequence[ContiguousPartition]:
-        """Cut what lies between two physical offsets.
+        """Divide a range of the log into partitions.
 
         Args:
-            start, stop: records that start at `stop` or behind are left out.
-            split_bytes: length of a partition, at most; by default as long as a task can read one
+            start, stop: physical offsets; records that start at `stop` or later are excluded.
+            split_bytes: maximum size of a partition; by default the largest that a task can read
                 with little memory.
-            at_record: a record starts at `start`, or a file.
+            at_record: True if a record or a file starts at `start`.
         """
         ...
 
     def following(self, offset: int) -> int:
-        """Where the log goes on behind a record that ends at a physical offset: there, or, where a
-        file is closed, with the next file.
+        """Return the offset of the next record after one that ends at `offset`.
+
+        This is `offset`, or the start of the next file if the file is closed at `offset`.
 
         Raises:
-            LogBroken: it cannot be read any more.
+            LogBroken: the log can no longer be read there.
         """
         ...
 
     def is_end(self, offset: int) -> bool:
-        """Whether nothing was ever written from a physical offset on."""
+        """True if nothing was written from a physical offset on."""
         ...
 
     def name_at(self, offset: int, /) -> str:
-        """The file, or the broker, that has a physical offset, for people."""
+        """Return the file or broker with a physical offset, for error texts."""
         ...
 
     def oldest(self) -> int:
-        """Physical offset of the oldest byte at this moment, not when somebody looked.
+        """Return the physical offset of the oldest byte now, not at the moment of planning.
 
         Raises:
-            RockoonError, StoreError: that cannot be told.
+            RockoonError, StoreError: the log cannot be read.
         """
         ...
 
     def knows(self, last: LastRecord) -> bool | None:
-        """Whether a record stands where it did; None where nobody can tell any more.
+        """True if the log contains this record at its offset; None if it was deleted.
 
         Raises:
             RockoonError: the broker does not answer.
@@ -211,35 +211,38 @@ class LogSource(Protocol):
     """The logs of one broker or of several. Can be pickled."""
 
     def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
-        """Cut the logs as they are now, and what was compacted of them; what cannot hold a record
-        that is selected may be left out.
+        """Divide the current logs and generations into partitions.
+
+        Partitions that cannot contain a selected record may be omitted.
 
         Args:
-            selection: which records are wanted.
-            split_bytes: length of a partition, at most.
+            selection: the records to read.
+            split_bytes: maximum size of a partition.
         """
         ...
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """Those of some topics of which it is known that they do not exist."""
+        """Return the given topics that are known not to exist."""
         ...
 
     def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """The queues among some that are known not to exist, sorted. Internal topics are not
-        checked."""
+        """Return the given queues that are known not to exist, sorted.
+
+        Internal topics are not checked.
+        """
         ...
 
     def log(self) -> ContiguousLog:
-        """The one log that there is, as it is now, perhaps without a record.
+        """Return the current state of the only log, which may be empty.
 
         Raises:
-            LogBroken, StoreError: there is none, or it is not said which.
-            RockoonError: nobody answers.
+            LogBroken, StoreError: there is no log, or several and none was named.
+            RockoonError: no nameserver answers.
         """
         ...
 
     def logs(self) -> Sequence[ContiguousLog]:
-        """All logs that have records, as they are now.
+        """Return the current state of all nonempty logs.
 
         Raises:
             BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: one cannot be read.
@@ -250,14 +253,14 @@ class LogSource(Protocol):
 def in_batches(
     buffer: NDArray[np.uint8], base: int, starts: IntArray, sizes: IntArray, broker: str
 ) -> Iterator[LogRecords]:
-    """Records of a buffer, as many at a time as make one batch; see `LogRecords.of`."""
+    """Yield the records of a buffer in batches of BATCH_RECORDS; see `LogRecords.of`."""
     for at in range(0, len(starts), BATCH_RECORDS):
         chosen = slice(at, at + BATCH_RECORDS)
         yield LogRecords.of(buffer, base, starts[chosen], sizes[chosen], broker)
 
 
 def report_loss(sentence: str, *, fails: bool) -> None:
-    """Raise DataLost, or say what is left out."""
+    """Raise DataLost, or log a warning."""
     if fails:
         raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")
     log.warning("%s", sentence)

@@ -16,29 +16,29 @@ from rockoon_spark.source.store_directory import StoreDirectory
 
 
 class OptionError(ValueError):
-    """An option that cannot be used."""
+    """An option is missing, unknown or invalid."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a reader was asked for."""
+    """Options of a read."""
 
     source: LogSource
     columns: tuple[str, ...]
     topics: frozenset[str]
-    """Those that were named; they have to exist."""
+    """The named topics; they must exist."""
     selection: Selection
     bounded: Mapping[str, frozenset[QueueKey]]
-    """The queues that startingOffsets and endingOffsets name, by option; they have to exist."""
+    """The queues named in startingOffsets and endingOffsets, by option; they must exist."""
     skips_damage: bool
     split_bytes: int
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Read options as Spark gives them, whose names know no case.
+        """Parse Spark's options; names are case-insensitive.
 
         Raises:
-            OptionError: one is missing, unknown or wrong.
+            OptionError: an option is missing, unknown or invalid.
         """
         given = {name.lower(): value for name, value in options.items()}
         unknown = given.keys() - {name.lower() for name in _OPTIONS}
@@ -65,7 +65,7 @@ class ReadOptions:
         )
 
 
-# In the place of an offset, as Kafka's source has them.
+# Special offsets, the same as in Kafka's source.
 _WORDS = {"latest": -1, "earliest": -2}
 _OF_DIRECTORY = ("path", "broker")
 _OF_CLUSTER = ("endpoint", "brokers", "onBrokerAway")
@@ -93,14 +93,13 @@ def _source(given: Mapping[str, str]) -> LogSource:
     endpoint, path = given.get("endpoint", ""), given.get("path", "")
     if bool(endpoint) == bool(path):
         raise OptionError(
-            "option path says which store directory is read, option endpoint which live cluster:"
-            " one of them is needed"
+            "set either option path (a store directory) or option endpoint (a live cluster)"
         )
     foreign = _OF_DIRECTORY if endpoint else _OF_CLUSTER
     wrong = [name for name in foreign if name.lower() in given]
     if wrong:
         kind = "live cluster" if endpoint else "store directory"
-        raise OptionError(f"option {wrong[0]}: means nothing for a {kind}")
+        raise OptionError(f"option {wrong[0]} cannot be used with a {kind}")
     compacted = one_of(given, "compacted", "true", "false") == "true"
     fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
     if path:
@@ -115,10 +114,10 @@ def _source(given: Mapping[str, str]) -> LogSource:
 
 
 def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
-    """An option that is one of two words.
+    """Return an option that has one of two values.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it has another value.
     """
     chosen = given.get(name.lower(), default)
     if chosen not in (default, other):
@@ -127,10 +126,10 @@ def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:
-    """Option columns; without it all of them.
+    """Parse option columns; all columns if it is not set.
 
     Raises:
-        OptionError: there is no such column, or one is named twice.
+        OptionError: a column is unknown or named twice.
     """
     if text is None:
         return tuple(COLUMNS)
@@ -144,16 +143,16 @@ def columns_of(text: str | None) -> tuple[str, ...]:
 
 
 def topics_of(given: Mapping[str, str]) -> frozenset[str]:
-    """Options topics and topic, which are one; empty where neither is given.
+    """Parse options topics and topic, which have the same meaning; empty if neither is set.
 
     Raises:
-        OptionError: one is given and names no topic.
+        OptionError: an option is set but names no topic.
     """
     return _names(given, "topics", "topic") | _names(given, "topic", "topic")
 
 
 def includes_internal(given: Mapping[str, str]) -> bool:
-    """Option includeInternalTopics.
+    """Parse option includeInternalTopics.
 
     Raises:
         OptionError: it is neither true nor false.
@@ -162,11 +161,10 @@ def includes_internal(given: Mapping[str, str]) -> bool:
 
 
 def refuse_internal(selection: Selection) -> None:
-    """Refuse internal topics that are named while they are excluded: none of their records would
-    be read.
+    """Check that no named topic is an internal topic that the selection excludes.
 
     Raises:
-        OptionError: a name is that of an internal topic.
+        OptionError: one is.
     """
     if excluded := selection.excluded_names:
         raise OptionError(
@@ -205,25 +203,25 @@ def _selection(
         least = time_us_of("startingTimestamp", given["startingtimestamp"])
         chosen = chosen.ranged("store_time", Range(least=least))
     if "endingtimestamp" in given:
-        behind = time_us_of("endingTimestamp", given["endingtimestamp"])
-        chosen = chosen.ranged("store_time", Range(most=behind - 1))
+        end = time_us_of("endingTimestamp", given["endingtimestamp"])
+        chosen = chosen.ranged("store_time", Range(most=end - 1))
     return chosen
 
 
 def _bounds(
     given: Mapping[str, str], name: str, *, unbounded: str, empty: str
 ) -> Mapping[QueueKey, int]:
-    """The offsets by queue of startingOffsets or endingOffsets.
+    """Parse the offsets by queue of startingOffsets or endingOffsets.
 
     Args:
-        unbounded: the word, and the number of _WORDS, for a queue that is read to that end.
-        empty: the word and the number that would read nothing of a queue; both are refused.
+        unbounded: the word of _WORDS that means no bound.
+        empty: the word of _WORDS that would exclude all messages of a queue; it is refused.
 
     Returns:
-        An offset, or the number of `unbounded`, for each queue that the option names.
+        An offset, or the number of `unbounded`, for each queue in the option.
 
     Raises:
-        OptionError: the option cannot be read, or would read nothing.
+        OptionError: the option is invalid, or would exclude all messages.
     """
     text = given.get(name.lower(), unbounded)
     if text == unbounded:
@@ -231,17 +229,17 @@ def _bounds(
     bounds = {} if text == empty else offsets_of(name, text)
     if text == empty or _WORDS[empty] in bounds.values():
         raise OptionError(
-            f"option {name}: of a batch that has {empty} there, nothing would be read;"
-            f" {unbounded} reads to that end"
+            f"option {name}: {empty} would exclude all messages of a batch read;"
+            f" {unbounded} sets no bound"
         )
     wrong = [offset for offset in bounds.values() if offset < min(_WORDS.values())]
     if wrong:
-        raise OptionError(f"option {name}: {wrong[0]} is no offset")
+        raise OptionError(f"option {name}: {wrong[0]} is not an offset")
     return bounds
 
 
 def _refuse_unselected(name: str, queues: Collection[QueueKey], selection: Selection) -> None:
-    """Refuse offsets of queues that other options exclude.
+    """Check that other options do not exclude the queues of an offset option.
 
     Raises:
         OptionError: an offset is given for a topic or broker that is not read.
@@ -258,70 +256,71 @@ def _refuse_unselected(name: str, queues: Collection[QueueKey], selection: Selec
 
 
 def no_such_queue(name: str, queue: QueueKey) -> OptionError:
-    """The error for an option that names a queue which does not exist."""
+    """Return the error for an option that names a missing queue."""
     topic, broker, number = queue
-    place = f"{broker}:{number}" if broker else str(number)
+    key = f"{broker}:{number}" if broker else str(number)
     return OptionError(
-        f"option {name}: topic {topic!r} has no queue {place!r}, or the topic does not exist"
+        f"option {name}: topic {topic!r} has no queue {key!r}, or the topic does not exist"
     )
 
 
 def whole_number(name: str, text: str | None, default: int) -> int:
-    """An option that is a number of 1 or more.
+    """Parse an option that is an integer of 1 or more.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not.
     """
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise OptionError(f"option {name}: {text!r} is no number of 1 or more")
+        raise OptionError(f"option {name}: {text!r} is not an integer of 1 or more")
     return int(text)
 
 
 def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
-    """An option that names offsets queue by queue; none for "earliest" and "latest".
+    """Parse an option with offsets by queue; empty for "earliest" and "latest".
 
     Raises:
-        OptionError: it cannot be read.
+        OptionError: it is invalid.
     """
     if text is None or text in ("earliest", "latest"):
         return {}
     try:
         return {
-            _queue(topic, place): _offset(offset)
+            _queue(topic, key): _offset(offset)
             for topic, queues in json.loads(text).items()
-            for place, offset in queues.items()
+            for key, offset in queues.items()
         }
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise OptionError(
-            f'option {name}: {text!r} is not like {{"orders": {{"0": 17, "broker-a:1": 5}}}}'
+            f"option {name}: {text!r} is invalid, expected for example "
+            '{"orders": {"0": 17, "broker-a:1": 5}}'
         ) from error
 
 
-def _queue(topic: str, place: str) -> QueueKey:
-    """A queue named by its number, or by "broker:number"."""
-    broker, _, number = place.rpartition(":")
+def _queue(topic: str, key: str) -> QueueKey:
+    """Parse a queue id, or "broker:id"."""
+    broker, _, number = key.rpartition(":")
     return topic, broker, int(number)
 
 
 def _offset(value: object) -> int:
-    # A fraction, true or null is no offset: int() would change it without an error.
+    # Fractions, true and null are refused; int() would convert some of them without an error.
     if type(value) is int or (isinstance(value, str) and value.strip("-").isdigit()):
         return int(value)
     raise ValueError(value)
 
 
 def time_us_of(name: str, text: str) -> int:
-    """An option that is a moment, as epoch microseconds.
+    """Parse an option with a time; return epoch microseconds.
 
     Args:
-        text: epoch milliseconds of 11 to 13 digits, as the command line accepts them, or ISO 8601,
-            which is UTC without a zone.
+        text: epoch milliseconds with 11 to 13 digits, the same as in the command line, or ISO 8601,
+            in UTC if it has no time zone.
 
     Raises:
-        OptionError: it is neither. Seconds and microseconds are refused: they would be read as
-            milliseconds of another century.
+        OptionError: it is neither. Seconds and microseconds are refused, because as milliseconds
+            they would mean another century.
     """
     if re.fullmatch(r"[+-]?[0-9]+", text.strip()):
         if not re.fullmatch(r"[0-9]{11,13}", text.strip()):

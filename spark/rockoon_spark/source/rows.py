@@ -1,8 +1,8 @@
-"""Rows of a read: the columns that it asked for, from partitions of a log.
+"""Rows of a read: the requested columns of the records of a partition.
 
-Where bodies or properties are read, each record is compared with its checksum: a message that is
-not what was stored is damage like bytes that are no record. Who asks for neither pays for none.
-Whoever selects by tags reads properties, those of the messages that are left out as well.
+If bodies or properties are read, the checksum of each record is verified: a record with a wrong
+checksum is reported as damage. Other reads do not verify checksums. A selection by tags reads the
+properties of all messages, and so verifies all of their checksums.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,33 +12,34 @@ import pyarrow as pa
 
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import DamagedPlace
+from rockoon_spark.source.log_source import DamagedRange
 
-RECORD_FAULT = "are a record that does not have its checksum"
+RECORD_FAULT = "are a record with a wrong checksum"
 
 
 def rows(
-    found: Iterable[LogRecords | DamagedPlace],
+    found: Iterable[LogRecords | DamagedRange],
     selection: Selection,
     columns: Sequence[str],
-    report: Callable[[DamagedPlace], None],
+    report: Callable[[DamagedRange], None],
 ) -> Iterator[pa.RecordBatch]:
-    """Records as rows.
+    """Convert records to rows.
 
     Args:
-        found: what a partition holds (`LogPartition.read`).
-        selection: which records are wanted.
+        found: the content of a partition (`LogPartition.read`).
+        selection: the records to return.
         columns: names of COLUMNS.
-        report: told of each damaged place, before what is behind it; may raise. If it does not,
-            the place is left out.
+        report: called with each damaged range, before the rows after it; may raise. If it returns,
+            the range is skipped.
     """
     for each in found:
-        if isinstance(each, DamagedPlace):
+        if isinstance(each, DamagedRange):
             report(each)
             continue
         records = each
         if "tags" in selection.one_of:
-            # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
+            # The tag of a damaged record is unknown, so the damage is reported before the selection
+            # by tags.
             records = records.chosen(selection.of_any_tags().mask(records))
             records = without_damaged(records, report)
         records = records.chosen(selection.mask(records))
@@ -48,12 +49,12 @@ def rows(
             yield to_batch(records, columns)
 
 
-def without_damaged(records: LogRecords, report: Callable[[DamagedPlace], None]) -> LogRecords:
-    """Those of the records that have their checksums; `report` is told of the others."""
+def without_damaged(records: LogRecords, report: Callable[[DamagedRange], None]) -> LogRecords:
+    """Return the records with right checksums; call `report` for each of the others."""
     damaged = records.are_damaged()
     if not damaged.any():
         return records
     starts = records.prefix("physical_offset")[damaged]
     for start, size in zip(starts.tolist(), records.sizes[damaged].tolist(), strict=True):
-        report(DamagedPlace(f"broker {records.broker!r}", start, start + size, RECORD_FAULT))
+        report(DamagedRange(f"broker {records.broker!r}", start, start + size, RECORD_FAULT))
     return records.chosen(np.logical_not(damaged))

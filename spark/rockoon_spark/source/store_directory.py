@@ -1,4 +1,4 @@
-"""The log of a store directory: the files are read as they are, whoever wrote them."""
+"""The log of a store directory, read from its files; the store can be Rockoon's or RocketMQ's."""
 
 import zlib
 from bisect import bisect_right
@@ -9,11 +9,11 @@ from rockoon_format.names import is_system_topic
 from rockoon_format.record import MAGIC_BLANK
 from rockoon_spark.files import LogFile, absent_queues, dropped_marks, list_log, read_range
 from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.directory_generation import generation_in_force
-from rockoon_spark.generations.in_force import GenerationInForce, with_generation
+from rockoon_spark.generations.current import CurrentGeneration, with_generation
+from rockoon_spark.generations.directory_generation import current_generation
 from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import QueueKey, Selection
-from rockoon_spark.source.file_partition import FilePartition, file_gone, files_of_times
+from rockoon_spark.source.file_partition import FilePartition, deleted_text, files_of_times
 from rockoon_spark.source.log_source import SPLIT_BYTES, LastRecord, LogPartition
 
 _HEAD_BYTES = 8
@@ -21,13 +21,13 @@ _HEAD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """A store, Rockoon's or RocketMQ's; see `LogSource`.
+    """`LogSource` for a store directory of Rockoon or RocketMQ.
 
     Args:
-        path: a path of this machine, or a URI.
-        broker: name of the broker whose store it is.
-        compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
-        fails_on_data_loss: whether to fail when a file is deleted before it is read.
+        path: a local path, or a URI.
+        broker: name of the broker of the store.
+        compacted: True to read compacted topics as a consumer does; see `Coverage`.
+        fails_on_data_loss: True to fail if a file is deleted before it is read.
     """
 
     path: str
@@ -39,17 +39,17 @@ class StoreDirectory:
         """See `LogSource`.
 
         Raises:
-            StoreError: this is no store, or a file is missing, or the generation is damaged.
-            GenerationReplaced: the broker takes one generation after the other into force.
+            StoreError: this is not a store, a file is missing, or the generation is damaged.
+            GenerationReplaced: the broker replaced its generation during each attempt.
         """
 
-        def in_force() -> GenerationInForce | None:
-            return generation_in_force(self.path, self.broker) if self.compacted else None
+        def current() -> CurrentGeneration | None:
+            return current_generation(self.path, self.broker) if self.compacted else None
 
         def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
             return self._of_log(selection, split_bytes, coverage)
 
-        return with_generation(in_force, of_log, selection, split_bytes)
+        return with_generation(current, of_log, selection, split_bytes)
 
     def _of_log(
         self, selection: Selection, split_bytes: int, coverage: Coverage | None
@@ -65,7 +65,7 @@ class StoreDirectory:
         return [replace(each, coverage=coverage) for each in found if each.stop > low]
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogSource`: none, since what a log holds is known when it has been read."""
+        """See `LogSource`. Empty, because the topics of a log are known only after reading it."""
         del topics
         return ()
 
@@ -80,26 +80,24 @@ class StoreDirectory:
         return sorted(each for each in queues if (each[0], each[2]) in absent)
 
     def log(self) -> "DirectoryLog":
-        """See `LogSource`."""
         files = list_log(self.path)
-        files = files[: max(_begun(files), 1)]
-        # After the files: of a topic that is deleted and created again in between, two records
-        # would have one queue offset otherwise.
+        files = files[: max(_count_written(files), 1)]
+        # Marks are read after the files. Otherwise, if a topic is recreated in between, records of
+        # both topics with the same queue offset would be read.
         return DirectoryLog(self, tuple(files), dict(dropped_marks(self.path)))
 
     def logs(self) -> "Sequence[DirectoryLog]":
-        """See `LogSource`."""
         log = self.log()
         return [log] if log.files and not log.is_end(log.start) else []
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLog:
-    """The log of a store directory; see `ContiguousLog`.
+    """`ContiguousLog` of a store directory.
 
     Args:
-        directory: whose it is.
-        files: those that have something in them, in order.
+        directory: the store directory.
+        files: nonempty files, in order.
         marks: see `ContiguousLog`.
     """
 
@@ -118,7 +116,7 @@ class DirectoryLog:
 
     @property
     def sealed_end(self) -> int:
-        return self.files[max(_begun(self.files), 1) - 1].start if self.files else 0
+        return self.files[max(_count_written(self.files), 1) - 1].start if self.files else 0
 
     @property
     def end(self) -> int:
@@ -127,15 +125,14 @@ class DirectoryLog:
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
     ) -> list[FilePartition]:
-        """See `ContiguousLog`."""
         found: list[FilePartition] = []
         sealed_end = self.sealed_end
         for file in self.files:
-            first, behind = max(start, file.start), min(stop, file.start + file.bytes)
+            first = max(start, file.start)
             whole = FilePartition(
                 file=file,
                 start=first,
-                stop=behind,
+                stop=min(stop, file.start + file.bytes),
                 at_record=at_record and first == start,
                 broker=self.directory.broker,
                 store=self.directory.path,
@@ -146,11 +143,10 @@ class DirectoryLog:
         return found
 
     def cut_all(self, split_bytes: int) -> list[FilePartition]:
-        """Everything, see `partitions`."""
+        """Divide the whole log into partitions, see `partitions`."""
         return self.partitions(self.start, self.end, split_bytes)
 
     def following(self, offset: int) -> int:
-        """See `ContiguousLog`."""
         file = self._file_of(offset)
         closing = _head(file, offset - file.start)
         is_closed = int.from_bytes(closing[4:], signed=True) == MAGIC_BLANK
@@ -159,21 +155,17 @@ class DirectoryLog:
         return offset
 
     def is_end(self, offset: int) -> bool:
-        """See `ContiguousLog`."""
         file = self.files[-1]
         return offset >= file.start and not any(_head(file, offset - file.start))
 
     def name_at(self, offset: int, /) -> str:
-        """See `ContiguousLog`."""
         return self._file_of(offset).shown
 
     def oldest(self) -> int:
-        """See `ContiguousLog`."""
         files = list_log(self.directory.path)
         return files[0].start if files else self.end
 
     def knows(self, last: LastRecord) -> bool | None:
-        """See `ContiguousLog`."""
         for file in self.files:
             position = last.offset - file.start
             if 0 <= position < file.bytes:
@@ -185,8 +177,8 @@ class DirectoryLog:
         return self.files[max(bisect_right(self.files, offset, key=lambda file: file.start), 1) - 1]
 
 
-def _begun(files: Sequence[LogFile]) -> int:
-    """How many files up to the last that has records: brokers make files ahead, behind that."""
+def _count_written(files: Sequence[LogFile]) -> int:
+    """Count the files without the empty ones at the end, which brokers create in advance."""
     count = len(files)
     while count and not any(_head(files[count - 1], 0)):
         count -= 1
@@ -194,9 +186,9 @@ def _begun(files: Sequence[LogFile]) -> int:
 
 
 def _head(file: LogFile, position: int) -> bytes:
-    """Size and magic of what stands at a position of a file, less at its end."""
+    """Return the 8 bytes with a record's size and magic at a position; fewer at the file's end."""
     try:
         stop = min(position + _HEAD_BYTES, file.bytes)
         return read_range(file, position, stop, 0).tobytes()
     except FileNotFoundError as error:
-        raise LogBroken(file_gone(file)) from error
+        raise LogBroken(deleted_text(file)) from error

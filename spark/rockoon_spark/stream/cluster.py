@@ -1,4 +1,4 @@
-"""The cluster as the driver of a stream sees it, when it plans a batch."""
+"""Calls to the cluster by the driver of a stream, when it plans a batch."""
 
 import asyncio
 import logging
@@ -23,14 +23,13 @@ from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import no_such_queue
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
-from rockoon_spark.stream.plan import OffsetRange, QueueNow
+from rockoon_spark.stream.plan import OffsetRange, StreamQueue
 from rockoon_spark.stream.progress import GroupProgress
 from rockoon_spark.stream.queue_partition import QueuePartition
 
-# How long a planner asks again what could not be told: a broker that is restarted comes back
-# within this.
+# For how long calls are repeated: long enough for a restart of a broker.
 PLAN_RETRY_SECONDS = 10.0
-# How large messages are is told by the first of each queue.
+# The mean message size of a queue is estimated from its next messages.
 _SAMPLE_MESSAGES = 64
 _SAMPLE_BYTES = 64 << 10
 _SAMPLES_AT_ONCE_MAX = 16
@@ -41,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamCluster:
-    """A connection for as long as the planner lives. Used by one thread; entering it may block.
+    """Connection of a stream's driver. Used by one thread; the constructor may block.
 
     Args:
         options: of the stream.
@@ -58,23 +57,23 @@ class StreamCluster:
         self._progress = GroupProgress(self._cluster, options.group) if options.group else None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._blocking.__exit__(None, None, None)
 
-    def look(self) -> dict[MessageQueue, QueueNow]:
-        """All queues that the stream is to read, as they are now.
+    def queues(self) -> dict[MessageQueue, StreamQueue]:
+        """Return the current state of all queues that the stream reads.
 
         Raises:
             BrokerAway: a broker does not answer.
             RockoonError: no nameserver answers.
         """
-        return self._call(self._look)
+        return self._call(self._queues)
 
-    async def _look(self) -> dict[MessageQueue, QueueNow]:
+    async def _queues(self) -> dict[MessageQueue, StreamQueue]:
         create_revisions = await self._create_revisions(await self._topics())
         ends = await OffsetLookup(self._cluster).ends(create_revisions)
         return {
-            queue: QueueNow(create_revisions[queue], *ends[queue])
+            queue: StreamQueue(create_revisions[queue], *ends[queue])
             for queue in sorted(create_revisions)
         }
 
@@ -88,8 +87,8 @@ class StreamCluster:
             route.name for route in listed if route.readable and self._options.wants(route.name)
         ]
 
-    def starting(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:
-        """Where to begin on each queue, by the options; see `look`.
+    def starting(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
+        """Return the start offset of each queue, by the options; `now` is the result of `queues`.
 
         Raises:
             OptionError: an option names a queue that does not exist.
@@ -107,9 +106,9 @@ class StreamCluster:
             found = {queue: start.offset for queue, start in chosen.items()}
         return {**found, **self._named(now)}
 
-    def _named(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:
+    def _named(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
         named: dict[MessageQueue, int] = {}
-        # Those for a broker of its own come last, and count.
+        # Sorted: offsets for one broker follow those for all brokers, and override them.
         for (topic, broker, number), offset in sorted(self._options.starting.offsets.items()):
             meant = [
                 queue
@@ -123,8 +122,8 @@ class StreamCluster:
                 named[queue] = special.get(offset, offset)
         return named
 
-    def join_group(self, now: Mapping[MessageQueue, QueueNow]) -> None:
-        """Be a reader of the consumer group, if there is one; see `GroupProgress.join`."""
+    def join_group(self, now: Mapping[MessageQueue, StreamQueue]) -> None:
+        """Join the consumer group, if there is one; see `GroupProgress.join`."""
         progress = self._progress
         if progress is None:
             return
@@ -136,7 +135,9 @@ class StreamCluster:
             if not progress.starts():
                 raise
             log.warning(
-                "group %s does not know of new queues for now: %s", self._options.group, error
+                "group %s could not join new queues, next try with the next batch: %s",
+                self._options.group,
+                error,
             )
 
     def commit(self, finished: Mapping[MessageQueue, int]) -> None:
@@ -145,19 +146,19 @@ class StreamCluster:
             self._blocking.call(self._progress.store(finished))
 
     def message_bytes(self, begins: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Mean size of the next messages of each queue.
+        """Return the mean size of the next messages of each queue.
 
         Args:
-            begins: queue offsets from which on there are some.
+            begins: offset of the next message of each queue.
         """
         return self._call(lambda: self._message_bytes(begins))
 
     async def _message_bytes(self, begins: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        turns = asyncio.Semaphore(_SAMPLES_AT_ONCE_MAX)
+        slots = asyncio.Semaphore(_SAMPLES_AT_ONCE_MAX)
         found: dict[MessageQueue, int] = {}
 
         async def sample(queue: MessageQueue, offset: int) -> None:
-            async with turns:
+            async with slots:
                 reply = await self._cluster.call(
                     self._cluster.broker(queue.broker).Pull,
                     PullRequest(
@@ -185,7 +186,7 @@ class StreamCluster:
         return found
 
     def create_revisions(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
-        """The queues of topics, as far as they exist."""
+        """Return the create revisions of the queues of the topics that exist."""
         return self._call(lambda: self._create_revisions(topics))
 
     async def _create_revisions(self, topics: Iterable[str]) -> dict[MessageQueue, int]:
@@ -198,10 +199,10 @@ class StreamCluster:
         return found
 
     def partitions(self, ranges: Iterable[OffsetRange]) -> list[QueuePartition]:
-        """What tasks read.
+        """Return a partition for each range.
 
         Raises:
-            BrokerAway: a broker is not there.
+            BrokerAway: a broker has no address.
         """
         return self._call(lambda: self._partitions(list(ranges)))
 
@@ -220,7 +221,7 @@ class StreamCluster:
         return found
 
     def _call(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask, and again while the failure can pass."""
+        """Run `attempt`; repeat it after temporary failures, for PLAN_RETRY_SECONDS."""
         deadline = time.monotonic() + PLAN_RETRY_SECONDS
         backoff = Backoff()
 
@@ -232,7 +233,7 @@ class StreamCluster:
                 return self._blocking.call(once())
             except RockoonError as error:
                 pause = backoff.next_seconds()
-                # A topic that was deleted meanwhile is still in the routes for a moment.
+                # A topic that was just deleted is still in the routes for a moment.
                 can_pass = error.retriable or isinstance(error, TopicNotFound | QueueNotFound)
                 if not can_pass or time.monotonic() + pause > deadline:
                     if isinstance(error, BrokerUnavailable):

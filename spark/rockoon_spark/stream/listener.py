@@ -1,11 +1,11 @@
-"""Progress of consumer groups as soon as a stream's batch ends, not with the trigger after it.
+"""Commits for consumer groups as soon as a stream's batch ends, not with the next trigger.
 
     spark.streams.addListener(BatchEnds("127.0.0.1:9876"))
 
-A stream commits for its `consumerGroup` by itself whenever Spark looks for the next batch: within
-moments, unless the query has a `Trigger.ProcessingTime` of minutes. This listener, in the driver,
-hears of each batch when Spark has noted its end, and commits then. One is enough for all queries of
-a session over one cluster.
+Without this listener, a stream commits for its `consumerGroup` when Spark plans the next batch:
+within moments, unless the query has a `Trigger.ProcessingTime` of minutes. The listener runs in the
+driver. Spark calls it when it has recorded the end of a batch, and it commits then. One listener
+serves all queries of a session on one cluster.
 """
 
 import json
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 
 class BatchEnds(StreamingQueryListener):
-    """Commits what a batch has finished. Spark calls it from one thread.
+    """Commits the offsets of finished batches. Spark calls it from one thread.
 
     Args:
-        endpoint: nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
-        NameserverUnavailable: none answers.
+        NameserverUnavailable: no nameserver answers.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -44,7 +44,7 @@ class BatchEnds(StreamingQueryListener):
         self._groups: dict[str, GroupProgress] = {}
 
     def close(self) -> None:
-        """End the connection, once the listener was removed."""
+        """Close the connection, after the listener was removed."""
         self._blocking.__exit__(None, None, None)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -54,11 +54,11 @@ class BatchEnds(StreamingQueryListener):
                 if content.get("group"):
                     self._commit(content)
             except (ValueError, AttributeError, TypeError, CheckpointError):
-                # The progress of some other source.
+                # Progress of another kind of source.
                 continue
             except (RockoonError, GroupInUse, GroupFenced) as error:
-                # The stream itself meets the same when it looks for its next batch.
-                log.warning("query %s: %s", event.progress.id, error)
+                # Not raised: the stream gets the same error when it plans its next batch.
+                log.warning("query %s: commit failed: %s", event.progress.id, error)
 
     def _commit(self, content: dict[str, Any]) -> None:
         group, offsets = content["group"], StreamOffsets.parse(content)
@@ -70,17 +70,19 @@ class BatchEnds(StreamingQueryListener):
             for topic in {queue.topic for queue in offsets.queues}:
                 await self._blocking.asyncio.route(topic)
             await progress.join(
-                {queue: place.create_revision for queue, place in offsets.queues.items()}
+                {queue: position.create_revision for queue, position in offsets.queues.items()}
             )
-            await progress.store({queue: place.offset for queue, place in offsets.queues.items()})
+            await progress.store(
+                {queue: position.offset for queue, position in offsets.queues.items()}
+            )
 
         self._blocking.call(commit())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing was read yet."""
+        """Nothing to commit."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing more was read."""
+        """Nothing to commit."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """What was finished was told."""
+        """Nothing to commit: finished batches were reported before."""

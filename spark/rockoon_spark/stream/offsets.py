@@ -1,14 +1,14 @@
-"""Offsets of a stream, as they stand in Spark's checkpoint. Pure.
+"""Offsets of a stream, in the format of Spark's checkpoint. No I/O.
 
     {"version": 1, "queues": {"orders": {"broker-a:0": {"offset": 17, "birth": 5, "first": 3}}}}
 
 Invariants:
-- An offset that Spark has logged says all that is needed to read its batch again: where a queue
-  does not go on at the previous batch's end (it joined, or messages were lost), `first` says where
-  the batch begins. So a batch that is run again after a crash is the same, whatever the options,
-  the routes and the queues' ends say by then.
-- A queue is known by its create revision as well as by its name: one that was deleted and created
-  again is another one. (In the checkpoint that is `birth`: a stored name does not change.)
+- The offsets of two consecutive batches in the checkpoint determine the later batch. If a queue
+  does not continue at the end of the batch before (it is new, or messages were lost), `first` is
+  the offset at which the batch begins. So a batch that is repeated after a crash is the same, even
+  if options, routes or the ends of queues have changed.
+- A queue is identified by its name and its create revision: a recreated queue is another one. The
+  checkpoint calls the create revision `birth`, because stored names do not change.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,18 +21,18 @@ _VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint holds what this source cannot have written."""
+    """A checkpoint was not written by this source, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far one queue is read.
+class QueuePosition:
+    """Position of the stream in one queue.
 
     Args:
         offset: queue offset of the next message.
         create_revision: etcd revision at which the queue was created.
-        first: queue offset at which the batch that ends here begins; None means at the end of the
-            batch before.
+        first: queue offset at which the batch that ends here begins; None for the end of the batch
+            before.
     """
 
     offset: int
@@ -42,30 +42,30 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """How far each queue is read.
+    """Position of the stream in each queue.
 
     Args:
         queues: the queues that are read.
-        is_initial: nothing was ever planned, so starting options count.
+        is_initial: True before the first batch is planned: then the starting options apply.
     """
 
-    queues: Mapping[MessageQueue, Place] = field(default_factory=dict)
+    queues: Mapping[MessageQueue, QueuePosition] = field(default_factory=dict)
     is_initial: bool = False
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> "StreamOffsets":
-        """Read what `to_json` wrote.
+        """Decode the result of `to_json`.
 
         Raises:
-            CheckpointError: it is something else.
+            CheckpointError: invalid content.
         """
         if content.get("version") != _VERSION:
             raise CheckpointError(
-                f"the checkpoint's offsets are not of version {_VERSION} of this source: {content}"
+                f"the checkpoint's offsets do not have version {_VERSION} of this source: {content}"
             )
         try:
             found = {
-                _queue(topic, name): Place(each["offset"], each["birth"], each.get("first"))
+                _queue(topic, name): QueuePosition(each["offset"], each["birth"], each.get("first"))
                 for topic, queues in content["queues"].items()
                 for name, each in queues.items()
             }
@@ -74,17 +74,17 @@ class StreamOffsets:
         return cls(found, bool(content.get("initial")))
 
     def of_topics(self, is_wanted: Callable[[str], bool]) -> "StreamOffsets":
-        """These without the queues of other topics."""
-        queues = {queue: place for queue, place in self.queues.items() if is_wanted(queue.topic)}
+        """Return the offsets of the queues of some topics."""
+        queues = {queue: each for queue, each in self.queues.items() if is_wanted(queue.topic)}
         return StreamOffsets(queues, self.is_initial)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark stores; the same offsets always make the same text."""
+        """Encode for Spark's checkpoint; equal offsets have equal texts."""
         queues: dict[str, dict[str, dict[str, int]]] = {}
-        for queue, place in sorted(self.queues.items()):
-            entry = {"offset": place.offset, "birth": place.create_revision}
-            if place.first is not None:
-                entry["first"] = place.first
+        for queue, position in sorted(self.queues.items()):
+            entry = {"offset": position.offset, "birth": position.create_revision}
+            if position.first is not None:
+                entry["first"] = position.first
             queues.setdefault(queue.topic, {})[f"{queue.broker}:{queue.queue_id}"] = entry
         content: dict[str, Any] = {"version": _VERSION, "queues": queues}
         return {**content, "initial": True} if self.is_initial else content

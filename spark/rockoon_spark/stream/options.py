@@ -20,7 +20,7 @@ from rockoon_spark.source.options import (
 )
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
-# In startingOffsets, as Kafka's source has them.
+# Special offsets in startingOffsets, the same as in Kafka's source.
 OFFSET_LATEST, OFFSET_EARLIEST = -1, -2
 
 _OPTIONS = (
@@ -42,11 +42,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Where queues begin that are there when the stream is first planned.
+    """Start positions of the queues that exist when the first batch is planned.
 
     Args:
-        policy: for all of them; GROUP means where the consumer group is.
-        offsets: for some of them, instead; may be OFFSET_LATEST or OFFSET_EARLIEST.
+        policy: for all queues; GROUP means the progress of the consumer group.
+        offsets: overrides the policy for some queues; may be OFFSET_LATEST or OFFSET_EARLIEST.
     """
 
     policy: ConsumeFrom
@@ -55,7 +55,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream was asked for."""
+    """Options of a stream."""
 
     endpoint: str
     topics: tuple[str, ...]
@@ -64,9 +64,9 @@ class StreamOptions:
     """Of topics."""
     starting: Starting
     messages_max: int | None
-    """Of a batch; None for no limit."""
+    """Maximum number of messages in a batch; None for no limit."""
     bytes_max: int | None
-    """Likewise."""
+    """Approximate maximum size of a batch; None for no limit."""
     partitions_min: int
     fails_on_data_loss: bool
     group: str
@@ -75,10 +75,10 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "StreamOptions":
-        """Read options as Spark gives them, whose names know no case.
+        """Parse Spark's options; names are case-insensitive.
 
         Raises:
-            OptionError: one is missing, unknown or wrong.
+            OptionError: an option is missing, unknown or invalid.
         """
         given = {name.lower(): value for name, value in options.items()}
         unknown = given.keys() - {name.lower() for name in _OPTIONS}
@@ -90,7 +90,7 @@ class StreamOptions:
             raise OptionError(f"option endpoint: {error}") from error
         topics = tuple(sorted(topics_of(given)))
         if bool(topics) == bool(given.get("topicpattern")):
-            raise OptionError("option topics or option topicPattern says what is read: one of them")
+            raise OptionError("set exactly one of the options topics and topicPattern")
         selection = Selection(
             topic_pattern=given.get("topicpattern", "*"), includes_internal=includes_internal(given)
         )
@@ -111,7 +111,7 @@ class StreamOptions:
         )
 
     def wants(self, topic: str) -> bool:
-        """Whether messages of a topic are read."""
+        """True if messages of a topic are read."""
         return self.selection.wants_topic(topic)
 
 
@@ -124,20 +124,20 @@ def _starting(given: Mapping[str, str]) -> Starting:
     text = given.get("startingoffsets")
     when = given.get("startingtimestamp")
     if text is not None and when is not None:
-        raise OptionError("option startingOffsets or option startingTimestamp: one of them")
+        raise OptionError("set only one of the options startingOffsets and startingTimestamp")
     if when is not None:
-        # Up to the next millisecond: what was stored before is not wanted.
+        # Rounded up to milliseconds, so that no earlier message is read.
         return Starting(
             ConsumeFrom.timestamp(-(-time_us_of("startingTimestamp", when) // 1000)), {}
         )
     if text == GROUP:
         if not given.get("consumergroup"):
-            raise OptionError("option startingOffsets: group: option consumerGroup names none")
+            raise OptionError("option startingOffsets=group needs option consumerGroup")
         return Starting(ConsumeFrom.GROUP, {})
     if text in (None, LATEST):
         return Starting(ConsumeFrom.LAST, {})
     offsets = offsets_of("startingOffsets", text)
     wrong = [offset for offset in offsets.values() if offset < OFFSET_EARLIEST]
     if wrong:
-        raise OptionError(f"option startingOffsets: {wrong[0]} is no offset")
+        raise OptionError(f"option startingOffsets: {wrong[0]} is not an offset")
     return Starting(ConsumeFrom.FIRST, offsets)

@@ -1,20 +1,20 @@
-"""Plan of a stream's next batch: its offsets and tasks. Pure."""
+"""Plan of a stream's next batch: its offsets and tasks. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_spark.stream.offsets import Place, StreamOffsets
+from rockoon_spark.stream.offsets import QueuePosition, StreamOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class QueueNow:
-    """A queue as its broker and the routes have it.
+class StreamQueue:
+    """Current state of a queue, from its broker and the routes.
 
     Args:
         create_revision: etcd revision at which it was created.
-        min_offset: oldest message kept.
-        end: behind the newest.
+        min_offset: offset of the oldest message.
+        end: offset after the newest message.
     """
 
     create_revision: int
@@ -24,127 +24,127 @@ class QueueNow:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What there is to read, before any limit.
+    """Messages that can be read now, before limits are applied.
 
     Args:
-        begins: where each queue goes on, with `first` set where that is not where it ended.
-        messages: how many there are of each queue, 0 or more.
-        losses: one sentence for each queue of which messages cannot be read any more.
+        begins: start of the next batch in each queue; `first` is set if the queue does not continue
+            at the end of the batch before.
+        messages: number of messages of each queue, 0 or more.
+        losses: a sentence for each queue with messages that can no longer be read.
     """
 
-    begins: Mapping[MessageQueue, Place]
+    begins: Mapping[MessageQueue, QueuePosition]
     messages: Mapping[MessageQueue, int]
     losses: Sequence[str]
 
 
 def backlog(
     start: StreamOffsets,
-    now: Mapping[MessageQueue, QueueNow],
+    now: Mapping[MessageQueue, StreamQueue],
     starting: Mapping[MessageQueue, int],
 ) -> Backlog:
-    """Compare how far a stream is with what there is.
+    """Compare the offsets of a stream with the current queues.
 
     Args:
-        start: how far it is.
-        now: all queues that it is to read.
-        starting: where queues begin when nothing was ever planned; then it has all of them.
+        start: offsets of the stream.
+        now: all queues that it reads.
+        starting: start offset of each queue; used only if `start` is initial.
     """
     losses = []
-    begins: dict[MessageQueue, Place] = {}
-    for queue, place in start.queues.items():
+    begins: dict[MessageQueue, QueuePosition] = {}
+    for queue, position in start.queues.items():
         if queue not in now:
-            losses.append(f"queue {queue} was deleted; it was read up to offset {place.offset}")
-        elif now[queue].create_revision != place.create_revision:
+            losses.append(f"queue {queue} was deleted; it was read up to offset {position.offset}")
+        elif now[queue].create_revision != position.create_revision:
             losses.append(
                 f"queue {queue} was deleted and created again; the old one was read up to offset"
-                f" {place.offset}"
+                f" {position.offset}"
             )
     for queue, found in sorted(now.items()):
         known = start.queues.get(queue)
         if known is not None and known.create_revision == found.create_revision:
-            begins[queue] = _within(
-                queue, Place(known.offset, known.create_revision), found, losses
-            )
+            position = QueuePosition(known.offset, known.create_revision)
         else:
-            # A queue that came since is read from its beginning, whatever the starting options:
-            # they were decided once, and what was sent to it while nobody looked is not lost.
+            # A queue that was created after the first batch is read from its beginning. The
+            # starting options apply only to the first batch, so no message of the queue is lost.
             first = starting[queue] if start.is_initial else 0
-            begins[queue] = _within(
-                queue, Place(first, found.create_revision, first), found, losses
-            )
-    messages = {queue: now[queue].end - place.offset for queue, place in begins.items()}
+            position = QueuePosition(first, found.create_revision, first)
+        begins[queue] = _within(queue, position, found, losses)
+    messages = {queue: now[queue].end - position.offset for queue, position in begins.items()}
     return Backlog(begins, messages, losses)
 
 
-def _within(queue: MessageQueue, place: Place, now: QueueNow, losses: list[str]) -> Place:
-    """The place itself or, if the queue no longer has it, the nearest one that it has."""
-    at = place.offset
+def _within(
+    queue: MessageQueue, position: QueuePosition, now: StreamQueue, losses: list[str]
+) -> QueuePosition:
+    """Return the position or, if the queue no longer has it, the nearest one that exists."""
+    at = position.offset
     if at < now.min_offset:
         losses.append(
             f"offsets {at} to {now.min_offset} of queue {queue} were deleted before they were read"
         )
-        return Place(now.min_offset, place.create_revision, now.min_offset)
+        return QueuePosition(now.min_offset, position.create_revision, now.min_offset)
     if at > now.end:
         losses.append(
             f"queue {queue} ends at offset {now.end}: offsets from there to {at} are lost"
         )
-        return Place(now.end, place.create_revision, now.end)
-    return place
+        return QueuePosition(now.end, position.create_revision, now.end)
+    return position
 
 
 def ends_after(
-    start: StreamOffsets, found: Backlog, taken: Mapping[MessageQueue, int]
+    start: StreamOffsets, found: Backlog, counts: Mapping[MessageQueue, int]
 ) -> StreamOffsets:
-    """Where the stream is when some messages of each queue have been read.
+    """Return the offsets of the stream after `counts` messages of each queue.
 
     Returns:
-        `start` itself if that changes nothing: then there is no batch.
+        `start` itself if nothing changes: then there is no batch.
     """
     queues = {
-        queue: Place(place.offset + taken[queue], place.create_revision, place.first)
-        for queue, place in found.begins.items()
+        queue: QueuePosition(begin.offset + counts[queue], begin.create_revision, begin.first)
+        for queue, begin in found.begins.items()
     }
-    is_news = start.is_initial or queues.keys() != start.queues.keys()
-    is_news |= any(place.first is not None for place in found.begins.values())
-    return StreamOffsets(queues) if is_news or any(taken.values()) else start
+    is_changed = start.is_initial or queues.keys() != start.queues.keys()
+    is_changed |= any(begin.first is not None for begin in found.begins.values())
+    return StreamOffsets(queues) if is_changed or any(counts.values()) else start
 
 
 def share(
     messages: Mapping[MessageQueue, int], messages_max: int, turn: int
 ) -> dict[MessageQueue, int]:
-    """Divide what a batch may read among the queues, in proportion to what each has.
+    """Divide the messages of a batch among the queues, in proportion to their numbers of messages.
 
     Args:
-        messages: how many each has.
-        messages_max: how many a batch may have, 1 or more.
-        turn: another number for each batch: queues too short for a share of their own take turns.
+        messages: number of messages of each queue.
+        messages_max: maximum number of messages in the batch, 1 or more.
+        turn: a number that differs from batch to batch: it rotates the order of the queues that
+            get one of the remaining messages.
     """
     total = sum(messages.values())
     if total <= messages_max:
         return dict(messages)
-    taken = {queue: count * messages_max // total for queue, count in messages.items()}
-    rest = messages_max - sum(taken.values())
+    counts = {queue: count * messages_max // total for queue, count in messages.items()}
+    rest = messages_max - sum(counts.values())
     order = sorted(messages)
     at = turn % len(order)
     order = order[at:] + order[:at]
-    # Those that would get nothing come first.
-    for queue in sorted(order, key=lambda each: taken[each] > 0):
-        if rest and taken[queue] < messages[queue]:
-            taken[queue] += 1
+    # Queues without a share come first.
+    for queue in sorted(order, key=lambda each: counts[each] > 0):
+        if rest and counts[queue] < messages[queue]:
+            counts[queue] += 1
             rest -= 1
-    return taken
+    return counts
 
 
 def messages_of_bytes(
     messages: Mapping[MessageQueue, int], message_bytes: Mapping[MessageQueue, int], bytes_max: int
 ) -> int:
-    """How many messages a batch of some size has if the queues share it as `share` does; at least
-    one.
+    """Return the number of messages in a batch of some size, divided by `share`; at least one.
 
     Args:
-        messages: how many each queue has.
-        message_bytes: mean size of a message of each queue that has any.
-        bytes_max: size of a batch.
+        messages: number of messages of each queue.
+        message_bytes: mean message size of each queue that has messages.
+        bytes_max: size of the batch.
     """
     total = sum(messages.values())
     total_bytes = sum(count * message_bytes[queue] for queue, count in messages.items() if count)
@@ -155,41 +155,41 @@ def messages_of_bytes(
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Queue offsets of one queue, the end exclusive."""
+    """Offsets of one queue, `stop` is exclusive."""
 
     queue: MessageQueue
     start: int
     stop: int
     create_revision: int = 0
-    """etcd revision at which the queue was created; 0 when that is not known."""
+    """etcd revision at which the queue was created; 0 if unknown."""
 
 
 def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
-    """What lies between two logged offsets, queue by queue."""
+    """Return the nonempty ranges between two checkpointed offsets, queue by queue."""
     found = []
-    for queue, place in sorted(end.queues.items()):
-        # `first` counts if it is there: of a queue that joined, the batch before says nothing.
-        first = start.queues[queue].offset if place.first is None else place.first
-        if first < place.offset:
-            found.append(OffsetRange(queue, first, place.offset, place.create_revision))
+    for queue, position in sorted(end.queues.items()):
+        # A new queue is not in `start`, so `first` has precedence.
+        first = start.queues[queue].offset if position.first is None else position.first
+        if first < position.offset:
+            found.append(OffsetRange(queue, first, position.offset, position.create_revision))
     return found
 
 
 def cut(whole: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
-    """Cut long ranges so that there are so many, if there are as many messages."""
+    """Divide ranges into at least `partitions_min`, if there are as many messages."""
     given = list(whole)
     total = sum(each.stop - each.start for each in given)
     if len(given) >= partitions_min:
         return given
-    piece = max(total // partitions_min, 1)
+    length_max = max(total // partitions_min, 1)
     return [
         replace(each, start=at, stop=min(at + length, each.stop))
         for each in given
-        for length in [_even(each.stop - each.start, piece)]
+        for length in [_even(each.stop - each.start, length_max)]
         for at in range(each.start, each.stop, length)
     ]
 
 
-def _even(count: int, piece: int) -> int:
-    """Length of pieces about as long as `piece`, no shorter one at the end than need be."""
-    return -(-count // -(-count // piece))
+def _even(count: int, length_max: int) -> int:
+    """Return the length of the fewest equal ranges, at most `length_max`, that cover `count`."""
+    return -(-count // -(-count // length_max))

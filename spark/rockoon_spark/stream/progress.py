@@ -1,9 +1,9 @@
-"""A stream's progress as that of a consumer group, so that lag tools see the job.
+"""A stream's progress, committed for a consumer group, so that lag tools show the stream.
 
-The truth is Spark's checkpoint; the group follows it. Invariants:
-- Only what Spark has finished is committed.
-- Nothing is committed over the head of others: a group that live consumers read is refused, and a
-  commit that a reset or a consumer has fenced off ends the stream.
+Spark's checkpoint decides which messages are read; the group's progress follows it. Invariants:
+- Only offsets of finished batches are committed.
+- A stream does not overwrite the progress of other readers: a group with live consumers is refused.
+  If a reset or a consumer fences a commit, the stream ends.
 """
 
 import logging
@@ -19,27 +19,30 @@ from rockoon_proto.v1.offset_pb2 import BROADCASTING, ListMembersRequest
 
 log = logging.getLogger(__name__)
 
-# Decisions about progress that somebody made; by any other there was none, or it fits no more.
-_KEPT = frozenset({"COMMITTED", "RESET", "IMPORTED"})
+# Reasons of start positions that come from stored progress. With any other reason, the group has no
+# valid progress.
+_FROM_PROGRESS = frozenset({"COMMITTED", "RESET", "IMPORTED"})
 
-# A stream does not wait longer for what it can do later.
-_ASK_SECONDS_MAX = 3.0
+# Short, because a stream can repeat the call with the next batch.
+_CALL_SECONDS_MAX = 3.0
 
 
 class GroupInUse(Exception):
-    """Live consumers read with the group that a stream is to commit for."""
+    """Live consumers read with the group of a stream."""
 
 
 class GroupFenced(Exception):
-    """Somebody else has moved the group's progress."""
+    """Another reader or a reset has changed the group's progress."""
 
 
 class GroupProgress:
-    """The progress of one group, as an outside reader of some queues. Used by one event loop.
+    """Progress of one group in some queues, committed by a reader that is not a member.
+
+    Used by one event loop.
 
     Args:
-        cluster: open.
-        group: its name; it is made if it does not exist.
+        cluster: an open connection.
+        group: its name; it is created if it does not exist.
     """
 
     def __init__(self, cluster: Cluster, group: str) -> None:
@@ -47,20 +50,20 @@ class GroupProgress:
         self._group = group
         self._store = RemoteOffsetStore(cluster, group)
         self._create_revisions: dict[MessageQueue, int] = {}
-        # Queues on which nobody's progress was found.
+        # Queues without stored progress of the group.
         self._unread: set[MessageQueue] = set()
         self._revisions: dict[str, int] = {}
         self._is_behind = False
 
     async def join(self, create_revisions: Mapping[MessageQueue, int]) -> None:
-        """Be known to the offset service as a reader of queues.
+        """Resolve the group's progress in new queues; must precede commits for them.
 
         Args:
-            create_revisions: all queues that are read, with the etcd revisions of their creation.
+            create_revisions: all queues that are read, with their create revisions.
 
         Raises:
             GroupInUse: live consumers read them with this group.
-            RockoonError: the service does not answer, or refuses.
+            RockoonError: the offset service does not answer, or refuses the call.
         """
         new = [
             queue
@@ -82,34 +85,34 @@ class GroupProgress:
         for queue, answer in found.items():
             if not isinstance(answer, Start):
                 raise answer
-            # Only now: a queue that could not be joined for is asked about again.
+            # Set after the answer, so that the next call resolves a failed queue again.
             self._create_revisions[queue] = create_revisions[queue]
-            if answer.reason not in _KEPT:
+            if answer.reason not in _FROM_PROGRESS:
                 self._unread.add(queue)
 
     def starts(self) -> dict[MessageQueue, int]:
-        """Where the group is on each queue it was joined for."""
+        """Return the group's offset in each joined queue."""
         found = {queue: self._store.read_memory(queue) for queue in self._create_revisions}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     async def store(self, finished: Mapping[MessageQueue, int]) -> None:
-        """Commit what is not committed yet; what cannot be for a while is kept for the next call.
+        """Commit new offsets; after a temporary failure, the next call commits them.
 
         Args:
-            finished: next offset to read of each queue that was joined for.
+            finished: offset of the next message of each joined queue.
 
         Raises:
-            GroupInUse, GroupFenced: see there.
+            GroupInUse, GroupFenced: see their docstrings.
             ConsumeDisabled: the group is paused.
         """
-        news = {queue: offset for queue, offset in finished.items() if self._is_news(queue, offset)}
-        if not news and not self._is_behind:
+        new = {queue: offset for queue, offset in finished.items() if self._is_new(queue, offset)}
+        if not new and not self._is_behind:
             return
         try:
-            # Before any commit: one would take messages away from members who read them.
-            await self._refuse_members({queue.topic for queue in news or finished})
-            for queue, offset in news.items():
-                await self._tell(queue, offset)
+            # Checked before a commit, because a commit would skip messages of live consumers.
+            await self._refuse_members({queue.topic for queue in new or finished})
+            for queue, offset in new.items():
+                await self._update(queue, offset)
             persisted = await self._store.persist_all()
         except RockoonError as error:
             if not error.retriable:
@@ -119,45 +122,54 @@ class GroupProgress:
         if self._store.is_paused:
             raise ConsumeDisabled(group=self._group)
         for queue, failure in persisted.lost.items():
-            self._lose(queue, failure)
+            self._abandon(queue, failure)
         self._is_behind = bool(persisted.kept)
         for failure in persisted.kept.values():
             self._warn_behind(failure)
             break
 
-    def _is_news(self, queue: MessageQueue, offset: int) -> bool:
+    def _is_new(self, queue: MessageQueue, offset: int) -> bool:
         known = self._store.read_memory(queue)
         return known is not None and (offset > known or queue in self._unread)
 
-    async def _tell(self, queue: MessageQueue, offset: int) -> None:
+    async def _update(self, queue: MessageQueue, offset: int) -> None:
         known = self._store.read_memory(queue)
         if queue in self._unread and known is not None and offset < known:
-            # The group's policy put it ahead of its only reader.
+            # The group's start policy set its offset ahead of the stream, its only reader.
             try:
                 await self._store.commit(queue, offset, force=True)
             except RockoonError as error:
                 if error.retriable:
                     raise
-                self._lose(queue, error)
+                self._abandon(queue, error)
         self._unread.discard(queue)
         self._store.update(queue, offset)
 
-    def _lose(self, queue: MessageQueue, failure: RockoonError) -> None:
-        """Give up a queue: a deleted one is told of by the plan, another reader's at once."""
+    def _abandon(self, queue: MessageQueue, failure: RockoonError) -> None:
+        """Stop commits for a queue.
+
+        Raises:
+            GroupFenced: the commit was fenced. For a deleted queue, the plan reports the loss.
+        """
         self._store.remove(queue)
         self._create_revisions.pop(queue, None)
         if isinstance(failure, Fenced):
             raise GroupFenced(
-                f"group {self._group!r} cannot be committed for: {failure}. Its progress was reset,"
-                " or a consumer read with it. The stream's own place is in Spark's checkpoint:"
-                " started again, it goes on there and takes the group along. To go where the group"
-                " is, start with a new checkpoint and option startingOffsets=group"
+                f"commit for group {self._group!r} failed: {failure}. Its progress was reset,"
+                " or a consumer read with it. If the stream is started again, it continues at the"
+                " offsets in Spark's checkpoint and commits them for the group. To continue at the"
+                " group's progress, start with a new checkpoint and option startingOffsets=group"
             ) from failure
-        log.warning("group %s is not committed for on %s: %s", self._group, queue, failure)
+        log.warning(
+            "group %s: no more commits for queue %s, because one failed: %s",
+            self._group,
+            queue,
+            failure,
+        )
 
     def _warn_behind(self, error: RockoonError) -> None:
         if not self._is_behind:
-            log.warning("group %s is behind the stream for now: %s", self._group, error)
+            log.warning("commit for group %s delayed until the next batch: %s", self._group, error)
         self._is_behind = True
 
     async def _refuse_members(self, topics: Collection[str]) -> None:
@@ -165,7 +177,7 @@ class GroupProgress:
             self._cluster.offset_service().ListMembers,
             ListMembersRequest(group=self._group),
             unavailable=OffsetServiceUnavailable,
-            timeout_seconds=_ASK_SECONDS_MAX,
+            timeout_seconds=_CALL_SECONDS_MAX,
         )
         members = [
             member.member_id
@@ -176,6 +188,6 @@ class GroupProgress:
         ]
         if members:
             raise GroupInUse(
-                f"{', '.join(members)} read with group {self._group!r}: a stream commits for a"
-                " group of its own"
+                f"{', '.join(members)} read with group {self._group!r}: use another group for the"
+                " stream"
             )

@@ -1,4 +1,4 @@
-"""A task of a stream: the messages of one queue between two offsets, pulled from its broker."""
+"""Input of a stream's task: the messages of one queue between two offsets, pulled from a broker."""
 
 import logging
 from collections.abc import Iterator
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 _BYTES_PER_PULL = 2 << 20
 _MESSAGES_PER_PULL_MAX = 65_536
-# What a broker says of offsets whose messages it no longer has.
+# Status of a pull reply if the messages at the offset were deleted.
 _DELETED = (OFFSET_TOO_SMALL, MESSAGE_WAS_REMOVING, OFFSET_FOUND_NULL)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePartition(InputPartition):
-    """What one task reads. Can be pickled.
+    """Input of one task. Can be pickled.
 
     Args:
-        range: of which queue.
-        address: of its broker, when the batch was planned.
-        route_revision: of the routes the plan was made with.
-        fails_on_data_loss: whether messages that are gone are an error.
-        endpoint: nameservers that know where the broker is when it has moved since.
+        range: the offsets to read.
+        address: of the broker, when the batch was planned.
+        route_revision: of the routes when the batch was planned.
+        fails_on_data_loss: True to fail if messages were deleted.
+        endpoint: nameservers, asked for the broker's new address if it no longer answers.
     """
 
     range: OffsetRange
@@ -49,11 +49,11 @@ class QueuePartition(InputPartition):
     endpoint: str | None = None
 
     def read(self) -> Iterator[LogRecords]:
-        """The messages in their order; queues have holes where messages were compacted.
+        """Yield the messages in order; offsets of compacted messages are missing.
 
         Raises:
-            DataLost: messages are gone that were there when the batch was planned.
-            RockoonError: the broker does not answer any more, or refuses.
+            DataLost: messages were deleted after the batch was planned.
+            RockoonError: the broker no longer answers, or refuses the call.
         """
         queue, position = self.range.queue, self.range.start
         with PullClient(queue.broker, self.address, READ_RETRY_SECONDS, self.endpoint) as client:
@@ -61,14 +61,14 @@ class QueuePartition(InputPartition):
             while position < self.range.stop:
                 reply, following = self._answer(client, position)
                 if following < self.range.stop:
-                    # It is on its way while this one is decoded.
+                    # In flight while this reply is decoded.
                     client.ask(self._request(following))
                 if reply is not None:
                     yield from self._records(reply)
                 position = following
 
     def _answer(self, client: PullClient, position: int) -> tuple[PullReply | None, int]:
-        """What there is at an offset, and where to go on."""
+        """Return the reply with the messages at an offset, if any, and the next offset."""
         try:
             reply = client.answer()
         except (TopicNotFound, QueueNotFound):
@@ -90,7 +90,7 @@ class QueuePartition(InputPartition):
             max_messages=min(self.range.stop - position, _MESSAGES_PER_PULL_MAX),
             max_bytes=_BYTES_PER_PULL,
             route_revision=self.route_revision,
-            # A queue that was deleted and created again has other messages at these offsets.
+            # So that the broker refuses the pull if the queue was deleted and created again.
             create_revision=self.range.create_revision,
         )
 
@@ -98,7 +98,7 @@ class QueuePartition(InputPartition):
         sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
         frames = np.frombuffer(reply.frames, np.uint8)
         starts = np.cumsum(sizes) - sizes
-        # Records of a queue do not lie side by side in the log, so the buffer has no place there.
+        # base=0, because records of a queue are not contiguous in the log.
         for records in in_batches(frames, 0, starts, sizes, self.range.queue.broker):
             offsets = records.prefix("queue_offset")
             wanted = records.chosen(offsets < self.range.stop)
@@ -108,7 +108,7 @@ class QueuePartition(InputPartition):
     def _lost(self, start: int, end: int, why: str) -> int:
         end = min(end, self.range.stop)
         sentence = (
-            f"offsets {start} to {end} of queue {self.range.queue} cannot be read any more: {why}"
+            f"offsets {start} to {end} of queue {self.range.queue} can no longer be read: {why}"
         )
         if self.fails_on_data_loss:
             raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")

@@ -4,45 +4,44 @@
         .option("topics", "orders").option("consumerGroup", "billing-export").load()
         .writeStream.option("checkpointLocation", "/data/checkpoints/billing")...
 
-The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: topics that
-are write-only are not read, and internal topics of the brokers only by an option. Queues that come
-while the stream runs are read from their beginning.
+The rows are the same as with `spark.read`. The rules of consumers apply: write-only topics are not
+read, and internal topics of the brokers only with an option. Queues that are created while the
+stream runs are read from their beginning.
 
 Options:
     endpoint: nameservers, "host:port" separated by commas.
     topics: names separated by commas; or topicPattern: with * and ?.
     includeInternalTopics, columns: as for `spark.read`.
-    startingOffsets: where to begin when there is no checkpoint. "latest" (default), "earliest",
-        "group" (where the consumer group is), or {"topic": {"0": 17, "broker-a:1": 5}} by queue, on
-        every broker or on one, with -2 for earliest and -1 for latest; other queues are then read
-        from their beginning.
-    startingTimestamp: the same by store time, as epoch milliseconds or ISO 8601.
-    maxOffsetsPerTrigger: how many messages a batch has at most; queues share it in proportion to
-        what they have.
-    maxBytesPerTrigger: how large a batch is, about: the sizes of the next messages of each queue
-        say how many that is, at least one.
-    minPartitions: so many tasks at least, if there are as many messages; by default one task reads
-        what a batch has of one queue.
-    failOnDataLoss: "true" (default), or "false": what retention deletes before it is read, the end
-        that a crash takes from a log, and deleted topics are then told by a warning.
-    consumerGroup: the group whose progress follows the stream: `rockoon lag` then shows it.
+    startingOffsets: start positions without a checkpoint. "latest" (default), "earliest", "group"
+        (the consumer group's progress), or {"topic": {"0": 17, "broker-a:1": 5}} by queue, on every
+        broker or on one, with -2 for earliest and -1 for latest; then other queues are read from
+        their beginning.
+    startingTimestamp: start position by store time, as epoch milliseconds or ISO 8601.
+    maxOffsetsPerTrigger: maximum number of messages in a batch; it is divided among the queues in
+        proportion to their unread messages.
+    maxBytesPerTrigger: approximate maximum size of a batch, at least one message. The number of
+        messages is computed from the sizes of the next messages of each queue.
+    minPartitions: minimum number of tasks, if there are as many messages; by default one task per
+        queue.
+    failOnDataLoss: "true" (default), or "false": messages deleted by retention before they were
+        read, messages lost in a crash, and deleted topics are reported by a warning.
+    consumerGroup: the group for which progress is committed, shown by `rockoon lag`.
 
-*The checkpoint is the truth.* It holds, for each queue, the offset and its create revision:
-a queue that was deleted and created again is not taken for the old one. A batch that was planned
-and not finished is read again exactly as it was planned.
+*The checkpoint decides.* For each queue it contains the offset and the create revision, so a
+recreated queue is recognized as another one. A batch that was planned but not finished is repeated
+with exactly the planned offsets.
 
-*Progress of the group* follows: when Spark plans a batch, or looks whether there is one, it says
-how far it has come, and that much is committed; at the end of a run with `Trigger.AvailableNow`
-too, because Spark looks once more then. With `Trigger.ProcessingTime` a batch counts when the next
-trigger comes; `rockoon_spark.stream.listener` makes it count as soon as it ends. A query that is
-stopped before Spark looks again leaves its last batch to be committed by the next start. Progress
-that the group has already is never taken back.
+*The group's progress* follows the checkpoint. When Spark plans a batch, or checks for one, it
+passes the offsets of the finished batches, and these are committed; with `Trigger.AvailableNow`
+Spark also checks at the end of a run. With `Trigger.ProcessingTime` a batch is committed at the
+next trigger; with `rockoon_spark.stream.listener`, as soon as it ends. If a query is stopped before
+Spark checks again, the next start commits its last batch. The group's progress never moves back.
 
-*A group belongs to one stream.* If live consumers read with it, the stream does not start. If
-somebody resets it, or reads with it, the next commit is fenced and ends the stream, with a sentence
-that says so: the checkpoint is not moved by a reset. Started again, the stream goes on where it was
-and takes the group along; to go where the group is, start with a new checkpoint and
-startingOffsets=group.
+*A group belongs to one stream.* If live consumers read with it, the stream does not start. If it is
+reset, or a consumer reads with it, the next commit is fenced and the stream ends with an error that
+explains this; a reset does not change the checkpoint. If the stream is started again, it continues
+at the checkpoint and commits for the group. To continue at the group's progress, start with a new
+checkpoint and startingOffsets=group.
 """
 
 import logging
@@ -63,16 +62,16 @@ from pyspark.sql.streaming.datasource import (
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.log_source import DamagedPlace, DataLost
+from rockoon_spark.source.log_source import DamagedRange, DataLost
 from rockoon_spark.source.options import OptionError
 from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.cluster import StreamCluster
-from rockoon_spark.stream.offsets import INITIAL, Place, StreamOffsets
+from rockoon_spark.stream.offsets import INITIAL, QueuePosition, StreamOffsets
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
     Backlog,
     OffsetRange,
-    QueueNow,
+    StreamQueue,
     backlog,
     cut,
     ends_after,
@@ -84,33 +83,33 @@ from rockoon_spark.stream.queue_partition import QueuePartition
 
 log = logging.getLogger(__name__)
 
-# Spark looks for news a hundred times a second unless it is given a trigger.
-_BETWEEN_LOOKS_SECONDS = 0.1
+# Minimum interval between queries of the queues: without a trigger, Spark polls every 10 ms.
+_POLL_INTERVAL_SECONDS = 0.1
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in a process of the driver's, and reads them in those of the tasks.
+    """Plans batches in a process of the driver, and reads them in processes of tasks.
 
-    Spark asks `latestOffset(start)` only when everything before `start` is finished, with the next
-    trigger at the latest; after the last batch of AvailableNow too. `commit` comes later, and not
-    for the last batch of a run; `stop` need not come at all.
+    Spark calls `latestOffset(start)` only after all batches before `start` have finished, at the
+    latest with the next trigger, and also after the last batch of AvailableNow. Spark calls
+    `commit` later than that, and not for the last batch of a run; it may not call `stop` at all.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Keep the options as Spark gives them; see `_options`."""
+        """Store Spark's options, which are parsed later; see `_options`."""
         self._given = dict(given)
-        # Made when first needed, where batches are planned; tasks get a reader without one.
+        # Created on first use in the driver; tasks have none.
         self._cluster: StreamCluster | None = None
-        # What AvailableNow is to read up to.
-        self._targets: Mapping[MessageQueue, QueueNow] | None = None
-        self._looked_at = -_BETWEEN_LOOKS_SECONDS
-        self._seen: Mapping[MessageQueue, QueueNow] = {}
+        # With AvailableNow: the queues and their ends at the start of the run.
+        self._targets: Mapping[MessageQueue, StreamQueue] | None = None
+        self._polled_at = -_POLL_INTERVAL_SECONDS
+        self._latest: Mapping[MessageQueue, StreamQueue] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark hands this back, or ReadAllAvailable where a trigger wants everything.
+        # Spark passes this to latestOffset, or ReadAllAvailable if the trigger reads everything.
         if self._options.messages_max is not None:
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
@@ -118,54 +117,57 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = self._planner.look()
+        self._targets = self._planner.queues()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         finished = StreamOffsets.parse(start)
-        now = self._seen = self._look()
+        now = self._latest = self._poll()
         missing = set(self._options.topics).difference(queue.topic for queue in now)
         if finished.is_initial and missing:
             raise OptionError(f"option topics: topic {min(missing)!r} does not exist")
-        # Before a batch is planned: a group that was reset or is read by others ends the stream
-        # here, and not after another batch.
+        # Before a batch is planned, so that a fenced or used group ends the stream now, not after
+        # another batch.
         self._planner.join_group(now)
         self._planner.commit(
             {
-                queue: place.offset
-                for queue, place in finished.queues.items()
-                if queue in now and now[queue].create_revision == place.create_revision
+                queue: position.offset
+                for queue, position in finished.queues.items()
+                if queue in now and now[queue].create_revision == position.create_revision
             }
         )
         starting = self._planner.starting(now) if finished.is_initial else {}
-        # What is not asked for any more was not lost.
+        # Queues of topics that the options no longer select are not reported as lost.
         wanted = finished.of_topics(self._options.wants)
         found = backlog(wanted, now, starting)
-        # Before Spark logs the new end: an offset that is logged has passed over the gap for good.
+        # Before Spark writes the new end to the checkpoint, because the end is after the gap.
         self._report(found.losses)
         end = ends_after(finished, found, self._limited(finished, found, limit))
         if end is finished:
-            # The very same: Spark compares texts, and any other one is a batch, if an empty one.
+            # The same object: Spark compares texts, and another text would start an empty batch.
             return start
-        # For whoever follows the query's progress: whose it is.
+        # For listeners of the query's progress.
         group = {"group": self._options.group} if self._options.group else {}
         return {**end.to_json(), **group}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        ends = {queue: Place(each.end, each.create_revision) for queue, each in self._seen.items()}
+        ends = {
+            queue: QueuePosition(each.end, each.create_revision)
+            for queue, each in self._latest.items()
+        }
         return StreamOffsets(ends).to_json() if ends else None
 
-    def _look(self) -> Mapping[MessageQueue, QueueNow]:
+    def _poll(self) -> Mapping[MessageQueue, StreamQueue]:
         if self._targets is not None:
             return self._targets
-        time.sleep(max(self._looked_at + _BETWEEN_LOOKS_SECONDS - time.monotonic(), 0))
-        now = self._planner.look()
-        self._looked_at = time.monotonic()
+        time.sleep(max(self._polled_at + _POLL_INTERVAL_SECONDS - time.monotonic(), 0))
+        now = self._planner.queues()
+        self._polled_at = time.monotonic()
         return now
 
     def _limited(
         self, finished: StreamOffsets, found: Backlog, limit: ReadLimit
     ) -> Mapping[MessageQueue, int]:
-        """How many messages of each queue the batch takes."""
+        """Return the number of messages of each queue in the batch."""
         options = self._options
         total = sum(found.messages.values())
         if isinstance(limit, ReadAllAvailable) or not total:
@@ -177,34 +179,36 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             fitting = messages_of_bytes(found.messages, sizes, options.bytes_max)
             messages_max = min(messages_max, fitting)
-        turn = sum(place.offset for place in finished.queues.values())
+        turn = sum(position.offset for position in finished.queues.values())
         return share(found.messages, messages_max, turn)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = ranges(StreamOffsets.parse(start), StreamOffsets.parse(end))
-        planned = self._still_there(planned, StreamOffsets.parse(end))
-        # From the logged offsets alone: a batch that is run again after a crash has the same rows.
-        pieces = cut(planned, self._options.partitions_min)
-        return self._planner.partitions(pieces)
+        planned = self._existing(planned, StreamOffsets.parse(end))
+        # Computed only from checkpointed offsets, so that a repeated batch has the same rows.
+        return self._planner.partitions(cut(planned, self._options.partitions_min))
 
-    def _still_there(self, planned: list[OffsetRange], end: StreamOffsets) -> list[OffsetRange]:
-        """Without queues that are others now: a batch can run again long after it was planned."""
+    def _existing(self, planned: list[OffsetRange], end: StreamOffsets) -> list[OffsetRange]:
+        """Return the ranges of queues that still exist; report the loss of the others.
+
+        A batch can be repeated long after it was planned.
+        """
         create_revisions = self._planner.create_revisions(
             sorted({each.queue.topic for each in planned})
         )
-        gone = [
+        deleted = [
             each
             for each in planned
             if create_revisions.get(each.queue) != end.queues[each.queue].create_revision
         ]
         self._report(
             [
-                f"queue {each.queue} was deleted, and offsets {each.start} to {each.stop} of it"
-                " are in a batch that was planned"
-                for each in gone
+                f"queue {each.queue} was deleted, but offsets {each.start} to {each.stop} are in a"
+                " planned batch"
+                for each in deleted
             ]
         )
-        return [each for each in planned if each not in gone]
+        return [each for each in planned if each not in deleted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, QueuePartition)
@@ -219,8 +223,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _options(self) -> StreamOptions:
         """The options of the stream, parsed when Spark calls a method of the reader.
 
-        An exception of `DataSource.streamReader` does not reach the user: PySpark's runner then
-        raises UnboundLocalError for its own variable `reader`.
+        They are not parsed in `DataSource.streamReader`, because the user would not see its
+        exception: PySpark's runner raises UnboundLocalError for its own variable `reader` instead.
 
         Raises:
             OptionError: an option is missing, unknown or wrong.
@@ -233,13 +237,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = StreamCluster(self._options)
         return self._cluster
 
-    def _report_damage(self, damage: DamagedPlace) -> None:
+    def _report_damage(self, damage: DamagedRange) -> None:
         self._report([str(damage)])
 
     def _report(self, losses: Sequence[str]) -> None:
         if losses and self._options.fails_on_data_loss:
             raise DataLost(
-                f"{'; '.join(losses)}. Option failOnDataLoss=false goes on with what is there"
+                f"{'; '.join(losses)}. Option failOnDataLoss=false continues with a warning"
             )
         for sentence in losses:
             log.warning("%s", sentence)
