@@ -216,7 +216,7 @@ def test_without_a_word_of_the_groups_every_file_stays(tmp_path: Path) -> None:
     owner, _ = filled(tmp_path, 3, percent=91)
     for _ in range(3):
         assert owner.store.clean(owner.clock.time_ms).delete == ()
-    with pytest.raises(StoreNotWritable, match="unread messages are not known"):
+    with pytest.raises(StoreNotWritable, match="unread messages are unknown"):
         owner.append()
     owner.store.close()
 

@@ -1,4 +1,4 @@
-"""Opening of a recovered log: its files, and the thread that syncs them."""
+"""Opens a recovered log: its files and the Syncer."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ def open_log(
     on_synced: Callable[[int], None],
     on_failed: Callable[[OSError], None],
 ) -> tuple[MarkerFiles, Syncer, CommitLog]:
-    """The log as recovery left it, its Syncer, not started yet, and the markers that this writes.
+    """Return the marker files, the Syncer (not started), and the open log.
 
     Args:
-        settings, disk: the store's.
-        recovery: has run.
-        on_synced, on_failed: of `Store.open`.
+        settings, disk: of the store.
+        recovery: result of the recovery.
+        on_synced, on_failed: see `Store.open`.
 
     Raises:
         OSError: the disk.

@@ -1,4 +1,4 @@
-"""File sizes of a store that exists: they hold, whatever the settings say for new ones."""
+"""File sizes of an existing store, which override the settings for new ones."""
 
 import logging
 from collections import Counter
@@ -15,11 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def with_stored_sizes(settings: StoreSettings, disk: Disk) -> StoreSettings:
-    """The settings with the file sizes of the store that is there.
+    """Return the settings with the file sizes of an existing store.
 
-    Only sizes that no accident leaves are taken over: of two files or more, all alike but the last
-    of the log, which may have been cut off while it was made. Anything else is for the start to
-    judge.
+    Only unambiguous sizes are used: of two files or more, all equal except the last log file,
+    whose creation may have been interrupted. The start checks all other cases.
 
     Raises:
         OSError: the disk.
@@ -42,7 +41,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _size_of(files: list[Path], disk: Disk) -> int:
-    """The size that all of some files have; 0 if there is none, or there are several."""
+    """Return the common size of all files; 0 if there are none or sizes differ."""
     sizes = Counter(disk.facts(path).bytes for path in files)
     return next(iter(sizes)) if len(sizes) == 1 else 0
 
@@ -54,10 +53,10 @@ def _changed(settings: StoreSettings, name: str, value: int) -> StoreSettings:
     try:
         changed = replace(settings, **{name: value})  # type: ignore[arg-type]
     except ValueError:
-        # No store of ours or RocketMQ's has such files: the start says so.
+        # Neither Rockoon nor RocketMQ has such files; the start reports it.
         return settings
     log.warning(
-        "%s is %s in this store and stays so: the setting, %s, is for new stores",
+        "%s is %s in this store and cannot change: the setting, %s, applies to new stores",
         name,
         value,
         configured,

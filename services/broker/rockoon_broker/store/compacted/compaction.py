@@ -1,14 +1,14 @@
-"""The generation in force, the next one, and what the log has to keep until there is one.
+"""Adoption of compacted generations: the active one, the next one, and the log range to keep.
 
 Invariants:
-1. What is in force is what `current` says, and changes by one rename; whatever is killed on the
-   way, the one before or the one after is whole and in force.
-2. Nothing is served that was not verified: every byte when it was taken over, manifest and entries
-   again at each start.
-3. A start with a generation that is damaged, or not of this log, is refused: the log may no longer
-   have what it held, and nobody would hear that messages are missing.
-4. A topic that was deleted, or of which retention took newer messages while it was not compacted,
-   is not served from a generation made before, ever.
+1. The file `current` names the active generation and is changed by one rename. After a crash at any
+   point, either the former or the new generation is complete and active.
+2. Every byte of a generation is verified before it becomes active; each start verifies manifest and
+   entries again.
+3. A start with a damaged generation, or one of another log, is refused: the log may no longer have
+   its messages, and their loss would not be noticed.
+4. A deleted topic is never served from a generation made before its deletion. The same holds for a
+   topic that lost newer messages by retention while it was not compacted.
 """
 
 import logging
@@ -38,7 +38,7 @@ from rockoon_format.generation import MANIFEST_FILE, GenerationError, Manifest
 
 LOOK_INTERVAL_MS = 1000
 RETRY_INTERVAL_MS = 10_000
-# So long a generation that was replaced stays, for who is reading its files.
+# A replaced generation is kept this long for readers of its files.
 REPLACED_KEPT_MS = 10 * 60_000
 OFFERS_MAX = 16
 
@@ -48,10 +48,11 @@ log = logging.getLogger(__name__)
 
 
 class Compaction(ServedGeneration):
-    """Generations of an open store; owned by the thread that owns the store.
+    """Generations of an open store; owned by the store's thread.
 
-    Made before the log is recovered, which needs to know what a generation still counts on;
-    `open` follows when log and queues are open. For arguments and errors see `ServedGeneration`.
+    Constructed before recovery, which must know what the active generation needs; `open` follows
+    when the log and queues are open. For arguments and errors see `ServedGeneration`.
+
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Compaction(ServedGeneration):
         super().__init__(root, disk, dropped, by_quorum=by_quorum)
         self._worker = Worker()
         self.refusal: Refusal | None = None
-        """Of the newest generation that was refused; None when a newer one was taken."""
+        """The newest refusal; None after a newer generation became active."""
         self._now_ms = 0
         self._look_due_ms = 0
         self._busy = False
@@ -71,10 +72,10 @@ class Compaction(ServedGeneration):
         self._replaced: deque[tuple[int, Path]] = deque()
 
     def open(self, commit_log: CommitLog, queues: ConsumeQueues) -> None:
-        """Serve the generation in force; its queues' numbers go on behind it.
+        """Serve the active generation; its queues continue after the offsets that it covers.
 
         Raises:
-            StoreDamaged: it is damaged or not of this log; nothing of it was changed.
+            StoreDamaged: the generation is damaged or of another log; nothing was changed.
             OSError: the disk.
         """
         self._log = commit_log
@@ -84,7 +85,7 @@ class Compaction(ServedGeneration):
         except StoreDamaged as damage:
             self._give_up(damage)
         in_force = self._manifest.generation if self._manifest else 0
-        # Listed now: what begins to come in from here on is not stale.
+        # Listed now: anything that arrives later is not left over from an earlier run.
         for directory in takeover.stale(self.home, in_force):
             self._remove(directory)
 
@@ -103,7 +104,8 @@ class Compaction(ServedGeneration):
         self._number_queues(self._manifest.log_end)
 
     def close(self) -> None:
-        """Stop what is under way; what was verified and is not in force is verified again."""
+        """Stop running work. A verified generation that is not active yet is verified again
+        later."""
         self._worker.stop()
         for generation in (self.generation, self._verified):
             if generation is not None:
@@ -115,7 +117,8 @@ class Compaction(ServedGeneration):
 
     @property
     def looking_at(self) -> int:
-        """Number of the generation that is being verified or waits for it; 0 if none is."""
+        """Number of the generation that waits for verification or activation; 0 if there is
+        none."""
         if self._waiting is not None:
             return self._waiting.number
         return self._verified.manifest.generation if self._verified else 0
@@ -127,32 +130,32 @@ class Compaction(ServedGeneration):
         done: Callable[[str], None],
         leader_marks: Mapping[str, int] | None = None,
     ) -> None:
-        """Take a generation over that lies beside the others under a name of no meaning.
+        """Offer a generation that is stored beside the others under a temporary name.
 
         Args:
-            directory: whole, `manifest.json` included; it is renamed, or removed when refused.
+            directory: complete, with `manifest.json`; it is renamed, or removed if refused.
             manifest: its manifest.
-            done: called once on the owner's thread with the reason why it was refused, or with
-                an empty text when it is in force.
+            done: called once on the owner's thread, with the reason of the refusal or, when the
+                generation is active, with an empty text.
             leader_marks: see `Offer`.
 
         Raises:
-            ValueError: too many wait already.
+            ValueError: too many offers are waiting.
         """
         if len(self._offers) >= OFFERS_MAX:
-            raise ValueError(f"{OFFERS_MAX} generations wait to be looked at")
+            raise ValueError(f"{OFFERS_MAX} generations already wait for verification; retry later")
         self._offers.append(Offer(directory, manifest, done, leader_marks))
 
     def tick(self, now_ms: int, proven_end: int) -> None:
-        """Go on with what is under way.
+        """Continue pending work.
 
         Args:
             now_ms: epoch milliseconds.
-            proven_end: up to here the log is durable, and listed in its queues.
+            proven_end: physical offset up to which the log is durable and listed in its queues.
         """
         self._now_ms = now_ms
         self._worker.complete()
-        # Dues in a future that only a clock set back can explain would put everything off.
+        # If the clock was set back, due times far in the future would delay everything.
         self._look_due_ms = min(self._look_due_ms, now_ms + RETRY_INTERVAL_MS)
         if self._replaced:
             due_ms, directory = self._replaced.popleft()
@@ -174,15 +177,15 @@ class Compaction(ServedGeneration):
 
     @property
     def _is_copying(self) -> bool:
-        """Whether what comes next is the leader's."""
+        """Whether the next offer is a copy of the leader's generation."""
         offer = self._offered or (self._offers[0] if self._offers else None)
         return offer is not None and offer.leader_marks is not None
 
     def idle_ms(self, now_ms: int) -> int:
-        """How long `tick` will find nothing to do; 0 while something is under way.
+        """Return for how long `tick` has nothing to do, in ms; 0 while work is pending.
 
-        Nothing tells of a generation that a job puts into the directory, so where topics are
-        compacted it is looked for.
+        A job may put a generation into the directory without a notification, so the directory
+        is polled if topics are compacted.
         """
         under_way = self._waiting or self._verified or self._offers or self._offered
         if self._busy or under_way:
@@ -200,27 +203,29 @@ class Compaction(ServedGeneration):
 
     def _looked(self, found: Candidate | Exception | None) -> None:
         if isinstance(found, OSError):
-            log.warning("generations cannot be looked for: %s", found)
+            log.warning("cannot search for new generations: %s; searching again", found)
         elif isinstance(found, Exception):
             raise found
         elif found is not None and found.manifest is None:
             self._refuse(found.number, found.fault)
         elif found is None and self._offered is not None:
-            self._answer(self._offered.manifest.generation, "somebody removed its directory")
+            self._answer(
+                self._offered.manifest.generation, "its directory was removed by another program"
+            )
         else:
             self._waiting = found
 
     def _place(self, offer: Offer) -> None:
-        """Give an offered generation its number."""
+        """Rename an offered generation to its number."""
         number = offer.manifest.generation
         if offer.manifest == self._manifest:
-            # Its answer was lost.
+            # Offered again because the answer was lost.
             self._remove(offer.directory)
             offer.done("")
             return
         if self._manifest is not None and number <= self._manifest.generation:
             self._remove(offer.directory)
-            offer.done(f"generation {self._manifest.generation} is in force")
+            offer.done(f"generation {self._manifest.generation} is active")
             return
         self._offered = offer
         copied, needed_end = self._is_copying, self.needed_end
@@ -234,7 +239,7 @@ class Compaction(ServedGeneration):
 
     def _placed(self, outcome: Exception | None) -> None:
         if outcome is None and self._offered is not None and self._is_copying:
-            # Others may lie there that no leader ever had in force.
+            # Other directories may exist that were never active on any leader.
             manifest = self._offered.manifest
             directory = self.directory_of(manifest.generation)
             self._waiting = Candidate(manifest.generation, directory, manifest)
@@ -250,13 +255,13 @@ class Compaction(ServedGeneration):
             raise outcome
 
     def _begin(self, candidate: Candidate, proven_end: int) -> None:
-        """Verify a generation as soon as the log is durable as far as it goes."""
+        """Verify a generation once the log is durable up to the generation's end."""
         assert candidate.manifest is not None
         if proven_end < candidate.manifest.log_end <= self._log.end:
             return
         self._waiting = None
         if self._fits(candidate.manifest):
-            log.info("generation %d is being verified", candidate.number)
+            log.info("verifying generation %d", candidate.number)
             self._waiting = candidate
             self._post(lambda: takeover.verify(candidate, self._disk, self._worker), self._checked)
 
@@ -274,7 +279,7 @@ class Compaction(ServedGeneration):
             raise outcome
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Whether a generation may be in force; says why not."""
+        """Return whether a generation may become active; refuse it with a reason if not."""
         facts = StoreFacts(self._log, self._queues, self.marks, self._manifest, self.topics)
         copied = self._offered_copy(manifest) is not None
         try:
@@ -285,12 +290,12 @@ class Compaction(ServedGeneration):
         return True
 
     def _offered_copy(self, manifest: Manifest) -> Offer | None:
-        """What the log's leader has in force, if this is it."""
+        """Return the offer if this manifest is that of the leader's active generation."""
         offer = self._offered
         return offer if self._is_copying and offer and offer.manifest == manifest else None
 
     def _swap(self, verified: OpenGeneration) -> None:
-        # Until it is in force for good, a deletion that either of the two depends on is remembered.
+        # Until the switch is durable, keep the deletion marks that either generation depends on.
         self._verified = verified
         self._need_marks(self._manifest, verified.manifest)
         number = verified.manifest.generation
@@ -305,7 +310,7 @@ class Compaction(ServedGeneration):
         def put_in_force() -> None:
             takeover.put_in_force(self.home, number, self._disk)
             if needed_end:
-                # Behind it: what was made of less of the log may be all that there is on any copy.
+                # Last: a generation of less of the log may be the only copy of its messages.
                 write_needed(self.home, needed_end, self._disk)
 
         self._post(put_in_force, self._swapped)
@@ -314,9 +319,11 @@ class Compaction(ServedGeneration):
         verified = self._verified
         assert verified is not None
         if isinstance(failure, OSError):
-            # `current` may say either by now, so there is no way but forward.
+            # `current` may name either generation now, so that only a retry is possible.
             log.warning(
-                "generation %d is not in force yet: %s", verified.manifest.generation, failure
+                "generation %d is not active yet, retrying: %s",
+                verified.manifest.generation,
+                failure,
             )
             self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
             return
@@ -327,7 +334,7 @@ class Compaction(ServedGeneration):
         self._serve(verified)
         if self.by_quorum:
             self.needed_end = verified.manifest.log_end
-        # A copy may have nothing else of a queue.
+        # A copy may know a queue only from the generation.
         self._number_queues(verified.manifest.log_end)
         if replaced is not None:
             self._replaced.append((self._now_ms + REPLACED_KEPT_MS, replaced.directory))
@@ -336,7 +343,7 @@ class Compaction(ServedGeneration):
         self._need_marks(manifest)
         self.refusal = None
         log.info(
-            "generation %d is in force: %d messages of %d topics, up to %d of the log",
+            "generation %d is now active: %d messages of %d topics, made of the log up to %d",
             manifest.generation,
             manifest.records,
             len(manifest.topics),
@@ -345,7 +352,7 @@ class Compaction(ServedGeneration):
         self._answer(manifest.generation, "")
 
     def _refuse(self, number: int, reason: str) -> None:
-        log.warning("generation %d is refused: %s", number, reason)
+        log.warning("generation %d refused: %s", number, reason)
         self.refusal = Refusal(number, reason, self._now_ms)
         self._post(
             lambda: takeover.set_aside(self.home, number, reason, self._disk), self._set_aside
@@ -354,8 +361,8 @@ class Compaction(ServedGeneration):
 
     def _set_aside(self, failure: Exception | None) -> None:
         if isinstance(failure, OSError):
-            # Found again, and refused again.
-            log.warning("a refused generation stays where it is: %s", failure)
+            # It will be found and refused again.
+            log.warning("could not move away a refused generation: %s; retrying", failure)
             self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
         elif failure is not None:
             raise failure
@@ -367,7 +374,7 @@ class Compaction(ServedGeneration):
             offer.done(reason)
 
     def _post(self, work: Callable[[], _T], then: Callable[[_T | Exception], None]) -> None:
-        """Have something done, and do nothing else before it is."""
+        """Run work on the worker's thread; until it is done, nothing else is started."""
         self._busy = True
 
         def done(outcome: _T | Exception) -> None:
@@ -381,6 +388,6 @@ class Compaction(ServedGeneration):
 
     def _removed(self, outcome: Exception | None) -> None:
         if isinstance(outcome, OSError):
-            log.warning("what is left of a generation is not deleted: %s", outcome)
+            log.warning("could not delete a former generation: %s", outcome)
         elif outcome is not None:
             raise outcome

@@ -1,7 +1,8 @@
-"""One generation, open: where each message is that it holds.
+"""One open generation and the position of each of its messages.
 
-Entries are mapped and searched where they lie: they were read in full, and compared with their
-checksums, right before. Records are read with pread, as those of the log are.
+Entries are memory-mapped and searched without a copy: they were read in full and compared with
+their
+checksums just before. Records are read with pread, like those of the log.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Neighbouring rows of one part, all of one queue, over which store times ascend."""
+    """Neighbouring rows of one part, all of one queue, with ascending store times."""
 
     part: int
     first_row: int
@@ -55,28 +56,28 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a generation has of one queue."""
+    """The range of one queue that a generation covers."""
 
     covered_from: int
     """The queue's first offset."""
     covered_to: int
-    """The first offset that is the log's."""
+    """The first offset that only the log has."""
     records: int
     slices: tuple[Slice, ...] = ()
-    """In the order of queue offsets."""
+    """In ascending order of queue offsets."""
     last_offsets: tuple[int, ...] = ()
-    """That of each slice."""
+    """Last queue offset of each slice."""
 
 
 class OpenGeneration:
-    """A generation whose files are open; owned by one thread at a time.
+    """A generation with open files; owned by one thread at a time.
 
     Args:
-        directory: where it is.
-        manifest: what it says of itself.
-        parts: the entries of each part, which fit the manifest.
+        directory: the generation's directory.
+        manifest: its manifest.
+        parts: entries of each part, already checked against the manifest.
         fds: descriptors of the parts' records, closed by `close`.
-        disk: where the files are.
+        disk: file layer.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OpenGeneration:
         self.coverages: dict[QueueKey, Coverage] = _coverages(manifest, parts)
 
     def close(self) -> None:
-        """Close the files. Nothing may be read any more."""
+        """Close the files. No reads are allowed after it."""
         for fd in self._fds:
             self._disk.close(fd)
         self._fds.clear()
@@ -104,7 +105,7 @@ class OpenGeneration:
         self.coverages = {}
 
     def find(self, coverage: Coverage, offset: int) -> Row | None:
-        """The first record of a queue at or behind an offset."""
+        """Return the first record of a queue at or after an offset."""
         number = bisect_left(coverage.last_offsets, offset)
         if number == len(coverage.slices):
             return None
@@ -112,7 +113,7 @@ class OpenGeneration:
         return Row(piece.part, self._row_of(piece, offset))
 
     def rows(self, coverage: Coverage, offset: int) -> Iterator[tuple[PartEntries, int, int, int]]:
-        """From an offset on: of each slice the entries, the part, the first row and the end."""
+        """Yield (entries, part, first row, end row) of each slice from an offset on."""
         for number in range(bisect_left(coverage.last_offsets, offset), len(coverage.slices)):
             piece = coverage.slices[number]
             yield self.parts[piece.part], piece.part, self._row_of(piece, offset), piece.end_row
@@ -124,7 +125,7 @@ class OpenGeneration:
         )
 
     def last(self, coverage: Coverage) -> Row | None:
-        """The newest record of a queue that the generation has."""
+        """Return the newest record of a queue in the generation."""
         return (
             Row(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
             if coverage.slices
@@ -132,10 +133,10 @@ class OpenGeneration:
         )
 
     def first_since(self, coverage: Coverage, timestamp_ms: int, *, behind: bool) -> Row | None:
-        """The first record of a queue from which on all were stored at a time or later.
+        """Return the first record of a queue from which on all were stored at a time or later.
 
         Args:
-            behind: only later.
+            behind: strictly later.
         """
         first: Row | None = None
         for piece in reversed(coverage.slices):
@@ -148,7 +149,7 @@ class OpenGeneration:
         return first
 
     def before(self, coverage: Coverage, row: Row | None) -> Row | None:
-        """The record of a queue before another one; before None comes the last."""
+        """Return the record of a queue before another one; for None, the last record."""
         if row is None:
             return self.last(coverage)
         former: Slice | None = None
@@ -172,12 +173,12 @@ class OpenGeneration:
     def read(
         self, key: QueueKey, part: int, rows: NDArray[np.int64]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Records of one queue out of one part, back to back, and the size of each.
+        """Read records of one queue from one part; return their bytes and sizes.
 
-        Fewer than wanted come back before one that is damaged.
+        Returns fewer records if a later one is damaged.
 
         Raises:
-            StoreDamaged: the first of them is not what its entry says, or the file is cut short.
+            StoreDamaged: the first record does not match its entry, or the file was truncated.
             OSError: the disk.
         """
         entries = self.parts[part]
@@ -199,10 +200,10 @@ class OpenGeneration:
         return frames, sizes
 
     def read_at(self, physical_offset: int) -> bytes | None:
-        """The record that was at a physical offset of the log, its CRC checked; None if not here.
+        """Return the record with a physical offset of the log, CRC checked; None if not present.
 
         Raises:
-            StoreDamaged: it is not what its entry says.
+            StoreDamaged: the record does not match its entry.
             OSError: the disk.
         """
         for number, part in enumerate(self.manifest.parts):
@@ -215,11 +216,11 @@ class OpenGeneration:
     def offsets_with_key(
         self, topic: str, key_hash: int, begin_ms: int, end_ms: int
     ) -> NDArray[np.int64]:
-        """Physical offsets of a topic's records with a key of this hash, ascending.
+        """Return physical offsets of a topic's records with a key of this hash, ascending.
 
         Args:
-            topic: theirs.
-            key_hash: as in `PartEntries`.
+            topic: topic of the records.
+            key_hash: see `PartEntries`.
             begin_ms, end_ms: store times, inclusive.
         """
         found = [np.zeros(0, np.int64)]
@@ -237,7 +238,7 @@ class OpenGeneration:
         return np.unique(np.concatenate(found))
 
     def pages_resident(self, row: Row) -> bool | None:
-        """Whether a record's pages are in memory; None where the system cannot say."""
+        """Return whether a record's pages are in memory; None if the system cannot determine it."""
         entries = self.parts[row.part]
         return pages_resident(
             self._fds[row.part], int(entries.positions[row.row]), int(entries.sizes[row.row])
@@ -267,21 +268,21 @@ class OpenGeneration:
 
 
 def _go_on() -> None:
-    """For who has nothing else to do between two steps."""
+    """Default `pause`: does nothing."""
 
 
 def open_generation(
     directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _go_on
 ) -> OpenGeneration:
-    """Open a generation: entries are read in full, of the records only the length is looked at.
+    """Open a generation: reads entries in full; of record files, only the size is checked.
 
     Args:
         directory, manifest: the generation.
-        disk: where it is.
-        pause: called between steps; what it raises ends the call.
+        disk: file layer.
+        pause: called between steps; an exception from it ends the call.
 
     Raises:
-        GenerationError: a file is missing or is not what the manifest says.
+        GenerationError: a file is missing or does not match the manifest.
         OSError: the disk.
     """
     parts: list[PartEntries] = []
@@ -303,7 +304,7 @@ def open_generation(
 def check_file(
     path: Path, file_bytes: int, sha256: str, disk: Disk, pause: Callable[[], None]
 ) -> None:
-    """Read a file in full; GenerationError if it is not the one described, OSError for the disk."""
+    """Read a file in full; GenerationError if it does not match, OSError for the disk."""
     digest = hashlib.sha256()
     fd = _open(path, disk)
     try:
@@ -315,7 +316,7 @@ def check_file(
     finally:
         disk.close(fd)
     if at != file_bytes:
-        raise GenerationError(f"{path.name} has {at} bytes, and {file_bytes} by the manifest")
+        raise GenerationError(f"{path.name} has {at} bytes, but {file_bytes} by the manifest")
     if digest.hexdigest() != sha256:
         raise GenerationError(f"{path.name} does not have the manifest's checksum")
 
@@ -326,7 +327,7 @@ def _open_records(path: Path, part: GenerationPart, disk: Disk) -> int:
     if found != part.records_bytes:
         disk.close(fd)
         raise GenerationError(
-            f"{path.name} has {found} bytes, and {part.records_bytes} by the manifest"
+            f"{path.name} has {found} bytes, but {part.records_bytes} by the manifest"
         )
     return fd
 
@@ -348,7 +349,7 @@ def _decoded(path: Path, disk: Disk) -> PartEntries:
 def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Coverage]:
     slices: dict[QueueKey, list[Slice]] = {}
     for number, entries in enumerate(parts):
-        # Store times go back where a time run of the log began.
+        # Store times decrease where a time run of the log began.
         begins = np.flatnonzero(np.diff(entries.store_timestamps_ms) < 0) + 1
         for topic, queue, rows in entries.slices():
             low, high = np.searchsorted(begins, [rows.start + 1, rows.stop])

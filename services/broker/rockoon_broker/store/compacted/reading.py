@@ -1,7 +1,7 @@
-"""Reads of compacted queues: a generation answers for what it covers, the log for the rest.
+"""Reads of compacted queues: from the generation in its covered range, else from the log.
 
-A queue of no generation costs one look into a dict. Source of the answers' order and meaning:
-`rockoon_broker.store.reading.reader`, whose `Reader` this one wraps.
+A queue without a generation costs one dict lookup. For order and meaning of the results see
+`rockoon_broker.store.reading.reader`; this wraps its `Reader`.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ from rockoon_format.record import decode_record
 
 
 class Served(Protocol):
-    """What there is beside the log; it may be replaced between two calls."""
+    """The active generation and its coverage; may change between two calls."""
 
     @property
     def generation(self) -> OpenGeneration | None:
-        """The one in force."""
+        """The active generation."""
 
     @property
     def coverages(self) -> Mapping[QueueKey, Coverage]:
-        """The queues that it answers for."""
+        """The queues that it covers."""
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the log keeps the topic's messages until a generation holds them."""
@@ -83,7 +83,8 @@ class CompactedReader:
                 tag_codes=tag_codes,
             )
             if covering is None or found.status is GetStatus.OFFSET_TOO_SMALL:
-                # Where the policy was changed, the log can have lost what follows the generation.
+                # After a change of policy, the log may have lost messages that follow the
+                # generation.
                 return found
             return replace(found, min_offset=covering[1].covered_from)
         generation, coverage = covering
@@ -115,7 +116,8 @@ class CompactedReader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """What the generation has from an offset on; `nothing` if nothing is left."""
+        """Read from the generation from an offset on; return `nothing` if it has no record
+        there."""
         taken: list[bytes] = []
         lengths: list[NDArray[np.int64]] = []
         next_offset = nothing.next_offset
@@ -138,7 +140,7 @@ class CompactedReader:
                 except StoreDamaged:
                     if not taken:
                         raise
-                    # What was read so far comes first; the next pull hears of it.
+                    # Return the records read before it; the next pull raises the error.
                     next_offset = int(entries.queue_offsets[wanted[0]])
                     break
                 taken.append(frames)
@@ -163,9 +165,9 @@ class CompactedReader:
         )
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
-        """The record at a physical offset, and its topic; see `Store.read_at`.
+        """Return the record at a physical offset and its topic; see `Store.read_at`.
 
-        As long as the log has it, superseded or not, it comes from there.
+        Read from the log as long as the log has it, even if a newer message replaced it.
         """
         try:
             return self._log.read_at(physical_offset)
@@ -179,13 +181,13 @@ class CompactedReader:
     def search_offset(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
     ) -> int:
-        """See `Store.search_offset`. What is returned is the offset of a message that is there."""
+        """See `Store.search_offset`. Returns the offset of an existing message."""
         covering = self._covering(topic, queue_id)
         if covering is None:
             return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
         generation, coverage = covering
         is_upper = boundary is Boundary.UPPER
-        # The log first: where some of it is early, so is all that was stored before.
+        # The log first: if some of its records are earlier than the time, so are all before them.
         following = self._log.search_offset(
             topic, queue_id, timestamp_ms + is_upper, Boundary.LOWER, coverage.covered_to
         )
@@ -217,7 +219,7 @@ class CompactedReader:
             last_store_timestamp_ms=(
                 generation.store_timestamp_ms(last) if last_ms is None else last_ms
             ),
-            # It is not near the log's end, wherever it was once.
+            # A record of the generation is never near the log's end.
             first_entry_in_memory_by_distance=False,
             first_entry_pages_resident=(
                 generation.pages_resident(first) if with_residency else None

@@ -1,4 +1,4 @@
-"""The generation in force: what it covers of which topics, and what the log has to keep."""
+"""The active generation: covered ranges of queues, and the log range to keep."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -26,24 +26,24 @@ log = logging.getLogger(__name__)
 
 
 class ServedGeneration:
-    """What is in force of an open store; owned by the thread that owns the store.
+    """The active generation of an open store; owned by the store's thread.
 
     Args:
         root: the store directory.
         disk: the file layer.
         dropped: marks of deleted topics.
-        by_quorum: the log has other copies. Until this one is told which topics are compacted it
-            follows another, which keeps of them what no generation has.
+        by_quorum: the log has other copies. Until this copy learns which topics are compacted it
+            is a follower; its leader keeps the messages that no generation has.
 
     Attributes:
         by_quorum: as given.
         generation: open; None if there is none.
-        coverages: what it holds of each queue.
-        identity: what tells it from others on all copies of the log; 0: there is none.
+        coverages: covered range of each queue.
+        identity: identity of the generation on all copies of the log; 0: there is none.
         needed_end: see `read_needed`.
 
     Raises:
-        StoreDamaged: it cannot be read, or its log is gone.
+        StoreDamaged: the generation cannot be read, or its log is missing.
         OSError: the disk.
     """
 
@@ -78,32 +78,35 @@ class ServedGeneration:
         self._told_topics: frozenset[str] | None = None
 
     def _give_up(self, damage: StoreDamaged) -> None:
-        """Have none in force, of a log of which others have one: this copy is lacking until it has
-        got theirs. Raises what it is given where it may be the only copy that had one."""
+        """Discard a damaged generation if another copy of the log has one to copy from.
+
+        Raises `damage` if this may be the only copy that had it.
+        """
         if not self.by_quorum or not self.needed_end:
             raise damage
-        log.error("the generation in force is given up, and copied again: %s", damage)
+        log.error("the active generation is unusable, copying it again from the leader: %s", damage)
         self._manifest, self.identity = None, 0
         self._need_marks()
 
     @property
     def manifest(self) -> Manifest | None:
-        """That of the generation in force."""
+        """Manifest of the active generation."""
         return self._manifest
 
     @property
     def marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which nothing that was compacted is shown."""
+        """Topic to the physical offset below which no compacted message is shown."""
         return self._dropped.generation_marks
 
     def directory_of(self, number: int) -> Path:
-        """Where a generation is, or would be."""
+        """Return the directory of a generation, existing or not."""
         return self.home / generation_name(number)
 
     @property
     def topics(self) -> Collection[str]:
-        """Compacted topics; until they are told, those of the generation in force. None of a copy
-        that follows: what its leader lets it delete is what has to be kept of none."""
+        """Compacted topics; before `set_topics`, those of the active generation.
+
+        Empty on a follower: its leader decides which part of the log must be kept."""
         if self._told_topics is not None:
             return self._told_topics
         if self.by_quorum:
@@ -117,13 +120,18 @@ class ServedGeneration:
         return self._told_topics is not None
 
     def set_topics(self, names: Collection[str]) -> None:
-        """Say which topics are to be compacted. No generation is taken over before that, but one
-        that the log's leader has in force."""
+        """Set the compacted topics. Before this call, only copies of the leader's active generation
+        are adopted."""
         self._told_topics = frozenset(names)
 
     def need(self, end: int) -> None:
-        """Note, durably, that the log is about to begin behind records that only a generation has
-        that was made up to a physical offset or further; 0: it is not. Raises OSError."""
+        """Record durably that the log will begin after records that only a generation has.
+
+        Args:
+            end: log position up to which that generation must be made; 0: none is needed.
+
+        Raises OSError.
+        """
         write_needed(self.home, end, self._disk)
         self.needed_end = end
 
@@ -132,8 +140,8 @@ class ServedGeneration:
         return topic in self.topics
 
     def covered_end(self, topic: str) -> int:
-        """Below which physical offset the generation in force has what is left of a topic; 0 if it
-        has none of it."""
+        """Return the physical offset up to which the active generation covers a topic; 0 if it does
+        not."""
         if self._manifest is None or not any(key[0] == topic for key in self.coverages):
             return 0
         return self._manifest.log_end
@@ -141,12 +149,12 @@ class ServedGeneration:
     def offsets_with_key(
         self, topic: str, key_hash: int, begin_ms: int = 0, end_ms: int = OFFSET_MAX
     ) -> list[int]:
-        """Where records were in the log whose keys have a hash, ascending; `Store.read_at` reads
+        """Return log offsets of records with a key of this hash, ascending; `Store.read_at` reads
         them.
 
         Args:
-            topic: theirs.
-            key_hash: `hashes.index_key_hash` of `topic#key`. Others can have the same.
+            topic: topic of the records.
+            key_hash: `hashes.index_key_hash` of `topic#key`. Other keys may have the same hash.
             begin_ms, end_ms: store times, epoch milliseconds, inclusive.
         """
         if self.generation is None or not self.covered_end(topic):
@@ -157,16 +165,16 @@ class ServedGeneration:
         return offsets
 
     def overtake(self, log_min: int) -> None:
-        """Take note, durably, that retention is about to make the log begin elsewhere.
+        """Record durably that retention is about to move the beginning of the log.
 
-        A topic that is not compacted any more goes by its age: with the first of its messages
-        behind the generation goes what the generation holds, which is older.
+        A topic that is no longer compacted is deleted by age. When retention deletes its first
+        message after the generation, the older messages in the generation are dropped as well.
 
         Args:
-            log_min: where the log is going to begin, physical offset.
+            log_min: new beginning of the log, physical offset.
 
         Raises:
-            OSError: the disk; nothing may go.
+            OSError: the disk; then nothing may be deleted.
         """
         over = [
             topic
@@ -178,25 +186,26 @@ class ServedGeneration:
             return
         self._dropped.overtake(over, log_min)
         for topic in over:
-            log.info("%s is not compacted any more: what was left of it goes by its age", topic)
+            log.info("%s is no longer compacted: retention deletes its compacted messages", topic)
             self.drop(topic)
 
     def drop(self, topic: str) -> None:
-        """Serve a topic no more; its mark is durable already."""
+        """Stop serving a topic; its deletion mark is already durable."""
         self.coverages = {
             key: coverage for key, coverage in self.coverages.items() if key[0] != topic
         }
 
     def hold(self) -> Hold | None:
-        """The oldest message that must stay in the log until a generation has it; None without
-        one. Raises OSError."""
+        """Return the oldest message that the log must keep until a generation has it; None if there
+        is
+        none. Raises OSError."""
         self._hold = oldest_uncompacted(
             self.topics, self.coverages, self._queues, self._log, self._hold
         )
         return self._hold
 
     def log_tail(self, log_end: int) -> LogTail:
-        """What the manifest of a generation made up to a physical offset says of the log before it.
+        """Return the log fingerprint for the manifest of a generation made up to `log_end`.
 
         Raises:
             OSError: the disk.
@@ -204,7 +213,7 @@ class ServedGeneration:
         return log_tail(self._log, log_end)
 
     def _number_queues(self, log_end: int) -> None:
-        """Have queues go on behind what the generation holds of them."""
+        """Let queues continue after the offsets that the generation covers."""
         for (topic, queue_id), coverage in self.coverages.items():
             if coverage.covered_to:
                 queue = self._queues.find_or_create(topic, queue_id)

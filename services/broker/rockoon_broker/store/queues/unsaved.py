@@ -1,8 +1,8 @@
-"""Entries that readers see and that no file has yet. Pure.
+"""Queue entries that are visible but in no file yet. Pure.
 
-A write costs as much as placing the message, so what comes for a queue is written together: at the
-next recovery point, which is the first to count it, or when there is enough. A crash loses them
-like anything behind the last point, and the next start makes them again from the log.
+Writing one entry costs as much as appending its message. So a queue's entries are written together:
+at the next recovery point, which counts them, or when there are enough. A crash loses them
+like all data after the last point, and the next start rebuilds them from the log.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ QueueKey = tuple[str, int]
 
 
 class UnsavedEntries:
-    """By queue, what follows the entries in its files."""
+    """Unsaved entries by queue; they follow the entries in its files."""
 
     def __init__(self) -> None:
-        # The queue whose entries have waited longest comes first.
+        # The queue with the oldest unsaved entries comes first.
         self._parts: dict[QueueKey, list[bytes]] = {}
 
     def __len__(self) -> int:
-        """Of how many queues there are some."""
+        """Number of queues with unsaved entries."""
         return len(self._parts)
 
     def __iter__(self) -> Iterator[QueueKey]:
         return iter(self._parts)
 
     def add(self, key: QueueKey, data: bytes) -> None:
-        """Keep entries behind those of a queue."""
+        """Append entries to those of a queue."""
         parts = self._parts.get(key)
         if parts is None:
             self._parts[key] = [data]
@@ -33,19 +33,19 @@ class UnsavedEntries:
             parts.append(data)
 
     def of(self, key: QueueKey) -> bytes:
-        """All that is kept of a queue."""
+        """Return all unsaved entries of a queue."""
         parts = self._parts.get(key)
         if parts is None:
             return b""
         if len(parts) > 1:
-            # A search reads entry by entry.
+            # Join once, because a search reads entry by entry.
             parts[:] = [b"".join(parts)]
         return parts[0]
 
     def forget(self, key: QueueKey) -> None:
-        """They are in a file now, or gone with their queue."""
+        """Remove a queue's entries, which are in a file or deleted with their queue."""
         self._parts.pop(key, None)
 
     def clear(self) -> None:
-        """Forget those of all queues."""
+        """Remove the entries of all queues."""
         self._parts.clear()

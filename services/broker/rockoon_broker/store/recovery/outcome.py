@@ -1,4 +1,4 @@
-"""Outcome of a start: what was found in a directory, and what was done to it."""
+"""Result of a start: what recovery found and changed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,38 +8,38 @@ from rockoon_broker.store.log.epochs import Renewal
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a start found and did."""
+    """Result of a recovery."""
 
     starts: tuple[int, ...]
-    """Start offsets of the CommitLog files that remain."""
+    """Start offsets of the remaining CommitLog files."""
     log_end: int
-    """Physical offset behind the last record."""
+    """Physical offset after the last record."""
     dispatched_end: int
-    """Physical offset up to which the queues list the log: its end, unless others say what is
-    committed, or a topic begins anew behind it."""
+    """Physical offset up to which the queues list the log. It is `log_end`, unless a quorum decides
+    which records are committed, or a topic restarts after it."""
     dispatched_ms: int
-    """Store time of the newest record before it; 0 if none is known."""
+    """Store time of the newest record before `dispatched_end`; 0 if none is known."""
     store_timestamp_ms: int
-    """That of the newest record; 0 if none is known."""
+    """Store time of the newest record; 0 if none is known."""
     lineage: bytes
-    """For this run's recovery points."""
+    """Lineage of this run's recovery points."""
     was_clean: bool
-    """Whether the last stop had been clean."""
+    """Whether the previous run stopped cleanly."""
     boundary: int
-    """Where reading began."""
+    """Physical offset at which the scan began."""
     reason: str
-    """Why there."""
+    """Why it began there."""
     records_scanned: int
     bytes_scanned: int
     bytes_cleared: int
-    """Bytes behind the end that had to be made zero."""
+    """Bytes after the end that were zeroed."""
     set_aside: tuple[Path, ...] = ()
-    """Files in `lost` that hold what this start cut off."""
+    """Files in `lost` with the bytes that this start removed."""
     own_records: tuple[int, ...] = ()
-    """Physical offsets of what was read of the log's own topic."""
+    """Physical offsets of the scanned records of the log's own topic."""
     renewals: tuple[Renewal, ...] = ()
-    """Those among them behind which topics begin anew: that is still to be done."""
+    """The scanned renewals, still to be applied."""
     records_set_aside: int = 0
-    """Whole records in them: not known to have been durable, but they may have been."""
+    """Whole records in `set_aside`: not known to be durable, but they may have been."""
     lost_bytes: int = 0
-    """What `lost` occupies, from this start and all before."""
+    """Disk usage of `lost`, by this start and earlier ones."""

@@ -1,4 +1,4 @@
-"""Records of the log about itself, as a start reads them behind the boundary."""
+"""Records of the log's own topic, collected by the recovery scan after the boundary."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ _TOPIC = LOG_TOPIC.encode()
 
 
 class OwnRecords:
-    """Those that were taken so far, in the order of the log.
+    """Own records found so far, in log order.
 
     Args:
-        directory: the CommitLog's.
+        directory: the CommitLog directory.
         file_bytes: size of each file.
 
     Attributes:
-        offsets: physical, of all.
-        renewals: those behind which topics begin anew.
+        offsets: physical offsets of all of them.
+        renewals: the renewals among them.
     """
 
     def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
@@ -34,10 +34,10 @@ class OwnRecords:
         self.renewals: list[Renewal] = []
 
     def take(self, chunk: Chunk) -> list[Renewal]:
-        """Take note of a chunk's; returns its renewals.
+        """Add the own records of a chunk; return its renewals.
 
         Raises:
-            StoreDamaged: one says nothing that it may say.
+            StoreDamaged: a record cannot be decoded.
             OSError: the disk.
         """
         offsets = chunk.offsets_of(_TOPIC)
