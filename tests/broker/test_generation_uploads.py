@@ -228,8 +228,8 @@ async def test_nothing_is_added_to_an_upload_that_was_taken(
         going_on.send(b"more")
         ending.send(None)
     for each in late:
-        assert "was published or discarded" in str(each.result())
-    with pytest.raises(InvalidArgument, match="was published or discarded"):
+        assert "has already been published or discarded" in str(each.result())
+    with pytest.raises(InvalidArgument, match="has already been published or discarded"):
         await uploads.put("job-1", "00002.records", pieces(b"x"))
     await uploads.remove_abandoned()
     assert files_of(tmp_path) == set()
@@ -242,7 +242,7 @@ async def test_an_upload_that_somebody_removed_does_not_keep_its_place(
     shutil.rmtree(tmp_path / "compacted" / ".incoming-job-1")
     assert uploads.take("job-1") is None
     assert len(uploads) == 0
-    with pytest.raises(InvalidArgument, match="was published or discarded"):
+    with pytest.raises(InvalidArgument, match="has already been published or discarded"):
         await uploads.put("job-1", "00001.records", pieces(b"x"))
 
 

@@ -133,7 +133,7 @@ def test_files_of_another_size_or_name_are_left_alone(
     assert (folder / "20200101000000000").read_bytes() == b"short"
     assert (folder / "notes.txt").exists()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{folder}/20200101000000000 has 5 bytes, not {SHAPE.file_bytes}: it is not served"
+        f"{folder}/20200101000000000 has 5 bytes instead of {SHAPE.file_bytes}: not used"
     ]
 
 

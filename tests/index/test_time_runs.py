@@ -76,7 +76,7 @@ def test_an_index_that_is_behind_where_times_go_back_says_so(indexed: Indexed) -
     def unreached(begin_ms: int, end_ms: int) -> str:
         return why_unreached(asked(begin_ms, end_ms), index, store.runs, store.visible_end, 0)
 
-    assert "behind: ask again" in unreached(0, NOW_MS + 5000)
+    assert "behind: retry the query" in unreached(0, NOW_MS + 5000)
     assert unreached(0, NOW_MS) == ""
     indexed.follow()
     assert unreached(0, FOREVER_MS) == ""

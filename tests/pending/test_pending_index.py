@@ -152,7 +152,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     again = Owner(settings(copy))
     found = opened(again)
     assert found.rebuilt_because
-    (said,) = (each for each in caplog.records if "worked out" in each.message)
+    (said,) = (each for each in caplog.records if "find pending messages" in each.message)
     assert (said.levelno == logging.INFO) == (damage == "other history")
     assert pending(found) == expected
     # A log that has grown since would seem to be the one it was taken of.

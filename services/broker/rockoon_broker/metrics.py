@@ -1,7 +1,7 @@
-"""Metrics of a broker, under RocketMQ's names where it has one for the same thing.
+"""Metrics of a broker, with RocketMQ's names where RocketMQ has the same metric.
 
-See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`; lag and
-what else is about groups comes from the offset service, which alone knows it.
+See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`. Lag and
+other metrics of groups come from the offset service.
 """
 
 from collections.abc import Iterable, Iterator
@@ -131,7 +131,7 @@ TABLE = OWN + TABLE_OF_COPIES
 
 
 class BrokerMetrics:
-    """Measures a broker; before it is open, only that it is not ready."""
+    """Measures a broker; before it is open, only `rockoon_ready`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -139,15 +139,15 @@ class BrokerMetrics:
         self._copy: tuple[LogCopy[BrokerCopy], BrokerService] | None = None
 
     def follow(self, broker: Broker, service: BrokerService) -> None:
-        """Measure these from now on, until the store is closed."""
+        """Measure this broker until the store is closed."""
         self._followed = (broker, service)
 
     def follow_copy(self, copy: LogCopy[BrokerCopy], service: BrokerService) -> None:
-        """Measure a broker whose log has copies, whether it leads or follows."""
+        """Measure a broker of a log with copies, whether it leads or follows."""
         self._copy = (copy, service)
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of `TABLE`. Touches the disk once or twice, as `DescribeBroker` does."""
+        """Return values of `TABLE`. Accesses the disk once or twice, like `DescribeBroker`."""
         if self._copy is not None:
             return self._of_copy(*self._copy)
         if self._followed is None:
@@ -211,7 +211,7 @@ def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
         usage, oldest_ms = broker.disk_usage, broker.oldest_message_ms()
         pressure_ms = store.pressure_ms(now_ms)
     except OSError:
-        # Unknown is better than wrong: these series have a gap.
+        # A gap is better than a wrong value.
         return
     yield from of_disk(usage)
     if pressure_ms is not None:
@@ -253,6 +253,6 @@ def of_compaction(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
     held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
     yield COMPACTION_HELD.at(max(0, held_bytes))
-    # A message whose record cannot be read has no age.
+    # A message with an unreadable record has no age.
     stored_ms = hold.stored_ms if hold is not None else None
     yield COMPACTION_WAITING.at(0.0 if stored_ms is None else max(0, now_ms - stored_ms) / 1000)

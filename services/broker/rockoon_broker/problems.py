@@ -1,4 +1,4 @@
-"""Problems of a broker, as sentences for people: `rockoon status` shows them."""
+"""Problems of a broker as sentences, shown by `rockoon status`."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 
 
 def problems_of(broker: Broker) -> Iterator[str]:
-    """What makes sends or reads fail now, or will if nobody does anything; a sentence each."""
+    """Yield a sentence per problem that makes sends or reads fail, now or soon."""
     store, aside = broker.store, broker.aside
     if reason := store.refusal_reason:
         yield f"it takes no messages: {reason}"
@@ -15,18 +15,18 @@ def problems_of(broker: Broker) -> Iterator[str]:
         yield KEEPS_ALL_FILES
     if store.retention_held_end:
         held_bytes = store.retention_held_end - store.log_min_offset
-        yield f"retention keeps {held_bytes} bytes of the log for copies that have not got them"
+        yield f"retention keeps {held_bytes} bytes of the log for copies that lack them"
     if store.removal_failure is not None:
-        yield f"old files cannot be deleted, it is tried again and again: {store.removal_failure}"
+        yield f"old files cannot be deleted, retrying: {store.removal_failure}"
     if store.point_failure is not None:
         yield f"no recovery point can be written: {store.point_failure}"
     if broker.topics.change_failure is not None:
-        yield f"a change of topics is not in force yet: {broker.topics.change_failure}"
+        yield f"a change of topics is delayed: {broker.topics.change_failure}"
     if not broker.topics.routes.following:
-        yield "it follows no nameserver that reaches etcd: changes of topics do not reach it"
+        yield "no connected nameserver reaches etcd: changes of topics do not arrive"
     if broker.key_index is not None and broker.key_index.failure is not None:
-        yield f"the index by key waits for the disk: {broker.key_index.failure}"
+        yield f"indexing by key is interrupted by the disk: {broker.key_index.failure}"
     if (failure := aside.delays.delivery.work.failure) is not None and store.writable:
-        yield f"delayed messages wait: {failure}"
+        yield f"delayed messages are not delivered: {failure}"
     for damage in broker.pulls.recent_damage():
-        yield f"readers met damage in {damage.path}: {damage.reason}"
+        yield f"readers found damage in {damage.path}: {damage.reason}"

@@ -1,4 +1,4 @@
-"""Every setting of a broker, and what the store makes of them."""
+"""Settings of a broker, and the store settings derived from them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ STORE_PATH = Path("store")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(CopySettings):
-    """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
+    """Settings of one broker. Field texts are shown by `--help` and `--print-settings`."""
 
     cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
     name: str = setting("broker-a", "name of this broker, unique among the cluster's live brokers")
@@ -211,20 +211,21 @@ class BrokerSettings(CopySettings):
 
     @property
     def retention_hours(self) -> float:
-        """Age after which a CommitLog file is deleted; of a store that RocketMQ wrote as well,
-        whose delayed messages must be safe whenever an operator sets it."""
+        """Hours after which a CommitLog file expires. The default also applies to a store written
+        by
+        RocketMQ, whose delayed messages must be safe when an operator sets `reserved_hours`."""
         return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
 
     def for_sequences(self) -> MemoryLimits:
-        """What is remembered of idempotent producers."""
+        """Return the limits of the memory of idempotent producers."""
         memory_ms = int(self.producer_memory_hours * 3_600_000)
         return MemoryLimits(self.producer_sequences_max, memory_ms)
 
     def for_delays(self) -> DelayRules:
-        """What delayed messages may ask for.
+        """Return the rules of delayed messages.
 
         Raises:
-            SettingsError: the levels cannot be read.
+            SettingsError: the levels are invalid.
         """
         try:
             levels_ms = parse_delay_levels(self.delay_levels)
@@ -233,12 +234,12 @@ class BrokerSettings(CopySettings):
         return DelayRules(levels_ms, self.delay_seconds_max)
 
     def for_checks(self) -> CheckRules:
-        """When producers are asked about half messages."""
+        """Return the rules for checks of half messages."""
         return CheckRules(
             timeout_seconds=self.transaction_timeout_ms / 1000,
             interval_seconds=self.transaction_check_interval_ms / 1000,
             checks_max=self.transaction_checks_max,
-            # Long before the file that holds it is deleted.
+            # Long before its CommitLog file expires.
             age_seconds_max=max(
                 self.retention_hours * 3600 / 2,
                 (self.transaction_timeout_ms + self.transaction_check_interval_ms) / 1000,
@@ -246,13 +247,13 @@ class BrokerSettings(CopySettings):
         )
 
     def for_store(self, store_host: tuple[str, int]) -> StoreSettings:
-        """The store's part.
+        """Return the settings of the store.
 
         Args:
             store_host: IPv4 address and port to write into records.
 
         Raises:
-            SettingsError: a value that only the store can judge is wrong.
+            SettingsError: a value is out of the store's bounds.
         """
         try:
             return StoreSettings(
@@ -272,7 +273,7 @@ class BrokerSettings(CopySettings):
                 retention_wait_for_groups=self.retention_wait_for_groups,
                 retention_wait_bytes_max=self.retention_wait_bytes_max,
                 disk_check_interval_ms=self.disk_check_interval_ms,
-                # A start has enough to read; a minute of it, as RocketMQ waits.
+                # Not during the reads of a start; at most a minute, as in RocketMQ.
                 disk_check_delay_ms=min(6 * self.disk_check_interval_ms, 60_000),
                 body_bytes_max=self.body_bytes_max,
                 properties_bytes_max=self.properties_bytes_max,

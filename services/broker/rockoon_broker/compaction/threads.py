@@ -1,5 +1,4 @@
-"""Threads for work on generations' files: neither on the event loop nor in the way of
-other work in threads."""
+"""Thread pool for files of generations, separate from the event loop and other pools."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,15 +11,15 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """A few threads. Their work goes on when who waits for it is cancelled."""
+    """A small thread pool. Running work is not cancelled with its caller."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="generations")
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Have a call made by a thread; returns, or raises, what it does."""
+        """Run a call on a thread; returns its result or raises its exception."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     def close(self) -> None:
-        """Wait for the calls that are being made; the others are not made any more."""
+        """Wait for running calls and discard queued ones."""
         self._pool.shutdown(cancel_futures=True)

@@ -1,8 +1,8 @@
-"""The delayed messages as the store holds them: where each waits, when it is due, how it is called.
+"""Delayed messages in the store: their queues, due times and names.
 
-One queue for each level, and one for those with a time of their own. A message that was stored once
-more waits in the latter under the name that its producer knows (rolled.py). What RocketMQ has
-delivered of a store is in its own notes (delay_offsets.py).
+There is one queue per level, and one for messages with their own deliver time. A message that is
+stored again waits in the latter, under the name that its producer knows (rolled.py). RocketMQ's
+files state what it has delivered of a store (delay_offsets.py).
 """
 
 import contextlib
@@ -33,23 +33,23 @@ TIMED_KEY = (TIMER_TOPIC, TIMED_QUEUE)
 _ROLLED_NOTE = "delays/rolled"
 
 Now = Callable[[], tuple[int, int]]
-"""The wall clock and one that never jumps, milliseconds each."""
+"""Returns the wall clock and a monotonic clock, milliseconds each."""
 
 
 class DelayedQueues:
-    """The queues of delayed messages. Used by whoever owns the store.
+    """The queues of delayed messages. Used by the store's owner.
 
     Args:
         store: open.
-        appends: the way into it.
-        pending_index: what is completed, not loaded yet; the queues are added to it here.
+        appends: appends to it.
+        pending_index: completed messages, not loaded yet; the queues are added to it here.
         now: both clocks.
-        rules: the levels, and how far ahead a time may lie.
+        rules: the levels and the maximum delay.
 
     Attributes:
-        records: what waits.
-        rolled: names of what was stored once more.
-        tables: when what waits is due, by queue; empty before `resume`.
+        records: the waiting messages.
+        rolled: names of messages that were stored again.
+        tables: due times of waiting messages by queue; empty before `resume`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DelayedQueues:
         delays_ms: dict[QueueKey, int] = {
             (SCHEDULE_TOPIC, level): delay_ms for level, delay_ms in enumerate(rules.levels_ms)
         }
-        # Messages of a level wait there too, once they were stored once more.
+        # Messages of a level wait there too after they were stored again.
         delays_ms[TIMED_KEY] = max(rules.delay_seconds_max * 1000, *rules.levels_ms)
         self._store = store
         self._delays_ms = delays_ms
@@ -79,24 +79,24 @@ class DelayedQueues:
         return map(self.records.queue, self.records.keys)
 
     def find_levels(self) -> None:
-        """Add levels that there were once; what waits there is not forgotten."""
+        """Add queues of former levels, so that their messages are still delivered."""
         for topic, queue_id in self._store.queues():
             if topic == SCHEDULE_TOPIC and (topic, queue_id) not in self._delays_ms:
                 self._delays_ms[topic, queue_id] = self._delays_ms[TIMED_KEY]
                 self.records.add(topic, queue_id)
 
     def forget_completed(self) -> None:
-        """Forget the names of what waits no more, while others complete it."""
+        """Discard the names of completed messages, while this replica follows."""
         rolled = self.rolled.positions()
         if not len(rolled):
             return
         self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
 
     def resume(self, timer: TimerCheckpoint) -> None:
-        """Go on with what an earlier process left, once the pending index is loaded.
+        """Continue the work of an earlier process, after the pending index is loaded.
 
         Args:
-            timer: what RocketMQ's timer has delivered of it.
+            timer: progress of RocketMQ's timer.
         """
         now_ms, monotonic_ms = self._now()
         for key, delay_ms in self._delays_ms.items():
@@ -108,12 +108,13 @@ class DelayedQueues:
         self.forget_completed()
 
     def next_due_ms(self) -> int:
-        """In how many milliseconds something may be due if no clock is set; never too late."""
+        """Return the milliseconds until a message may be due, if no clock is set; never too
+        late."""
         now_ms, monotonic_ms = self._now()
         return min(table.next_due_ms(now_ms, monotonic_ms) for table in self.tables.values())
 
     def first_due(self, count_max: int) -> list[tuple[int, int]]:
-        """When the next ones will be due, epoch milliseconds, and their records' positions."""
+        """Return due time, epoch milliseconds, and position of the next due messages."""
         now_ms, monotonic_ms = self._now()
         found: list[tuple[int, int]] = []
         for queue in self:
@@ -126,42 +127,42 @@ class DelayedQueues:
     async def complete_by(
         self, batch: Batch, sources: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> AppendResult:
-        """Append what ends the waiting of some; see `PendingRecords.complete_by`."""
+        """Append the completion of some messages; see `PendingRecords.complete_by`."""
         placed = await self.records.complete_by(batch, sources, check)
         self.rolled.forget(sources)
         return placed
 
     async def roll(self, source: int, again: Aside) -> None:
-        """Store a message once more; it keeps its name. Raises as `PendingRecords.complete_by`."""
+        """Store a message again; it keeps its name. Raises as `PendingRecords.complete_by`."""
         placed = await self.records.complete_by(batch_aside(again), [source])
-        # Not `forget`: the name that the source had goes on.
+        # Not `forget`: the name of the source now refers to the new record.
         self.rolled.follow(source, placed.first.first_physical_offset)
 
     def take_gone(self) -> int:
-        """Complete what retention has deleted while it waited; returns how many."""
+        """Complete waiting messages that retention has deleted; return how many."""
         gone = self.records.take_gone()
         self.rolled.forget(gone)
         return len(gone)
 
     def low_waters(self) -> dict[QueueKey, int]:
-        """Queue offsets below which everything is completed."""
+        """Queue offsets below which all messages are completed."""
         return {key: self.records.queue(key).low_water for key in self.records.keys}
 
     def pending_by_level(self) -> dict[int, int]:
-        """How many messages wait, by level from 1; 0 for those with a time of their own."""
+        """Number of waiting messages by level from 1; 0: those with their own deliver time."""
         return {_level(key): len(self.records.queue(key)) for key in self.records.keys}
 
     def _taken_by(self, table: Timetable) -> Callable[[int, EntryArray], None]:
         return lambda first, entries: table.take_in(first, entries, *self._now())
 
     def _apply_rocketmq(self, timer: TimerCheckpoint) -> None:
-        """Learn the times of entries that RocketMQ wrote, which hold hashes of tags, and complete
-        those that it delivered."""
+        """Read the deliver times of RocketMQ's entries, which have tag hashes instead, and complete
+        the delivered ones."""
         queue = self.records.queue(TIMED_KEY)
         pending = queue.pending()
         codes = pending.codes
         for index in np.flatnonzero(codes < DELIVER_TIME_MS_MIN).tolist():
-            # A damaged record is met again when it is to be delivered.
+            # The error of a damaged record is reported at its delivery.
             with contextlib.suppress(UnknownOffset):
                 properties = self.records.read(int(pending.positions[index])).properties
                 codes[index] = timer_deliver_ms(properties) or codes[index]
@@ -183,7 +184,7 @@ class DelayedQueues:
 
 
 def batch_aside(aside: Aside) -> Batch:
-    """The batch of one record that the broker makes."""
+    """Return a batch of one record made by the broker."""
     frame = encode_record(aside.record, room=True)
     return Batch.of_records(aside.topic, aside.queue_id, [frame])
 

@@ -1,4 +1,4 @@
-"""Pending messages that retention would delete before they are due. Pure."""
+"""Finds pending messages that retention would delete before they are due. Pure."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -21,16 +21,17 @@ def expiring(
 ) -> list[tuple[int, int]]:
     """Find some of the records that retention deletes before their messages are due.
 
-    Only files that have half of their time behind them are looked at.
+    Only files older than half of the retention time are considered.
 
     Args:
-        files: of the CommitLog, oldest first.
-        queues: in which messages wait.
+        files: CommitLog files, oldest first.
+        queues: queues of waiting messages.
         reserved_ms: age at which a file is deleted.
-        now_ms, monotonic_ms: wall clock and monotonic one.
-        count_max: how many to find at most.
+        now_ms, monotonic_ms: wall clock and monotonic clock.
+        count_max: maximum number of results.
 
     Returns:
+        (physical offset of the record, epoch milliseconds at which its message is due).
         (physical offset of the record, epoch milliseconds at which its message is due).
     """
     old = list(

@@ -1,6 +1,6 @@
-"""Messages that were stored once more while they waited: where each is now, and how it is called.
+"""Maps records that were stored again while waiting to the names of their messages.
 
-A producer knows its message by the record in which it waited first; that stays its name.
+A producer identifies its message by the first record in which it waited; this id stays valid.
 """
 
 from collections.abc import Iterable
@@ -19,35 +19,35 @@ class RolledMessages:
         self._firsts: dict[int, int] = {}
 
     def now(self, first: int) -> int:
-        """Where the message waits that a producer knows by `first`."""
+        """Return the record in which the message with the given first record waits now."""
         return self._nows.get(first, first)
 
     def first(self, now: int) -> int:
-        """How the message is called that waits at `now`."""
+        """Return the first record of the message that waits in the given record."""
         return self._firsts.get(now, now)
 
     def positions(self) -> NDArray[np.int64]:
-        """Where all of them wait."""
+        """Return the records in which all these messages wait now."""
         return np.fromiter(self._firsts, np.int64, len(self._firsts))
 
     def follow(self, source: int, now: int) -> None:
-        """The message that waited at `source` waits at `now`."""
+        """Record that the message that waited at `source` now waits at `now`."""
         if source not in self._firsts and now in self._firsts:
-            # Read again at a start, of a message that was stored once more several times.
+            # A start may apply it again for a message that was stored several times.
             return
         first = self._firsts.pop(source, source)
         self._nows[first] = now
         self._firsts[now] = first
 
     def forget(self, positions: Iterable[int]) -> None:
-        """What waited there waits no more."""
+        """Remove messages that no longer wait."""
         for position in positions:
             first = self._firsts.pop(position, None)
             if first is not None:
                 del self._nows[first]
 
     def to_bytes(self) -> bytes:
-        """For the snapshot: an array of pairs (first, now), int64 each, little-endian."""
+        """Encode for the snapshot: pairs (first, now), int64 each, little-endian."""
         count = len(self._nows)
         pairs = np.empty(count, _PAIR)
         pairs["first"] = np.fromiter(self._nows.keys(), np.int64, count)
@@ -55,7 +55,7 @@ class RolledMessages:
         return pairs.tobytes()
 
     def take_over(self, raw: bytes) -> None:
-        """Be what `to_bytes` wrote."""
+        """Replace the content by that of `to_bytes`."""
         pairs = np.frombuffer(raw, _PAIR)
         firsts, nows = pairs["first"].tolist(), pairs["now"].tolist()
         self._nows = dict(zip(firsts, nows, strict=True))

@@ -1,7 +1,7 @@
-"""The index of one broker: what has been added, from where to go on, and searching it.
+"""The index of one broker: its state, additions and searches.
 
-Any thread may call anything, one at a time: a lock says so. A call is short, except that a search
-walks a chain of the file that is being written while it holds the lock.
+Any thread may call any method; a lock serializes them. Calls are short, except that a search
+walks a chain of the active file while it holds the lock.
 """
 
 import threading
@@ -19,27 +19,28 @@ from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
-    """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it again.
+    """An open index. After an OSError of `take` or `checkpoint`, `abandon` it and open it again.
 
-    What `take` left half done nobody sees: the file that it added to is not searched any more, and
+    A partial result of `take` is never visible: the file is not searched any more, and
     nothing more is written to it.
 
     Args:
         directory: the files.
-        resumption: what `Reopening` found.
-        log_min_offset: where the log begins.
-        on_full: called with a file's header when it is full, or store times go back behind it, and
-            it is synced, in the thread that called.
+        resumption: result of `Reopening`.
+        log_min_offset: beginning of the log.
+        on_full: called on the caller's thread with the header of a synced file that is full, or
+        after
+            which store times decrease.
 
     Attributes:
-        position: every record of the log below this physical offset has been taken.
+        position: physical offset up to which all records have been processed.
         covered_from: every record from this physical offset up to `position` is in the index,
-            except for what `gaps` may miss.
-        gaps: where files may be missing, in the log's order. Whoever follows the log looks
-            whether they are, and fills them with `mend`.
-        left_gaps: those that cannot be filled.
-        begins_ms: store time of its first message; None while it has none.
-        until_ms: store time of the last message taken; None before the first.
+            except for records in `gaps`.
+        gaps: ranges with possibly missing keys, in log order. The follower checks
+            them, and fills them with `mend`.
+        left_gaps: gaps that cannot be filled.
+        begins_ms: store time of the first message in the index; None while it is empty.
+        until_ms: store time of the last processed message; None before the first.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class KeyIndex:
         self.gaps: list[Gap] = []
         self.left_gaps: list[Gap] = []
         self._filler: GapFiller | None = None
-        # Why the last `take` failed: the slots in memory lead to units that no file has, and a file
-        # that it filled has keys beyond `position`.
+        # Error of the last `take`: slots in memory may refer to missing units, and a file that
+        # it filled has keys after `position`.
         self._failure: OSError | None = None
         if resumption.last is not None:
             files = [file for file in directory.files() if file.keys]
@@ -74,14 +75,14 @@ class KeyIndex:
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
 
     def take(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
-        """Add the keys of some records, those at `position`; return how many were added.
+        """Add the keys of records at `position`; return how many keys were added.
 
         Args:
-            pieces: what the log has there, one behind the other, at least one.
+            pieces: one or more adjacent parts of the log.
             now_ms: epoch milliseconds, for the name of a new file.
 
         Raises:
-            OSError: the disk, now or at an earlier call.
+            OSError: the disk, now or in an earlier call.
         """
         entries = joined([_entries(each) for each in pieces])
         with self._lock:
@@ -95,7 +96,7 @@ class KeyIndex:
             except OSError as failure:
                 self._failure = failure
                 raise
-            # Only when all was added: who asks for a key takes it that what lies before is here.
+            # Set last: a search assumes that everything before it is in the index.
             self.position = pieces[-1].next_offset
             self.until_ms = next(filter(None, map(_newest_ms, reversed(pieces))), self.until_ms)
         return added
@@ -113,7 +114,7 @@ class KeyIndex:
             raise self._failure
 
     def _without_taken(self, entries: KeyEntries) -> KeyEntries:
-        """Leave out the keys that were in the index when it was opened."""
+        """Return entries without keys that were already in the index when it was opened."""
         taken, self._keys_taken = self._keys_taken, 0
         if not taken or self._last is None or not len(entries):
             return entries
@@ -122,17 +123,17 @@ class KeyIndex:
 
     @property
     def mend_from(self) -> int:
-        """Physical offset of the record that `mend` wants next; there is a gap."""
+        """Physical offset of the record that `mend` expects next, if there is a gap."""
         return self.gaps[0].begin if self._filler is None else self._filler.position
 
     def mend(self, chunk: LogChunk) -> None:
-        """Add a piece of the log to what the first gap misses; the last piece ends the gap.
+        """Add a part of the log to the first gap; the last part closes the gap.
 
         Args:
-            chunk: what the log has at `mend_from`.
+            chunk: records at `mend_from`.
 
         Raises:
-            FileExistsError: there is no name for a file in the gap. `leave` it.
+            FileExistsError: no file name in the gap is free. Call `leave_gap`.
             OSError: the disk.
         """
         with self._lock:
@@ -145,28 +146,28 @@ class KeyIndex:
                 self._find_beginning()
 
     def close_gap(self, gap: Gap) -> None:
-        """Nothing is missing in a gap."""
+        """Remove a gap in which nothing is missing."""
         self.gaps = [each for each in self.gaps if each is not gap]
         if gap.before is None:
             self.covered_from = gap.begin
 
     def leave_gap(self, gap: Gap) -> None:
-        """The first gap cannot be filled: queries go on to say that something is missing."""
+        """Mark a gap as impossible to fill; queries then report missing messages."""
         with self._lock:
             self._let_filler_go()
         self.gaps = [each for each in self.gaps if each is not gap]
         self.left_gaps.append(gap)
 
     def _seal(self, full: ActiveFile) -> None:
-        # Durable before anybody is told: recovery points will say that it is, and RocketMQ makes
-        # nothing again that they call indexed.
+        # Made durable before the callback: recovery points then state that it is indexed, and
+        # RocketMQ never indexes that range again.
         full.checkpoint()
         full.close()
         self._last, self._active = full.header, None
         self._on_full(full.header)
 
     def checkpoint(self) -> None:
-        """Make what was added durable.
+        """Make added keys durable.
 
         Raises:
             OSError: the disk, now or in `take`.
@@ -177,7 +178,7 @@ class KeyIndex:
                 self._active.checkpoint()
 
     def remove_expired(self, log_min_offset: int) -> list[str]:
-        """Delete files whose every message is gone from the log; return their names."""
+        """Delete files whose messages are all deleted from the log; return their names."""
         with self._lock:
             keep = None if self._active is None else self._active.path
             removed = self._directory.remove_expired(log_min_offset, keep)
@@ -193,7 +194,7 @@ class KeyIndex:
         self.begins_ms = min(begins, default=None)
 
     def search(self, wanted: Wanted) -> Candidates:
-        """Look for a key.
+        """Search for a key.
 
         Raises:
             OSError: the disk.
@@ -208,7 +209,7 @@ class KeyIndex:
                 if self._failure is not None:
                     candidates.unserved = (
                         f"index file {active.path.name} could not be written ({self._failure}), "
-                        "and is opened again: ask again"
+                        "and is being opened again: retry the query"
                     )
                 elif may_hold(active.header, wanted):
                     newest = active.newest_unit(wanted.key_hash)
@@ -219,20 +220,20 @@ class KeyIndex:
         return candidates
 
     def _unserved_among(self, files: Sequence[StoredFile]) -> str:
-        """Why a file that once was one of the index's is not searched; empty if there is none.
+        """Return why a former file of the index is not searched; empty if there is none.
 
-        Files of an earlier shape all have older names than those that were made again then.
+        Files of an earlier shape all have older names than those rebuilt since.
         """
         oldest = min((file.path.name for file in files), default="")
         for name in self._directory.unserved:
             if oldest and name > oldest:
-                return f"index file {name} has not its size any more: what is in it is not found"
+                return f"index file {name} has a wrong size: its messages are not found"
         return ""
 
     def close(self) -> None:
-        """Checkpoint and let go; the index is as if it had been written one key after another.
+        """Write a checkpoint and close.
 
-        After a failure of `take` it lets go as `abandon` does.
+        After a failure of `take`, only closes, like `abandon`.
 
         Raises:
             OSError: the disk.
@@ -248,7 +249,7 @@ class KeyIndex:
                     self._let_go(active)
 
     def abandon(self) -> None:
-        """Let go without writing; what no checkpoint covered is indexed again."""
+        """Close without writing; keys after the last checkpoint are indexed again."""
         with self._lock:
             active, self._active = self._active, None
             if active is not None:
@@ -267,7 +268,7 @@ class KeyIndex:
 
 
 def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
-    """The keys of a piece's records."""
+    """Return the keys of a piece's records."""
     if isinstance(piece, KeyRun):
         return piece.entries()
     found = keys_within(piece.frames, len(piece.frames), piece.start)
@@ -275,7 +276,7 @@ def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
 
 
 def _newest_ms(piece: LogChunk | KeyRun) -> int | None:
-    """Store time of its last record, None if it has none."""
+    """Return the store time of a piece's last record, None if it has none."""
     if isinstance(piece, KeyRun):
         return piece.newest_ms
     return int(piece.records.store_timestamps_ms[-1]) if piece.records.count else None

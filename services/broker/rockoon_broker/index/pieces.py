@@ -1,24 +1,24 @@
-"""Pieces of the log that the index takes at once: known keys, and records that are read."""
+"""Pieces of the log to index: cached keys, or records read from the log."""
 
 from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 
-# Where keys were found already nothing is read: so many times as much of the log.
+# Cached keys need no read, so they may cover this many times as much of the log.
 FOUND_KEYS_TIMES = 4
-# If there are stretches between whose keys were found: each holds the event loop up.
+# Reads per call, if ranges without cached keys are in between: each blocks the event loop.
 READS_MAX = 4
 
 
 def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | KeyRun]:
-    """What the log has at a position, one piece behind the other: of what was checked a moment ago
-    its keys, or as it was copied; the rest is read.
+    """Return adjacent pieces of the log from a position on: cached keys, copied chunks, or records
+    that are read.
 
     Args:
         store: open.
         position: below `visible_end`.
-        bytes_max: how much to read.
+        bytes_max: maximum range to read.
 
     Raises:
         OSError: the disk. StoreFailed, StoreClosed. ColdRead: see `file_reads`.
@@ -36,7 +36,7 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
                 chunk = store.next_chunk(position, wanted)
             except ColdRead:
                 if pieces:
-                    # What was taken is not given a second time.
+                    # Cached keys that were removed from the cache must be returned now.
                     break
                 raise
             reads += not chunk.checked

@@ -1,4 +1,4 @@
-"""The DescribeBroker call: a broker in numbers, and its problems in sentences."""
+"""The DescribeBroker call: counters and problems of a broker."""
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.problems import problems_of
@@ -11,7 +11,7 @@ from rockoon_proto.v1 import broker_pb2
 
 
 def describe(broker: Broker, send_backs: SendBacks) -> broker_pb2.DescribeBrokerReply:
-    """The whole reply."""
+    """Return the whole reply."""
     described = _in_numbers(broker)
     described.messages_sent_back = send_backs.messages_returned
     described.messages_dead = send_backs.messages_dead

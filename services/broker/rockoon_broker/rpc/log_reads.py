@@ -1,4 +1,4 @@
-"""ReadLog of the wire: stretches of the log, cut anywhere, in pieces that keep nobody waiting."""
+"""The ReadLog call: reads ranges of the log in small pieces."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -26,13 +26,13 @@ from rockoon_proto.v1 import broker_pb2
 
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 4 << 20
-# What is read, or searched, between two turns of others on the loop.
+# Bytes read or searched before other tasks of the event loop run.
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Stretch:
-    """What of a request was read so far."""
+    """State of a request: what has been read so far."""
 
     start: int
     position: int
@@ -45,8 +45,8 @@ class Stretch:
     bytes: int = 0
 
     def add(self, chunk: LogChunk, store: Store) -> None:
-        """Take over the records of a chunk; unless all are wanted, those that did not go with
-        their topic."""
+        """Add the records of a chunk; without `with_deleted_topics`, only those of existing
+        topics."""
         self.position = chunk.next_offset
         kept = np.ones(chunk.records.count, np.bool_)
         if not self.with_deleted_topics:
@@ -66,12 +66,12 @@ class Stretch:
 
 
 def kept_records(chunk: LogChunk, store: Store) -> NDArray[np.bool_]:
-    """Which records of a chunk did not go with their topic, bool[n]."""
+    """Return which records of a chunk belong to topics that are not deleted, bool[n]."""
     records = chunk.records
     kept = np.ones(records.count, np.bool_)
     for number, raw in enumerate(records.topics):
         topic = raw.decode(errors="replace")
-        # What goes with a topic is all that stands before one place.
+        # A deletion covers all records before one position.
         if not store.is_dropped(topic, chunk.start):
             continue
         for index in np.flatnonzero(records.topic_numbers == number).tolist():
@@ -84,9 +84,9 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
 
     Raises:
         InvalidArgument, InvalidOffset: a field is out of bounds.
-        LogTrimmed: the log begins behind the place that is asked for.
+        LogTrimmed: the log begins after the requested position.
         StoreCorrupt: the disk refuses.
-        StoreFailed, NotReady: the store takes and gives nothing any more.
+        StoreFailed, NotReady: the store has failed or is closed.
     """
     for offset in (request.physical_offset, request.end_offset):
         if not 0 <= offset <= OFFSET_MAX:
@@ -118,10 +118,10 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
 
 
 async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> None:
-    """Read the records that start before `end`, as many as fit, or pass over bytes without any."""
+    """Read records that start before `end`, as many as fit, or skip damaged bytes."""
     store = broker.store
     while stretch.position < min(end, store.visible_end) and stretch.bytes < bytes_max:
-        # Retention may have been at work while others had their turn.
+        # Retention may have run while other tasks ran.
         if stretch.position < store.log_min_offset:
             if stretch.frames:
                 return
@@ -135,7 +135,7 @@ async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> No
             read_piece = partial(store.read_log, stretch.position, wanted, PIECE_BYTES)
             chunk = await cold_reads.read(read_piece)
             if chunk.skipped_bytes:
-                # What is passed over stands at a reply's beginning.
+                # Skipped bytes can only be at the beginning of a reply.
                 if not stretch.frames and stretch.position == stretch.start:
                     stretch.position = chunk.next_offset
                     stretch.skipped_bytes = chunk.skipped_bytes
@@ -143,7 +143,7 @@ async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> No
                 return
             stretch.add(chunk, store)
             if stretch.frames and chunk.next_offset != chunk.start + len(chunk.frames):
-                # A file ends: what follows is not its neighbour.
+                # A file ends here: the next record is not adjacent.
                 return
         else:
             search = partial(store.find_record, stretch.position, PIECE_BYTES)

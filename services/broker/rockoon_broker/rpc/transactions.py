@@ -1,4 +1,4 @@
-"""The transactions' side of the wire: translates, calls one method, translates back."""
+"""Calls for transactions: decode, call one method, encode."""
 
 from collections.abc import AsyncIterator
 
@@ -88,7 +88,7 @@ def list_transactions(
 
 
 def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerReply) -> None:
-    """Fill in what DescribeBroker says of them."""
+    """Set the transaction fields of DescribeBroker's reply."""
     counts = transactions.ends.counts
     reply.transactions_pending = len(transactions)
     reply.transactions_committed = counts.committed
@@ -99,6 +99,6 @@ def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerRe
 
 
 def check_group(group: str) -> None:
-    """Raise if no producer group can have the name."""
+    """Raise InvalidArgument if a producer group name is invalid."""
     if fault := group_fault(group):
         raise InvalidArgument(reason=fault)

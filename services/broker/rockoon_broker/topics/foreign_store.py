@@ -1,8 +1,8 @@
-"""Foreign stores: what only RocketMQ can read in a store is refused, not guessed.
+"""Refuses stores with topics in a format that only RocketMQ can read.
 
-A topic with the attribute queue.type = BatchCQ has each batch as one record with many messages in
-it, and its queues in `batchconsumequeue`. Read as ordinary records they would come as one message
-each, under wrong offsets; and a `consumequeue` of such a topic keeps RocketMQ from starting.
+In a topic with the attribute queue.type = BatchCQ, each batch is one record with many messages, and
+its queues are in `batchconsumequeue`. Read as ordinary records, each batch would be one message
+with a wrong offset; and a `consumequeue` of such a topic keeps RocketMQ from starting.
 Source: BatchConsumeQueue, ConsumeQueueStore#queueTypeShouldBe.
 """
 
@@ -15,14 +15,14 @@ BATCH_QUEUES_DIRECTORY = "batchconsumequeue"
 
 
 def refuse_batch_queues(root: Path, topics: TopicFile) -> None:
-    """Refuse a store with topics whose queues RocketMQ keeps in batches; changes nothing.
+    """Refuse a store with topics whose queues RocketMQ stores in batches; changes nothing.
 
     Args:
-        root: the store directory; need not be there.
-        topics: its file of topics.
+        root: the store directory; need not exist.
+        topics: its topic file.
 
     Raises:
-        StoreLayoutError: there are some, the message names them; or the file cannot be read.
+        StoreLayoutError: there are some, named in the message; or the file cannot be read.
     """
     directory = root / BATCH_QUEUES_DIRECTORY
     found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()

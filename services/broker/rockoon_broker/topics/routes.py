@@ -1,4 +1,4 @@
-"""Route updates reduced to what concerns one broker. Pure."""
+"""Extracts one broker's part of route updates. Pure."""
 
 from rockoon_broker.topics.topics import PERMISSIONS_DEFAULT, RouteChange, ServedTopic
 from rockoon_node.deletions import Deletions
@@ -6,14 +6,14 @@ from rockoon_proto.v1 import nameserver_pb2
 
 
 def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
-    """The change that an update means for a broker of that name."""
+    """Return the change that an update means for the broker with the given name."""
     return RouteChange(
         revision=update.revision,
         snapshot=update.snapshot,
         history=update.etcd_cluster_id,
         topics=[topic_from_wire(topic, broker) for topic in update.topics],
         removed=list(update.removed_topics),
-        # What is dropped is dropped at once, so former notes need not be known.
+        # Deleted topics are dropped at once, so earlier deletions need not be known.
         deletions=Deletions().after(update),
         went_back=update.etcd_went_back,
     )

@@ -1,4 +1,4 @@
-"""Asking producers what became of half messages whose sender has not said it."""
+"""Asks producers about half messages whose sender has neither committed nor rolled back."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from rockoon_broker.transactions.half_messages import committed_record
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_format.record import encode_record
 
-# When all producers of a group have their hands full, or the half message is not durable yet.
+# If all producers of a group are busy, or the half message is not durable yet.
 PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class DueCheck:
-    """A half message that a producer is asked about."""
+    """A half message about which a producer is asked."""
 
     half: WaitingHalf
     frame: bytes
-    """The message as its topic would get it."""
+    """The message as it would be stored in its topic."""
 
 
 class Asking:
-    """Whom to ask about which half message, and the streams on which it is asked.
+    """Assigns due half messages to producers, and the streams on which these are asked.
 
     Args:
-        book: which half messages wait.
-        halves: where they are read.
-        clock: the monotonic one is used.
+        book: waiting half messages.
+        halves: reads them.
+        clock: its monotonic time is used.
 
     Attributes:
-        checks_sent: how often somebody was asked.
+        checks_sent: number of questions sent.
     """
 
     def __init__(self, book: CheckBook, halves: HalfQueue, clock: Clock) -> None:
@@ -45,14 +45,14 @@ class Asking:
         self.checks_sent = 0
 
     def ask(self, half: WaitingHalf, now: float) -> None:
-        """Ask a producer about a half message that is due, if there is one.
+        """Ask a producer about a due half message, if the group has a producer.
 
         Args:
             half: from `CheckBook.take_due`.
             now: monotonic seconds.
         """
         if not self._halves.is_visible(half.position):
-            # Not durable yet: its sender has not been answered either.
+            # Not durable yet, so its sender has no answer either.
             self._book.put_off(half, now + PAUSE_SECONDS)
         elif not self._checkers.has(half.group):
             self._book.park(half)
@@ -64,10 +64,10 @@ class Asking:
             checker.ask(half.position)
 
     async def checks(self, group: str, client_id: str) -> AsyncIterator[DueCheck | None]:
-        """What a producer is asked, until either side ends it; first None: it is on the list.
+        """Yield the questions to a producer until either side ends; first None: it is registered.
 
         Raises:
-            Busy: too many producers are on it.
+            Busy: too many producers are registered.
         """
         checker = self._checkers.enter(group, client_id)
         try:
@@ -80,11 +80,11 @@ class Asking:
             self._gone(checker)
 
     def end(self) -> None:
-        """End the producers' streams: the broker is stopping."""
+        """End the producers' streams, because the broker stops."""
         self._checkers.end_all()
 
     def _gone(self, checker: Checker) -> None:
-        """A producer's stream has ended: what it was to be asked is due again, and not counted."""
+        """After a producer's stream: its unsent questions are due again, and not counted."""
         now = self._clock.monotonic_seconds()
         for position in self._checkers.leave(checker):
             half = self._book.find(position)
@@ -99,6 +99,6 @@ class Asking:
         try:
             record, facts = self._halves.read(position)
         except HalfMessageGone:
-            # Retention has just taken it; the next turn counts it.
+            # Retention has just deleted it; the next turn counts it.
             return None
         return DueCheck(half, encode_record(committed_record(record, facts), room=True))

@@ -1,6 +1,6 @@
-"""The producers that offer to say what became of half messages, and whose turn it is.
+"""Producers registered for checks of half messages, and their round robin.
 
-A half message is everybody's: its sender may be dead, and any producer of the group can tell.
+Any producer of the group can be asked about a half message, since its sender may be dead.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from rockoon_core.errors import Busy
 
 log = logging.getLogger(__name__)
 
-# Half messages that one producer was given and has not fetched. Few: whoever is slow should not
-# sit on what others could answer.
+# Half messages assigned to one producer and not fetched. Few, so that a slow producer does not
+# hold back many that other producers could answer.
 QUEUED_MAX = 64
 CHECKERS_MAX = 10_000
 
 
 class Checker:
-    """One producer's stream: what it is to be asked, in order.
+    """One producer's stream: its queue of questions.
 
     Attributes:
         group: its producer group.
-        client_id: how it calls itself.
+        client_id: client id that it sent.
     """
 
     def __init__(self, group: str, client_id: str) -> None:
@@ -38,19 +38,19 @@ class Checker:
         return not self._ended and len(self._positions) < QUEUED_MAX
 
     def ask(self, position: int) -> None:
-        """Ask it about the half message at a physical offset."""
+        """Queue a question about the half message at a physical offset."""
         self._positions.append(position)
         self._changed.set()
 
     def end(self) -> None:
-        """Ask it nothing more; the stream ends."""
+        """End the stream; no more questions are sent."""
         self._ended = True
         self._changed.set()
 
     async def next(self) -> int | None:
-        """The next half message to ask about; None when the stream is to end.
+        """Return the next half message to ask about; None when the stream must end.
 
-        Cancelling it is safe.
+        May be cancelled safely.
         """
         while not self._ended:
             if self._positions:
@@ -60,14 +60,14 @@ class Checker:
         return None
 
     def take_unasked(self) -> list[int]:
-        """What it was never asked, once it has gone."""
+        """Return and remove the questions that were not sent."""
         positions = list(self._positions)
         self._positions.clear()
         return positions
 
 
 class Checkers:
-    """All producers that can be asked, by group.
+    """All registered producers by group.
 
     Args:
         came: called with the group of each new one.
@@ -75,7 +75,7 @@ class Checkers:
 
     def __init__(self, came: Callable[[str], None]) -> None:
         self._came = came
-        # Round robin: who was asked last stands last.
+        # Round robin: the most recently asked is last.
         self._groups: dict[str, deque[Checker]] = {}
         self._count = 0
         self._open = True
@@ -84,7 +84,7 @@ class Checkers:
         return self._count
 
     def enter(self, group: str, client_id: str) -> Checker:
-        """A producer offers itself; an earlier stream of the same client is ended.
+        """Register a producer; an earlier stream of the same client is ended.
 
         Raises:
             Busy: there are too many.
@@ -93,10 +93,10 @@ class Checkers:
             raise Busy(reason="the broker is stopping")
         for other in self._groups.get(group, ()):
             if other.client_id == client_id:
-                # Its connection is dead, only nobody has noticed yet.
+                # Its connection is dead, but that has not been noticed yet.
                 other.end()
         if self._count >= CHECKERS_MAX:
-            raise Busy(reason=f"{self._count} producers answer checks already")
+            raise Busy(reason=f"{self._count} producers already answer checks")
         checker = Checker(group, client_id)
         self._groups.setdefault(group, deque()).append(checker)
         self._count += 1
@@ -104,7 +104,7 @@ class Checkers:
         return checker
 
     def leave(self, checker: Checker) -> list[int]:
-        """A producer's stream has ended; returns what it was not asked any more."""
+        """Unregister a producer whose stream has ended; return its unsent questions."""
         checkers = self._groups.get(checker.group)
         if checkers is not None and checker in checkers:
             checkers.remove(checker)
@@ -115,11 +115,11 @@ class Checkers:
         return checker.take_unasked()
 
     def has(self, group: str) -> bool:
-        """Whether a group has a producer here."""
+        """Return whether a group has a producer here."""
         return group in self._groups
 
     def choose(self, group: str) -> Checker | None:
-        """The next producer of a group that has room; None when none has."""
+        """Return the next producer of a group that has room; None if none has."""
         checkers = self._groups.get(group, deque())
         for _ in range(len(checkers)):
             checkers.rotate(-1)
@@ -128,7 +128,7 @@ class Checkers:
         return None
 
     def end_all(self) -> None:
-        """End every stream, and begin none any more."""
+        """End all streams and refuse new ones."""
         self._open = False
         for checkers in self._groups.values():
             for checker in checkers:

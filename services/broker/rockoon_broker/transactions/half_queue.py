@@ -1,8 +1,8 @@
-"""The half messages as the store holds them: read by their place, taken in, completed.
+"""The half messages in the store: read by position, taken in, completed.
 
-A store may come from RocketMQ, or have been with it since. What that has ended is not always named
-by a record's source: its op records say it, `consumerOffset.json` says below which queue offset
-nothing waits any more, and half messages that it has stored again end together (put_back.py).
+A store may be from RocketMQ, or may have been used by it since. RocketMQ's ends are not always
+named by a record's source: op records name them, `consumerOffset.json` has the queue offset below
+which all have ended, and copies of a half message end together (put_back.py).
 """
 
 import contextlib
@@ -56,27 +56,27 @@ class HalfMessageGone(ValueError):
 
 
 class HalfQueue:
-    """The queue of half messages. Used by whoever owns the store.
+    """The queue of half messages. Used by the store's owner.
 
     Args:
         store: open.
-        appends: the way into it.
-        pending_index: what is completed, not loaded yet; the queue is added to it here.
+        appends: appends to it.
+        pending_index: completed messages, not loaded yet; the queue is added to it here.
 
     Attributes:
-        records: what waits.
+        records: the waiting half messages.
     """
 
     def __init__(self, store: Store, appends: Appends, pending_index: PendingIndex) -> None:
         self._store = store
         self.records = PendingRecords(store, appends, pending_index, [HALF_QUEUE])
-        # Op records below this queue offset were applied before; None from when this broker leads,
-        # and what it writes names what has ended already.
+        # Queue offset up to which op records were applied; None once this broker leads, whose
+        # op records name only half messages that have already ended.
         self._ops_applied: int | None = 0
-        # Whether RocketMQ has stored half messages again, or given them up, and nobody has looked
-        # yet what that ends.
+        # Whether RocketMQ has stored half messages again or moved them away, and the effect has
+        # not been checked yet.
         self._is_foreign = False
-        # Read ahead, by physical offset: store time, and what the record says of itself.
+        # Read ahead, by physical offset: store time and facts.
         self._told: dict[int, tuple[int, HalfFacts]] = {}
         self._read_below = 0
         pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
@@ -84,13 +84,13 @@ class HalfQueue:
         pending_index.add_named(self._look_for_foreign)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
-        """A half message and what it says of itself.
+        """Return a half message and its facts.
 
         Args:
             position: physical offset of its record.
 
         Raises:
-            HalfMessageGone: none is there, or not any more.
+            HalfMessageGone: there is no half message there.
             OSError: the disk.
         """
         try:
@@ -100,8 +100,9 @@ class HalfQueue:
             raise HalfMessageGone(str(failure)) from failure
 
     def told(self, position: int) -> tuple[int, HalfFacts]:
-        """Store time of a half message, epoch milliseconds, and what it says of itself; at a
-        take-over. Raises as `read`."""
+        """Return store time, epoch milliseconds, and facts of a half message, once, when this
+        broker
+        starts to lead. Raises as `read`."""
         found = self._told.pop(position, None)
         if found is None:
             record, facts = self.read(position)
@@ -109,12 +110,12 @@ class HalfQueue:
         return found
 
     def read_ahead(self, count_max: int) -> None:
-        """Read some of the half messages that wait, so that a take-over need not."""
+        """Read some waiting half messages ahead, so that starting to lead is fast."""
         pending = self.records.queue(HALF_QUEUE).pending_from(self._read_below)
         ahead = zip(pending.offsets.tolist(), pending.positions.tolist(), strict=True)
         for offset, position in itertools.islice(ahead, count_max):
             self._read_below = offset + 1
-            # Who takes over tells of it.
+            # Reported when this broker starts to lead.
             with contextlib.suppress(HalfMessageGone):
                 record, facts = self.read(position)
                 self._told[position] = record.store_timestamp_ms, facts
@@ -124,15 +125,15 @@ class HalfQueue:
             self._told = {position: self._told[position] for position in waits}
 
     def is_visible(self, position: int) -> bool:
-        """Whether a half message is as durable as was promised; it cannot be read before."""
+        """Return whether a half message is committed; before that it cannot be read."""
         return position < self._store.visible_end
 
     def pending(self) -> Pending:
-        """The half messages that wait."""
+        """Return the waiting half messages."""
         return self.records.queue(HALF_QUEUE).pending()
 
     def apply_ops(self) -> None:
-        """Complete what new op records name, once all before them was applied.
+        """Complete half messages named by new op records, after all earlier records were applied.
 
         Raises:
             OSError: the disk.
@@ -147,8 +148,9 @@ class HalfQueue:
         self._ops_applied = end
 
     def take_over(self) -> None:
-        """Complete what has ended by RocketMQ's word, as far as it has used the store; what ends
-        from now on ends here.
+        """Complete half messages that RocketMQ has ended, if it has used the store; from now on
+        this
+        broker ends them.
 
         Raises:
             OSError: the disk.
@@ -162,7 +164,7 @@ class HalfQueue:
         self._is_foreign = False
 
     def _told_ended(self, first: int) -> Iterator[int]:
-        """Queue offsets of half messages that op records from an offset on name."""
+        """Yield queue offsets of half messages that op records from an offset on name."""
         for record in records_of(self._store, *_OP_QUEUE, first):
             yield from op_offsets(record.body)
 
@@ -175,7 +177,7 @@ class HalfQueue:
         if GIVEN_UP_TOPIC.encode() in topics:
             number = topics.index(GIVEN_UP_TOPIC.encode())
             given_up = np.flatnonzero(chunk.records.topic_numbers == number)
-            # What this program gives up names what it was.
+            # Records that Rockoon moved there name their source.
             self._is_foreign |= not np.isin(given_up, indices).all()
 
     def _write_ops_applied(self) -> bytes:
@@ -194,13 +196,14 @@ class HalfQueue:
 
 
 def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
-    """Queue offset below which RocketMQ has seen to every half message; none without its file.
+    """Return the queue offset below which RocketMQ has ended every half message; empty without
+    file.
 
     Args:
         config: the store's config directory.
 
     Raises:
-        StoreLayoutError: the file cannot be read. Going on could commit again what was committed.
+        StoreLayoutError: the file cannot be read. A guess could commit messages again.
     """
     path = config / CONSUMER_OFFSETS_FILE
     content = read_config(path)
@@ -209,11 +212,11 @@ def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
     try:
         found = read_consumer_offsets(content)
     except ConfigError as failure:
-        raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
+        raise StoreLayoutError(f"{path} is invalid: {failure}") from failure
     own = f"{HALF_TOPIC}{TOPIC_GROUP_SEPARATOR}{TRANSACTION_GROUP}"
     for fault in found.faults:
-        # Entries of consumer groups are the offset service's affair.
+        # Entries of consumer groups belong to the offset service.
         if fault.key == own:
-            raise StoreLayoutError(f"{path} cannot be read: {fault.place}: {fault.reason}")
+            raise StoreLayoutError(f"{path} is invalid: {fault.place}: {fault.reason}")
     progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})
     return {HALF_QUEUE: progress[HALF_QUEUE_ID]} if HALF_QUEUE_ID in progress else {}
