@@ -291,8 +291,7 @@ class Broker:
             self.key_index.gathers = False
         if self.topics.table.topics and not self.store.compaction.by_quorum:
             # An empty table may be older than any routes and does not prove that nothing is
-            # compacted.
-            # A copy's table may be from before other copies led.
+            # compacted. A copy's table may be from before other copies led.
             self._tell_compacted()
         return records
 

@@ -222,8 +222,7 @@ class BrokerSettings(CopySettings):
     @property
     def retention_hours(self) -> float:
         """Hours after which a CommitLog file expires. The default also applies to a store written
-        by
-        RocketMQ, whose delayed messages must be safe when an operator sets `reserved_hours`."""
+        by RocketMQ, whose delayed messages must be safe when an operator sets `reserved_hours`."""
         return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
 
     def for_sequences(self) -> MemoryLimits:

@@ -2,8 +2,7 @@
 
 Retention decides in the store, which has no network access: a pass that would delete files sets
 `Store.wanted_readings`. This task determines the queue offsets of each file, asks the offset
-service,
-and runs another pass (`Store.clean_with`). If the offset service does not answer, progress
+service, and runs another pass (`Store.clean_with`). If the offset service does not answer, progress
 is unknown, and files count as unread.
 """
 

@@ -7,9 +7,9 @@
 
 Invariants:
 1. A file in its upload's directory is complete and synced.
-2. Once an upload has ended, to be published or removed, no file is added to its directory:
-   ending it and naming a file are single steps on the event loop's thread, and
-   its id is refused as long as it is remembered.
+2. Once an upload has ended, to be published or removed, no file is added to its directory: ending
+   it and naming a file are single steps on the event loop's thread, and its id is refused as long
+   as it is remembered.
 3. Threads access a file being written only under its lock, so that none is closed during a write.
 
 Uploads continue after a restart. Parts lost in a power failure are noticed at publication, because

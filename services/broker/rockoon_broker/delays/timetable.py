@@ -1,11 +1,10 @@
 """Timetable of delayed messages: which entries are due. Pure: both clocks' times are arguments.
 
 An entry is due when the wall clock reaches its deliver time, or when its delay at arrival has
-passed
-by a monotonic clock. If the wall clock is set forward, only entries due by that clock are early; if
-it is set back, no entry waits longer than its delay. Deliver times in entries are not
-changed: a machine may start with a clock that is behind and correct it a moment
-later, and then not everything may be due.
+passed by a monotonic clock. If the wall clock is set forward, only entries due by that clock are
+early; if it is set back, no entry waits longer than its delay. Deliver times in entries are not
+changed: a machine may start with a clock that is behind and correct it a moment later, and then not
+everything may be due.
 
 Only entries due within the next seconds are kept sorted. After these seconds all
 entries are scanned again, which costs about two milliseconds per million entries every ten seconds

@@ -134,8 +134,7 @@ class SequenceMemory:
         self._whole = self._whole and chunk.start <= self.lacks_from()
         if records.count and not self._whole:
             # Earlier messages may be of producers that the ledger does not know. Repeats of that
-            # time
-            # are refused; as new batches they would be stored twice.
+            # time are refused; as new batches they would be stored twice.
             first_ms = int(records.store_timestamps_ms[0])
             ledger.forgotten(self._store.runs.least_ms(chunk.start, first_ms))
             self._whole = True

@@ -1,14 +1,12 @@
 """Reopening the index: verifies its last file, and finds where to continue.
 
 The units that the last file's header counts are read and linked again from an empty table. The
-links must be equal to those in the file, and the resulting slots are written back. So a
-torn or damaged file is detected; it is deleted, and its keys are indexed again.
-Of full files only the header and both ends are checked: they were synced before the
-next file was created. If these are invalid, or the size is wrong, the file is deleted too
-(gaps.py).
-Unless the last stop was clean, the last file is read even if it is full: a failed sync may have
-ended the process, and then its header and slots may exist only in the page cache. They are
-rewritten.
+links must be equal to those in the file, and the resulting slots are written back. So a torn or
+damaged file is detected; it is deleted, and its keys are indexed again. Of full files only the
+header and both ends are checked: they were synced before the next file was created. If these are
+invalid, or the size is wrong, the file is deleted too (gaps.py). Unless the last stop was clean,
+the last file is read even if it is full: a failed sync may have ended the process, and then its
+header and slots may exist only in the page cache. They are rewritten.
 """
 
 from collections.abc import Generator

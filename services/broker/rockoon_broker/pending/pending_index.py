@@ -7,9 +7,8 @@ reading most of the log.
 Invariants:
 1. Every completion is a record in the log. So a missing, damaged or old snapshot costs only
    time: the log is read again.
-2. A snapshot is a consistent state at one log end, and is written only when the
-   log is durable up to there. Otherwise a power failure could lose a delivery but keep its
-   completion.
+2. A snapshot is a consistent state at one log end, and is written only when the log is durable up
+   to there. Otherwise a power failure could lose a delivery but keep its completion.
 3. A record completes only earlier ones, so records before the oldest pending entry need not
    be read, and none at all if nothing is pending.
 4. Before `lead` it contains only applied, and so only committed, completions.
@@ -142,8 +141,7 @@ class PendingIndex:
         for key, queue in self._queues.items():
             below = completed_below.get(key, 0)
             # The other broker's offset may be beyond a queue that a crash has shortened; new
-            # entries
-            # there are not completed.
+            # entries there are not completed.
             queue.complete_below(min(below, self._store.max_offset(*key)))
 
     def load(self, completed_below: Mapping[QueueKey, int]) -> None:

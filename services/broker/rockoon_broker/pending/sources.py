@@ -6,8 +6,8 @@ others for other reasons (delivery or cancellation of a delayed message) store
 `~offset` in this field. It is negative, so that offset 0 can be expressed, and so that the record
 is not mistaken for a committed transaction. All other records have 0.
 
-So the log alone determines what is completed, after any crash. Producers may not
-set the field: `check_batch` refuses it.
+So the log alone determines what is completed, after any crash. Producers may not set the field:
+`check_batch` refuses it.
 """
 
 import numpy as np

@@ -6,8 +6,8 @@
     %RETRY%group                     max or more     %DLQ%group               never
 
 The group's settings give the number of retries and retry queues; a request may override the former.
-RocketMQ drops failed messages of a group without retry queues; here they become dead
-letters, because "no retries" does not mean "lose the message".
+RocketMQ drops failed messages of a group without retry queues; here they become dead letters,
+because "no retries" does not mean "lose the message".
 Source: AbstractSendMessageProcessor#consumerSendMsgBack.
 """
 

@@ -76,8 +76,7 @@ class StoreSettings:
 
     reserved_hours: float | None = None
     """Hours after the store time of its newest message at which a CommitLog file expires. None: 72,
-    but
-    a store written by RocketMQ keeps all files."""
+    but a store written by RocketMQ keeps all files."""
 
     delete_when: str = "04"
     """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""
@@ -121,8 +120,7 @@ class StoreSettings:
 
     record_checksums: bool = True
     """Whether every record gets a checksum of all its bytes (RocketMQ's enabledAppendPropCRC,
-    default
-    false). If false, only records with space reserved by the sender get one."""
+    default false). If false, only records with space reserved by the sender get one."""
 
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """Delays of levels 1, 2, ...; added to the store time in queue entries of delayed messages."""

@@ -63,8 +63,8 @@ class TopicDeletion:
 
         Returns:
             True when done; False if the record is not durable here yet. After a crash, a mark above
-            the log's
-            end would be clamped to that end, and records that are copied again would be visible.
+            the log's end would be clamped to that end, and records that are copied again would be
+            visible.
 
         Raises:
             OSError: the disk. Call it again.

@@ -101,8 +101,7 @@ class HalfQueue:
 
     def told(self, position: int) -> tuple[int, HalfFacts]:
         """Return store time, epoch milliseconds, and facts of a half message, once, when this
-        broker
-        starts to lead. Raises as `read`."""
+        broker starts to lead. Raises as `read`."""
         found = self._told.pop(position, None)
         if found is None:
             record, facts = self.read(position)
@@ -149,8 +148,7 @@ class HalfQueue:
 
     def take_over(self) -> None:
         """Complete half messages that RocketMQ has ended, if it has used the store; from now on
-        this
-        broker ends them.
+        this broker ends them.
 
         Raises:
             OSError: the disk.

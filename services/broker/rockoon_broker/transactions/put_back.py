@@ -5,9 +5,9 @@ higher, and moves its progress past the former copy. The record that ends the tr
 of the copies; or the last copy is moved to TRANS_CHECK_MAX_TIME_TOPIC, and only the progress shows
 that it has ended. Progress is written seconds later, so after a crash every copy seems to wait.
 
-So a transaction (producer group and id) ends with any of its copies; while it
-is open, only the newest copy waits.
-Source: TransactionalMessageServiceImpl#check, #putBackHalfMsgQueue, #needDiscard.
+So a transaction (producer group and id) ends with any of its copies; while it is open, only the
+newest copy waits. Source: TransactionalMessageServiceImpl#check, #putBackHalfMsgQueue,
+#needDiscard.
 """
 
 from collections import defaultdict

@@ -31,8 +31,7 @@ class StoreFacts:
     queues: ConsumeQueues
     marks: Mapping[str, int]
     """Topic to the physical offset below which its records were deleted, either with the topic or
-    by
-    retention while it was not compacted."""
+    by retention while it was not compacted."""
     in_force: Manifest | None
     compacted: Collection[str]
     """Topics that are compacted."""

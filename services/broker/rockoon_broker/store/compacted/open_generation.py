@@ -1,8 +1,7 @@
 """One open generation and the position of each of its messages.
 
 Entries are memory-mapped and searched without a copy: they were read in full and compared with
-their
-checksums just before. Records are read with pread, like those of the log.
+their checksums just before. Records are read with pread, like those of the log.
 """
 
 import hashlib

@@ -197,8 +197,7 @@ class ServedGeneration:
 
     def hold(self) -> Hold | None:
         """Return the oldest message that the log must keep until a generation has it; None if there
-        is
-        none. Raises OSError."""
+        is none. Raises OSError."""
         self._hold = oldest_uncompacted(
             self.topics, self.coverages, self._queues, self._log, self._hold
         )

@@ -295,8 +295,7 @@ def _sync_file(path: Path, disk: Disk) -> None:
     try:
         disk.fdatasync(fd)
         # A sync before this one may have failed and its writer ended with it. So the comparison
-        # must
-        # read from the disk and not from the page cache.
+        # must read from the disk and not from the page cache.
         disk.drop_clean(fd)
     finally:
         disk.close(fd)

@@ -25,8 +25,7 @@ class DoomedDirectory:
 
 class RemovalRefused(OSError):
     """The disk currently refuses a deletion. Unlike after a failed sync, the state is known: the
-    file
-    still exists and the next start finds it."""
+    file still exists and the next start finds it."""
 
 
 def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:

@@ -26,8 +26,7 @@ def records_to_read(
     bytes_max: int,
 ) -> tuple[NDArray[np.int64], list[tuple[int, int]]] | None:
     """Plan one read of consecutive entries: sizes of their records, int64[n], and the runs of
-    adjacent
-    records as (start, end) physical offsets.
+    adjacent records as (start, end) physical offsets.
 
     None if an entry is implausible (`plausible_count`), if its record was deleted, or without the
     compiled kernel.

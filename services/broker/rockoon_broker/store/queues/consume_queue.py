@@ -89,8 +89,7 @@ class QueueEntries:
 
     def read(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
         """Return up to `count` entries from `first_offset`: those of one file, then unsaved ones.
-        Ends
-        at `max_offset`."""
+        Ends at `max_offset`."""
         stored = self._read_file(queue, first_offset, count)
         at, end = first_offset + len(stored), min(first_offset + count, queue.max_offset)
         if not queue.saved_offset <= at < end:

@@ -50,8 +50,7 @@ class ConsumeQueues(QueueEntries):
         # Index by topic, so that an operation on one topic does not iterate over all queues.
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
         # Pending restarts per topic: how many renewals of it are not dispatched yet. Its queues
-        # number
-        # new messages from the last restart, while older messages are still to be listed.
+        # number new messages from the last restart, while older messages are still to be listed.
         self._renewals: Counter[str] = Counter()
         # Queues with a known max offset but no file yet: see `go_on_at`.
         self._unwritten: dict[QueueKey, ConsumeQueue] = {}
@@ -207,8 +206,7 @@ class ConsumeQueues(QueueEntries):
         """Like `skip_to`, but for a queue without entries only in memory.
 
         `write_numbers` creates the files later, some queues at a time. Until then, the source of
-        the
-        offset must provide it again after a restart.
+        the offset must provide it again after a restart.
         """
         if queue.max_offset or queue.next_offset:
             self.skip_to(queue, offset, log_end)

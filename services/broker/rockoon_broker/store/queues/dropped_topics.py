@@ -135,9 +135,9 @@ class DroppedTopics:
     def fit_to_log(self, log_min: int, log_end: int) -> None:
         """Discard marks below the log's beginning and clamp marks above its end.
 
-        A mark above the end (after a crash that lost the records) would hide
-        future records. An overtaken mark above the beginning (after a crash before the file was
-        deleted) would let a generation omit records that the log still has.
+        A mark above the end (after a crash that lost the records) would hide future records. An
+        overtaken mark above the beginning (after a crash before the file was deleted) would let a
+        generation omit records that the log still has.
         """
         marks = {topic: min(mark, log_end) for topic, mark in self.marks.items()}
         marks = {

@@ -88,8 +88,7 @@ class QueueTails:
         self, queue: ConsumeQueue, offset: int, entries_max: int
     ) -> tuple[EntryArray, bytes] | None:
         """Return entries and records from a queue offset to the tail's end; None if the offset is
-        not
-        in the tail or more than `entries_max` follow."""
+        not in the tail or more than `entries_max` follow."""
         tail = self._tails.get(queue)
         if tail is None or not tail.first <= offset < tail.end or tail.end - offset > entries_max:
             return None

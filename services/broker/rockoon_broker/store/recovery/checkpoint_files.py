@@ -72,8 +72,7 @@ class RecoveryPoint:
     """Written by a clean stop."""
     first_count: int = -1
     """Sum of the first offsets of the queues' first files. If a start finds more, a file is
-    missing;
-    if less, a file released by retention was not deleted yet. -1: not counted."""
+    missing; if less, a file released by retention was not deleted yet. -1: not counted."""
     sequence: int = 0
     """Incremented by every write; the larger one is the newer slot."""
 

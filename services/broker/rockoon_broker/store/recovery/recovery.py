@@ -7,9 +7,8 @@ Steps, in this order:
 2. Find the boundary: a physical offset below which log and ConsumeQueues are known to be complete.
 A
    matching recovery point provides it (checkpoint_files.py). If another broker used the store
-   since,
-   or there is no point, it is the start of the first file that the queues do not prove (proof.py).
-   If the point reveals damage, it is the log's beginning: everything must be read.
+   since, or there is no point, it is the start of the first file that the queues do not prove
+   (proof.py). If the point reveals damage, it is the log's beginning: everything must be read.
 3. ConsumeQueues keep only entries below the boundary.
 4. Scan the log from the boundary to the first bytes that are not a whole record. That is its end:
    later files are removed, and the bytes after it are zeroed, durably, before any append.
@@ -148,8 +147,7 @@ class Recoverer:
         reason = self._why_not(point, abort, starts)
         durable = self._known_durable(point, abort, reason)
         # A RocketMQ broker that derives a message from another one may copy its checksum, and
-        # checks
-        # only bodies.
+        # checks only bodies.
         self._are_checksums_ours = not reason or (abort is not None and abort.lineage != b"")
         self._checksums_from = None if abort is None else abort.checksums_from
         log = self._log_files(starts)

@@ -1,8 +1,8 @@
 """Truncation file: the end to which the next start must cut the log.
 
-A cut needs many writes, and a crash may leave any of them. So the end is first stored in one
-atomic write, and a later start cuts the log, repeatedly if it crashes: either
-no cut was decided, or the log ends at the decided offset. Format of `config/truncation`:
+A cut needs many writes, and a crash may leave any of them. So the end is first stored in one atomic
+write, and a later start cuts the log, repeatedly if it crashes: either no cut was decided, or the
+log ends at the decided offset. Format of `config/truncation`:
 
     offset 8 bytes, CRC-32 of the offset 4 bytes, big-endian
 """

@@ -256,8 +256,7 @@ class Cleaner:
         """Return whether the disk has room for another CommitLog file; if not, refuse messages.
 
         Called when the last file is half full. Otherwise a fast producer could fill the disk and
-        its
-        reserve between two passes.
+        its reserve between two passes.
         """
         try:
             usage = self._disk.usage(self._settings.root)
