@@ -15,8 +15,8 @@ def read_config(path: Path) -> bytes | None:
     """Return the content of a file that RocketMQ replaces; None if it does not exist.
 
     RocketMQ moves the file to `.bak` and then creates it again. If it is killed in between, the
-    file is missing or empty, and its next start reads the other one. Source: ConfigManager#persist,
-    #load.
+    file is missing or empty, and its next start reads the other one.
+    Source: ConfigManager#persist, #load.
 
     Args:
         path: path of the file itself.

@@ -6,8 +6,8 @@ of the copies; or the last copy is moved to TRANS_CHECK_MAX_TIME_TOPIC, and only
 that it has ended. Progress is written seconds later, so after a crash every copy seems to wait.
 
 So a transaction (producer group and id) ends with any of its copies; while it is open, only the
-newest copy waits. Source: TransactionalMessageServiceImpl#check, #putBackHalfMsgQueue,
-#needDiscard.
+newest copy waits.
+Source: TransactionalMessageServiceImpl#check, #putBackHalfMsgQueue, #needDiscard.
 """
 
 from collections import defaultdict
