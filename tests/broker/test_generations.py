@@ -176,7 +176,7 @@ async def test_a_job_is_told_what_it_needs(tmp_path: Path, nameserver: BrokerRou
         assert {each.topic: each.dropped_below for each in again.dropped} == {"Latest": end}
         assert (again.log_end, again.topics[0].tombstone_retention_ms) == (end - 1, 86_400_000)
         for outside in (-1, end + 1):
-            with pytest.raises(errors.InvalidOffset, match="visible and durable, from 0 to"):
+            with pytest.raises(errors.InvalidOffset, match="visible and durable log, from 0 to"):
                 await describe(broker, log_end=outside)
 
 
@@ -269,7 +269,7 @@ async def test_what_does_not_fit_is_refused_with_the_reason_and_asked_again_too(
             ("files-missing", good.to_json(), {}, "there is no 00000.records"),
             ("short", good.to_json(), {"00000.records": records[:-1]}, "bytes, but .* by the"),
             ("flipped", good.to_json(), {"00000.records": flipped}, "checksum"),
-            ("other-log", replace(good, log_tail=wrong_tail).to_json(), {}, "is not the one"),
+            ("other-log", replace(good, log_tail=wrong_tail).to_json(), {}, "its log differs"),
             ("no-successor", replace(good, generation=5, replaces=4).to_json(), {}, "replaces"),
         ]
         for upload_id, manifest, changed, reason in cases:

@@ -159,7 +159,7 @@ def test_a_key_of_too_many_messages_says_so(tmp_path: Path) -> None:
     owner.follow(bytes_max=1 << 20)
     found = owner.search("hot")
     assert len(found.offsets) == 4096
-    assert found.gave_up.startswith("the key is too frequent: 4096 entries were looked at")
+    assert found.gave_up.startswith("the key is too frequent: 4096 entries were checked")
     owner.close()
 
 

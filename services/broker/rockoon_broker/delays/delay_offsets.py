@@ -82,7 +82,7 @@ class DelayOffsetFile:
         try:
             found = read_delay_offsets(content)
         except ConfigError as failure:
-            raise StoreLayoutError(f"{self._path} is damaged: {failure}") from failure
+            raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
         self._counter = found.data_version.counter
         return {(SCHEDULE_TOPIC, level - 1): offset for level, offset in found.offsets.items()}
 

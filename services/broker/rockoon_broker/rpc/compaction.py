@@ -59,7 +59,7 @@ def describe_compaction(
     wanted = request.log_end or end
     if not store.log_min_offset <= wanted <= end:
         raise InvalidOffset(
-            f"{wanted} is not a visible and durable offset of the log, which are from "
+            f"{wanted} is outside the visible and durable log, from "
             f"{store.log_min_offset} to {end}",
             offset=wanted,
         )

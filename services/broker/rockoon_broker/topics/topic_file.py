@@ -80,7 +80,7 @@ class TopicFile:
                 topics={entry.topic: served(entry) for entry in entries},
             )
         except ConfigError as failure:
-            raise StoreLayoutError(f"{self._path} is invalid: {failure}") from failure
+            raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
     def left_in_batches(self) -> set[str]:
         """Return topics left by a RocketMQ broker whose queues are stored in batches.

@@ -210,11 +210,11 @@ def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
     try:
         found = read_consumer_offsets(content)
     except ConfigError as failure:
-        raise StoreLayoutError(f"{path} is invalid: {failure}") from failure
+        raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
     own = f"{HALF_TOPIC}{TOPIC_GROUP_SEPARATOR}{TRANSACTION_GROUP}"
     for fault in found.faults:
         # Entries of consumer groups belong to the offset service.
         if fault.key == own:
-            raise StoreLayoutError(f"{path} is invalid: {fault.place}: {fault.reason}")
+            raise StoreLayoutError(f"{path} cannot be read: {fault.place}: {fault.reason}")
     progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})
     return {HALF_QUEUE: progress[HALF_QUEUE_ID]} if HALF_QUEUE_ID in progress else {}
