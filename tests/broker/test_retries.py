@@ -194,12 +194,12 @@ def test_rules_follow_the_routes() -> None:
         return Group(config=GroupConfig(name=name, **config))  # type: ignore[arg-type]
 
     rules = GroupRules()
-    rules.take(RouteUpdate(snapshot=True, groups=[group("a"), group("b", retry_queues=0)]))
+    rules.apply(RouteUpdate(snapshot=True, groups=[group("a"), group("b", retry_queues=0)]))
     assert rules.of("a") == RetryRules(16, 1)
     assert rules.of("b") == RetryRules(16, 0)
-    rules.take(RouteUpdate(groups=[group("a", retry_attempts_max=0)], removed_groups=["b"]))
+    rules.apply(RouteUpdate(groups=[group("a", retry_attempts_max=0)], removed_groups=["b"]))
     assert rules.of("a") == RetryRules(0, 1)
     assert rules.of("b") is None
-    rules.take(RouteUpdate(snapshot=True))
+    rules.apply(RouteUpdate(snapshot=True))
     assert rules.of("a") is None
     assert rules_of(GroupConfig(name="a", retry_attempts_max=5)) == RetryRules(5, 1)

@@ -41,7 +41,7 @@ async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_
     waiting = follower.derived.aside
     assert (len(waiting.delays), len(waiting.transactions)) == (50, 50)
     # Nor were the half messages read again.
-    assert waiting.transactions._halves._told == {}
+    assert waiting.transactions._halves._facts_ahead == {}
     # A repeat is found, and what comes next is taken.
     assert (await follower.send(1, 100, b"the last", b"of all")).runs[0].first_sequence == 100
     assert (await follower.send(1, 102, b"next")).runs[0].messages == 1
@@ -63,7 +63,7 @@ async def test_a_follower_whose_clock_has_jumped_by_days_gives_up_no_open_transa
     wrong.wall_ms += 10 * 86_400_000
     follower.derived.lead()
     (half,) = follower.derived.aside.transactions._book
-    assert half.give_up_at - wrong.monotonic_seconds() > 1000
+    assert half.abandon_at - wrong.monotonic_seconds() > 1000
     # Nor is the idempotent producer forgotten.
     assert (await follower.send(1, 1, b"two")).runs[0].messages == 1
     for copy in (leader, follower):

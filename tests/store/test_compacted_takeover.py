@@ -241,10 +241,10 @@ def test_a_generation_waits_until_its_log_is_durable(tmp_path: Path) -> None:
     kept.send("C", 0, [("a", b"1"), ("a", b"2")])
     end = kept.store.appended_end
     directory = compact_store(tmp_path, topics=kept.topics)
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     for _ in range(20):
         kept.tick()
-    assert (kept.in_force, kept.store.compaction.looking_at) == (0, 1)
+    assert (kept.in_force, kept.store.compaction.pending_number) == (0, 1)
     disk.release()
     kept.owner.confirm(end)
     kept.settle()
@@ -256,7 +256,7 @@ def test_a_topic_deleted_while_a_generation_is_verified_is_not_served_from_it(
     kept: CompactedStore,
 ) -> None:
     directory = published(made(kept))
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     kept.store.drop_topics("C")
     kept.until(lambda: not directory.exists() or kept.in_force == 2)
     assert kept.store.get("C", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
@@ -286,7 +286,7 @@ def test_what_changes_while_a_generation_is_verified_is_heeded(tmp_path: Path) -
 
 def test_a_store_that_is_closed_while_it_verifies_begins_anew(kept: CompactedStore) -> None:
     published(made(kept))
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     kept.restart()
     assert kept.in_force == 1
     kept.settle()
@@ -446,7 +446,7 @@ def test_a_disk_that_refuses_the_swap_is_asked_again(
     kept.until(lambda: "not active yet" in caplog.text)
     for _ in range(50):
         kept.tick()
-    assert (kept.in_force, kept.store.compaction.looking_at) == (0, 1)
+    assert (kept.in_force, kept.store.compaction.pending_number) == (0, 1)
     assert kept.read("C", 0) == [(0, b"1"), (1, b"2")]
     disk.fail_write = healthy
     kept.settle()

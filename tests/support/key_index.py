@@ -107,7 +107,7 @@ class Indexed(Owner):
         pieces = 0
         while self.index.position < self.store.visible_end and pieces != pieces_max:
             found = next_pieces(self.store, self.index.position, bytes_max)
-            self.index.take(found, self.clock.time_ms)
+            self.index.add(found, self.clock.time_ms)
             pieces += 1
 
     def mend(self, *, bytes_max: int = 1024) -> None:

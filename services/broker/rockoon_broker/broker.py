@@ -114,7 +114,7 @@ class Broker:
             *routes,
             gone=self.waiting.topic_gone,
             drop=self._drop_topics,
-            changed=self._tell_compacted,
+            changed=self._update_compacted_topics,
             record=self._record_topics,
         )
         self.appends = Appends(
@@ -292,7 +292,7 @@ class Broker:
         if self.topics.table.topics and not self.store.compaction.by_quorum:
             # An empty table may be older than any routes and does not prove that nothing is
             # compacted. A copy's table may be from before other copies led.
-            self._tell_compacted()
+            self._update_compacted_topics()
         return records
 
     async def append(
@@ -411,27 +411,27 @@ class Broker:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""
         # The store first, durably: the other steps can be repeated.
         self.store.drop_topics(*topics)
-        self._forget_topics(topics)
+        self._drop_topic_state(topics)
 
-    def believe_log(self) -> None:
+    def load_log_topics(self) -> None:
         """Use the topics in the log's records, if it has had copies; call before `serve`."""
         if self.store.epoch:
-            self.topics.believe(self.store.log_topics)
+            self.topics.use_log_topics(self.store.log_topics)
 
     async def _record_topics(self, planned: TopicPlan) -> None:
         """Append a topic change to a log with copies; see `record`."""
         gone = await record(self.store, self.appends, planned)
         if gone:
             log.info("deleted: the messages of %s were dropped", ", ".join(gone))
-            self._forget_topics(gone)
+            self._drop_topic_state(gone)
 
-    def _forget_topics(self, topics: Sequence[str]) -> None:
+    def _drop_topic_state(self, topics: Sequence[str]) -> None:
         self.sequences.ledger.drop_topics(*topics)
         self.appends.taken.drop_topics(*topics)
         self.pulls.given.drop_topics(*topics)
         self.store_changed.ring()
 
-    def _tell_compacted(self) -> None:
+    def _update_compacted_topics(self) -> None:
         compacted = {topic.name for topic in self.topics.table.compacted}
         self.store.set_compacted_topics(compacted)
         self.store_changed.ring()

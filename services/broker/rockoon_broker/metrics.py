@@ -191,7 +191,7 @@ class BrokerMetrics:
             RETURNED.at(service.messages_returned),
             *of_traffic(broker, self._clock.monotonic_seconds()),
             *of_store(broker, self._clock.now_ms()),
-            *of_messages_aside(broker),
+            *of_pending_messages(broker),
             *of_compaction(broker, self._clock.now_ms()),
         ]
 
@@ -250,7 +250,7 @@ def of_disk(usage: DiskUsage) -> Iterator[Measurement]:
     yield DISK_USED.at(usage.used_ratio)
 
 
-def of_messages_aside(broker: Broker) -> Iterator[Measurement]:
+def of_pending_messages(broker: Broker) -> Iterator[Measurement]:
     delays, transactions = broker.aside.delays, broker.aside.transactions
     yield TIMING.at(len(delays))
     yield DELIVERED.at(delays.delivery.counts.delivered)

@@ -130,7 +130,7 @@ async def serve(
     finally:
         await nameservers.close()
         if broker is not None:
-            broker.topics.note_revision()
+            broker.topics.write_revision()
             close_store(broker, stop)
 
 
@@ -368,14 +368,14 @@ async def open_broker(
         recovery.reason or "stopped cleanly",
         len(broker.topics.table.served),
     )
-    if recovery.set_aside:
+    if recovery.lost_files:
         log.warning(
             "the log ends at offset %d; %d bytes after it with %d whole records, which were "
             "not known to be durable, are kept in %s",
             recovery.log_end,
             recovery.bytes_cleared,
-            recovery.records_set_aside,
-            ", ".join(map(str, recovery.set_aside)),
+            recovery.records_in_lost,
+            ", ".join(map(str, recovery.lost_files)),
         )
     return broker
 

@@ -100,7 +100,7 @@ class BrokerCompaction:
         Raises:
             OSError: the disk.
         """
-        source = self.uploads.take_or_make(upload_id)
+        source = self.uploads.end_or_create(upload_id)
         missing = await self._threads.run(complete, source, text, manifest, self._disk)
         if missing:
             await self._threads.run(remove_upload, source, self._disk)

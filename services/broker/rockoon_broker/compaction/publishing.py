@@ -111,7 +111,7 @@ class Publishing:
 
     async def discard(self, upload_id: str) -> None:
         """Remove an upload's files, if it exists. Raises OSError."""
-        directory = self._uploads.take(upload_id)
+        directory = self._uploads.end(upload_id)
         if directory is not None:
             await self._threads.run(remove_upload, directory, self._disk)
 
@@ -123,7 +123,7 @@ class Publishing:
             while self._queue:
                 publication = self._queue.popleft()
                 try:
-                    await self._take_to_store(publication)
+                    await self._offer_to_store(publication)
                 except OSError as failure:
                     self._refuse(publication, f"the disk refused: {failure}")
 
@@ -157,11 +157,13 @@ class Publishing:
         if not publication.outcome.done():
             publication.outcome.set_result(outcome)
 
-    async def _take_to_store(self, publication: _Publication) -> None:
+    async def _offer_to_store(self, publication: _Publication) -> None:
         manifest = publication.manifest
-        if not self._uploads.has(publication.upload_id) and await self._was_taken(publication):
+        if not self._uploads.has(publication.upload_id) and await self._complete_if_offered(
+            publication
+        ):
             return
-        source = self._uploads.take_or_make(publication.upload_id)
+        source = self._uploads.end_or_create(publication.upload_id)
         try:
             missing = await self._threads.run(
                 complete, source, publication.text, manifest, self._disk
@@ -177,7 +179,7 @@ class Publishing:
         self._store.offer(source, manifest, partial(self._decided, publication))
         self._offered()
 
-    async def _was_taken(self, publication: _Publication) -> bool:
+    async def _complete_if_offered(self, publication: _Publication) -> bool:
         """Complete a publication that an earlier process offered; return whether there is one."""
         manifest = publication.manifest
         target = self._store.directory_of(manifest.generation)

@@ -151,7 +151,7 @@ class Uploads:
         self._files_made = 0
         self._abandoned: deque[_IncomingFile] = deque()
         self._ended: deque[str] = deque(maxlen=_ENDED_IDS_MAX)
-        self._taken = 0
+        self._ended_count = 0
         # Distinguishes names from those of an earlier process, which may not be removed yet.
         self._token = secrets.token_hex(8)
         self._partial = directory / f"{_PARTIAL}{self._token}"
@@ -178,7 +178,7 @@ class Uploads:
         check_upload_id(upload_id)
         if not _FILE_NAME.fullmatch(name):
             raise InvalidArgument(reason=f"{name!r} is not a valid name of a part's file")
-        upload = self._begin(upload_id)
+        upload = self._open_upload(upload_id)
         upload.files_open += 1
         self._files_open += 1
         try:
@@ -198,7 +198,7 @@ class Uploads:
         path = None if upload is None else upload.directory / name
         return self._disk.facts(path).bytes if path is not None and path.exists() else None
 
-    def take(self, upload_id: str) -> Path | None:
+    def end(self, upload_id: str) -> Path | None:
         """End an upload; return the directory of its files, None if there is no such upload.
 
         No more files are added to the directory, which then belongs to the caller.
@@ -208,7 +208,7 @@ class Uploads:
         """
         if upload_id not in self._uploads:
             return None
-        taken = self._next_taken()
+        taken = self._next_ended_path()
         is_there = True
         try:
             self._disk.move_directory(self._uploads[upload_id].directory, taken)
@@ -223,11 +223,11 @@ class Uploads:
         """Whether an upload with this id has ended, so that no more files are accepted."""
         return upload_id in self._ended
 
-    def take_or_make(self, upload_id: str) -> Path:
-        """Like `take`; without such an upload, creates an empty directory. Raises OSError."""
-        taken = self.take(upload_id)
+    def end_or_create(self, upload_id: str) -> Path:
+        """Like `end`; without such an upload, creates an empty directory. Raises OSError."""
+        taken = self.end(upload_id)
         if taken is None:
-            taken = self._next_taken()
+            taken = self._next_ended_path()
             self._disk.make_directory(taken)
         return taken
 
@@ -264,11 +264,11 @@ class Uploads:
                 left[upload_id] = _Upload(path, now - age_ms / 1000)
         return left
 
-    def _next_taken(self) -> Path:
-        self._taken += 1
-        return self._directory / f"{_TAKEN}{self._token}-{self._taken}"
+    def _next_ended_path(self) -> Path:
+        self._ended_count += 1
+        return self._directory / f"{_TAKEN}{self._token}-{self._ended_count}"
 
-    def _begin(self, upload_id: str) -> _Upload:
+    def _open_upload(self, upload_id: str) -> _Upload:
         if self.is_over(upload_id):
             raise _over(upload_id)
         if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
@@ -298,10 +298,10 @@ class Uploads:
                         f"of more than {CHUNK_BYTES_MAX}"
                     )
                 upload.used_seconds = self._clock.monotonic_seconds()
-                self._check_goes_on(upload_id, upload)
+                self._check_open(upload_id, upload)
                 await self._threads.run(file.write, chunk)
             await self._threads.run(file.finish)
-            self._check_goes_on(upload_id, upload)
+            self._check_open(upload_id, upload)
             self._disk.rename(path, upload.directory / name)
         except BaseException:
             # A thread may still be writing to it.
@@ -309,7 +309,7 @@ class Uploads:
             raise
         return Stored(file.bytes, file.sha256.digest())
 
-    def _check_goes_on(self, upload_id: str, upload: _Upload) -> None:
+    def _check_open(self, upload_id: str, upload: _Upload) -> None:
         if self._uploads.get(upload_id) is not upload:
             raise _over(upload_id)
 

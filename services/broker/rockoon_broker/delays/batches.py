@@ -35,7 +35,7 @@ def records_of(batch: Batch) -> list[Record]:
     return records
 
 
-def parts_aside(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]]:
+def parts_by_queue(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]]:
     """Yield runs of records of one queue, of a bounded size."""
     key: QueueKey | None = None
     part: list[bytes] = []

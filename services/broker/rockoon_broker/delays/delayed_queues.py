@@ -71,8 +71,8 @@ class DelayedQueues:
         self.records = PendingRecords(store, appends, pending_index, delays_ms)
         self.find_levels()
         self.rolled = RolledMessages()
-        pending_index.add_note(_ROLLED_NOTE, self.rolled.to_bytes, self.rolled.take_over)
-        pending_index.add_named(self._note_rolled)
+        pending_index.add_note(_ROLLED_NOTE, self.rolled.to_bytes, self.rolled.load)
+        pending_index.add_named(self._apply_rolled)
         self.tables: dict[QueueKey, Timetable] = {}
 
     def __iter__(self) -> Iterator[PendingQueue]:
@@ -85,12 +85,12 @@ class DelayedQueues:
                 self._delays_ms[topic, queue_id] = self._delays_ms[TIMED_KEY]
                 self.records.add(topic, queue_id)
 
-    def forget_completed(self) -> None:
+    def discard_completed(self) -> None:
         """Discard the names of completed messages, while this replica follows."""
         rolled = self.rolled.positions()
         if not len(rolled):
             return
-        self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
+        self.rolled.remove(rolled[~self.records.which_wait(rolled)].tolist())
 
     def resume(self, timer: TimerCheckpoint) -> None:
         """Continue the work of an earlier process, after the pending index is loaded.
@@ -101,11 +101,11 @@ class DelayedQueues:
         now_ms, monotonic_ms = self._now()
         for key, delay_ms in self._delays_ms.items():
             table = self.tables[key] = Timetable(self.records.queue(key), delay_ms)
-            self.records.take_in_by(key, self._taken_by(table))
+            self.records.set_entry_adder(key, self._entry_adder(table))
             if key == TIMED_KEY:
                 self._apply_rocketmq(timer)
             table.resume(now_ms, monotonic_ms)
-        self.forget_completed()
+        self.discard_completed()
 
     def next_due_ms(self) -> int:
         """Return the milliseconds until a message may be due, if no clock is set; never too
@@ -129,19 +129,19 @@ class DelayedQueues:
     ) -> AppendResult:
         """Append the completion of some messages; see `PendingRecords.complete_by`."""
         placed = await self.records.complete_by(batch, sources, check)
-        self.rolled.forget(sources)
+        self.rolled.remove(sources)
         return placed
 
     async def roll(self, source: int, again: Aside) -> None:
         """Store a message again; it keeps its name. Raises as `PendingRecords.complete_by`."""
-        placed = await self.records.complete_by(batch_aside(again), [source])
-        # Not `forget`: the name of the source now refers to the new record.
+        placed = await self.records.complete_by(batch_for(again), [source])
+        # Not `remove`: the name of the source now refers to the new record.
         self.rolled.follow(source, placed.first.first_physical_offset)
 
-    def take_gone(self) -> int:
+    def complete_deleted(self) -> int:
         """Complete waiting messages that retention has deleted; return how many."""
-        gone = self.records.take_gone()
-        self.rolled.forget(gone)
+        gone = self.records.complete_deleted()
+        self.rolled.remove(gone)
         return len(gone)
 
     def low_waters(self) -> dict[QueueKey, int]:
@@ -152,8 +152,8 @@ class DelayedQueues:
         """Number of waiting messages by level from 1; 0: those with their own deliver time."""
         return {_level(key): len(self.records.queue(key)) for key in self.records.keys}
 
-    def _taken_by(self, table: Timetable) -> Callable[[int, EntryArray], None]:
-        return lambda first, entries: table.take_in(first, entries, *self._now())
+    def _entry_adder(self, table: Timetable) -> Callable[[int, EntryArray], None]:
+        return lambda first, entries: table.add_entries(first, entries, *self._now())
 
     def _apply_rocketmq(self, timer: TimerCheckpoint) -> None:
         """Read the deliver times of RocketMQ's entries, which have tag hashes instead, and complete
@@ -170,7 +170,7 @@ class DelayedQueues:
         done = (pending.offsets < timer.known_below) & (codes <= timer.delivered_until_ms)
         queue.complete(pending.positions[done])
 
-    def _note_rolled(
+    def _apply_rolled(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
         records = chunk.records
@@ -183,7 +183,7 @@ class DelayedQueues:
             self.rolled.follow(source, now)
 
 
-def batch_aside(aside: Aside) -> Batch:
+def batch_for(aside: Aside) -> Batch:
     """Return a batch of one record made by the broker."""
     frame = encode_record(aside.record, room=True)
     return Batch.of_records(aside.topic, aside.queue_id, [frame])

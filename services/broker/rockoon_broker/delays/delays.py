@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.delays.batches import parts_aside, records_of
+from rockoon_broker.delays.batches import parts_by_queue, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.delayed_queues import DelayedQueues
 from rockoon_broker.delays.delivery import Delivery
@@ -29,8 +29,8 @@ from rockoon_broker.delays.rewriting import (
     Undeliverable,
     destination,
     level_of,
-    set_aside,
     unique_id_of,
+    waiting_record,
 )
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.pending.pending_index import PendingIndex
@@ -125,7 +125,7 @@ class Delays:
 
     def follow(self) -> None:
         """Update after more of the log was applied, while this replica follows."""
-        self._queues.forget_completed()
+        self._queues.discard_completed()
 
     def find_levels(self) -> None:
         """See `DelayedQueues.find_levels`."""
@@ -160,12 +160,12 @@ class Delays:
         aside: list[Aside] = []
         now_ms, _ = self._now()
         for index, record in enumerate(records):
-            aside.append(set_aside(record, now_ms, self._rules, index))
+            aside.append(waiting_record(record, now_ms, self._rules, index))
             if index % REWRITTEN_AT_ONCE_MAX == REWRITTEN_AT_ONCE_MAX - 1:
                 # Decoding and encoding thousands of records needs many milliseconds; let other
                 # tasks run.
                 await asyncio.sleep(0)
-        parts = list(parts_aside(aside))
+        parts = list(parts_by_queue(aside))
         # Check all parts first: parts are appended one by one, and a late refusal would leave half
         # of the batch.
         self._check_fit(parts)
@@ -222,7 +222,7 @@ class Delays:
             where = decode_offset_id(message_id)
         except ValueError as failure:
             raise InvalidArgument(reason=str(failure)) from failure
-        self._records.take_in()
+        self._records.add_entries()
         source = self._queues.rolled.now(where.physical_offset)
         if not self._records.all_wait([source]):
             self._raise_completed(where, message_id, check)
@@ -274,7 +274,7 @@ class Delays:
 
     def next_due(self, count_max: int) -> list[Waiting]:
         """Return the messages that are due next, in order; fewer if they are large."""
-        self._records.take_in()
+        self._records.add_entries()
         waiting: list[Waiting] = []
         size = 0
         for due_ms, source in self._queues.first_due(count_max):

@@ -13,7 +13,7 @@ from functools import partial
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
 from rockoon_broker.delays.batches import parts_bounded
-from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_aside
+from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_for
 from rockoon_broker.delays.expiring import expiring
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
@@ -129,7 +129,7 @@ class Delivery:
             RockoonError, StoreError, OSError: not possible now; unfinished work stays pending.
         """
         now_ms, monotonic_ms = self._now()
-        self._records.take_in()
+        self._records.add_entries()
         self._count_lost()
         if monotonic_ms >= self._roll_due:
             self._roll_due = monotonic_ms + ROLL_SECONDS * 1000
@@ -156,7 +156,7 @@ class Delivery:
                 key = destination(record)
                 self._check_destination(key, source)
             except (UnknownOffset, Undeliverable) as failure:
-                await self._give_up(source, str(failure))
+                await self._close_undeliverable(source, str(failure))
                 continue
             frame = encode_record(delivered(record), room=True)
             groups.setdefault(key, []).append((source, frame))
@@ -187,7 +187,7 @@ class Delivery:
             # The log refuses a batch because of one record. Try each one alone, so that the bad
             # one does not block the rest.
             if len(part) == 1:
-                await self._give_up(sources[0], str(refusal))
+                await self._close_undeliverable(sources[0], str(refusal))
                 return
             for one in part:
                 await self._deliver_part(key, [one])
@@ -203,7 +203,7 @@ class Delivery:
         if self._store.is_dropped(key[0], source):
             raise Undeliverable(f"topic {key[0]} was deleted; the present one was created later")
 
-    async def _give_up(self, source: int, reason: str) -> None:
+    async def _close_undeliverable(self, source: int, reason: str) -> None:
         if source < self._store.log_min_offset:
             # Retention was faster than this turn; the next turn counts it as lost.
             return
@@ -228,7 +228,7 @@ class Delivery:
     async def _close(self, source: int, why: str, unique_id: str = "") -> AppendResult:
         """Append a record that closes a message without delivery."""
         aside = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
-        return await self._queues.complete_by(batch_aside(aside), [source])
+        return await self._queues.complete_by(batch_for(aside), [source])
 
     # Retention.
 
@@ -254,7 +254,7 @@ class Delivery:
         try:
             record = await self._read(source)
         except UnknownOffset as failure:
-            await self._give_up(source, str(failure))
+            await self._close_undeliverable(source, str(failure))
             return
         try:
             await self._queues.roll(source, stored_once_more(record, due_ms))
@@ -264,7 +264,7 @@ class Delivery:
 
     def _count_lost(self) -> None:
         """Count messages that retention deleted before they were due because the disk was full."""
-        gone = self._queues.take_gone()
+        gone = self._queues.complete_deleted()
         if gone:
             self.counts.lost += gone
             log.error(

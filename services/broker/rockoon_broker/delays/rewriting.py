@@ -78,7 +78,7 @@ class Undeliverable(Exception):
     """A waiting record does not name a valid destination."""
 
 
-def set_aside(record: Record, now_ms: int, rules: DelayRules, index: int = 0) -> Aside:
+def waiting_record(record: Record, now_ms: int, rules: DelayRules, index: int = 0) -> Aside:
     """Rewrite a record for the topic in which it waits.
 
     Args:

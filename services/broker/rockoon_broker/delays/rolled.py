@@ -39,7 +39,7 @@ class RolledMessages:
         self._nows[first] = now
         self._firsts[now] = first
 
-    def forget(self, positions: Iterable[int]) -> None:
+    def remove(self, positions: Iterable[int]) -> None:
         """Remove messages that no longer wait."""
         for position in positions:
             first = self._firsts.pop(position, None)
@@ -54,7 +54,7 @@ class RolledMessages:
         pairs["now"] = np.fromiter(self._nows.values(), np.int64, count)
         return pairs.tobytes()
 
-    def take_over(self, raw: bytes) -> None:
+    def load(self, raw: bytes) -> None:
         """Replace the content by that of `to_bytes`."""
         pairs = np.frombuffer(raw, _PAIR)
         firsts, nows = pairs["first"].tolist(), pairs["now"].tolist()

@@ -51,15 +51,15 @@ class Timetable:
         self._queue.revise(codes, deadlines_ms)
         self._near_until_ms = self._near_until_monotonic_ms = -1
 
-    def take_in(
+    def add_entries(
         self, first_offset: int, entries: EntryArray, now_ms: int, monotonic_ms: int
     ) -> None:
-        """Add new entries to the queue; see `PendingQueue.take_in`."""
+        """Add new entries to the queue; see `PendingQueue.add_entries`."""
         codes, deadlines_ms = self._times(
             entries["tags_code"].astype(np.int64), now_ms, monotonic_ms
         )
         before = self._queue.next_offset
-        self._queue.take_in(first_offset, entries, codes=codes, deadlines_ms=deadlines_ms)
+        self._queue.add_entries(first_offset, entries, codes=codes, deadlines_ms=deadlines_ms)
         soon = (codes <= self._near_until_ms) | (deadlines_ms <= self._near_until_monotonic_ms)
         soon &= np.arange(first_offset, first_offset + len(entries)) >= before
         if soon.any():
@@ -114,7 +114,7 @@ class Timetable:
     def _find(self, now_ms: int, monotonic_ms: int) -> None:
         """Collect due entries, up to FOUND_MAX."""
         if now_ms >= self._near_until_ms or monotonic_ms >= self._near_until_monotonic_ms:
-            self._look_ahead(now_ms, monotonic_ms)
+            self._find_near(now_ms, monotonic_ms)
         while True:
             near = self._near
             due = (near.codes <= now_ms) | (near.deadlines_ms <= monotonic_ms)
@@ -139,7 +139,7 @@ class Timetable:
         due_ms = np.where(codes < DELIVER_TIME_MS_MIN, now_ms, codes)
         return due_ms, np.minimum(due_ms - now_ms, self._delay_ms_max) + monotonic_ms
 
-    def _look_ahead(self, now_ms: int, monotonic_ms: int) -> None:
+    def _find_near(self, now_ms: int, monotonic_ms: int) -> None:
         self._near_until_ms = now_ms + NEAR_MS
         self._near_until_monotonic_ms = monotonic_ms + NEAR_MS
         near = self._queue.pending_until(self._near_until_ms, self._near_until_monotonic_ms)

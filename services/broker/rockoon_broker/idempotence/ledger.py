@@ -6,7 +6,7 @@ Invariants:
 1. The messages of a run are adjacent in their queue and in the log, and of one batch. The runs of a
    sequence follow one another without gaps; the last ends at the next expected number.
 2. The last RUNS_MAX runs of each sequence are kept, and the `sequences_max` most recently used
-   sequences. Every discarded sequence was last used at `forgotten_until_ms` or before.
+   sequences. Every discarded sequence was last used at `discarded_until_ms` or before.
 3. Sequences are ordered by their last use, so that the first is the oldest.
 4. The time since the last use is computed only from store times in the log, not from the machine's
    clock: all copies of a log discard the same sequences. Store times may jump with a leader's
@@ -70,19 +70,19 @@ class SequenceLedger:
     Args:
         limits: limits of the memory.
         sequences: from a snapshot, least recently used first.
-        forgotten_until_ms: from the snapshot.
+        discarded_until_ms: from the snapshot.
     """
 
     def __init__(
         self,
         limits: MemoryLimits,
         sequences: Mapping[SequenceKey, Runs] | None = None,
-        forgotten_until_ms: int = 0,
+        discarded_until_ms: int = 0,
     ) -> None:
         self._limits = limits
         # Not a dict: there, finding the first key gets slower with each removed key before it.
         self._sequences = OrderedDict(sequences or {})
-        self.forgotten_until_ms = forgotten_until_ms
+        self.discarded_until_ms = discarded_until_ms
         """Store time of the newest message of a discarded sequence, 0 if there is none."""
         self.changes = 0
         """Incremented by every change that a snapshot must include."""
@@ -175,7 +175,7 @@ class SequenceLedger:
             runs, last = runs[:-1], runs[-1]
             run = last._replace(messages=last.messages + run.messages)
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
-        # `forget` and `_bound` rely on this order: the first is the least recently used.
+        # `discard_unused` and `_bound` rely on this order: the first is the least recently used.
         self._sequences.move_to_end(key)
         self._used_at_ms[key] = self._advance(run.store_timestamp_ms)
         self.changes += 1
@@ -193,20 +193,20 @@ class SequenceLedger:
             self._used_at_ms.pop(key, None)
         self.changes += bool(keys)
 
-    def forget(self, newest_ms: int) -> None:
+    def discard_unused(self, newest_ms: int) -> None:
         """Discard sequences that are unused for too long; the cost is proportional to their number.
 
         Args:
             newest_ms: store time of the newest record in the log, epoch milliseconds.
         """
-        self._come_back(newest_ms)
+        self._limit_discarded_until(newest_ms)
         age_ms = self._advance(newest_ms)
         while self._sequences:
             key = next(iter(self._sequences))
             if self._used_at_ms[key] > age_ms - self._limits.memory_ms:
                 return
-            self._forget(key)
-            self._come_back(newest_ms)
+            self._discard(key)
+            self._limit_discarded_until(newest_ms)
 
     def _advance(self, store_ms: int) -> int:
         """Add a store time of the log; return the log's time in milliseconds."""
@@ -215,14 +215,14 @@ class SequenceLedger:
         self._newest_ms = store_ms
         return self._age_ms
 
-    def forgotten(self, until_ms: int) -> None:
+    def extend_discarded(self, until_ms: int) -> None:
         """Record that sequences of messages stored until then may be unknown here."""
-        if until_ms > self.forgotten_until_ms:
-            self.forgotten_until_ms = until_ms
+        if until_ms > self.discarded_until_ms:
+            self.discarded_until_ms = until_ms
             self.changes += 1
 
     def _check_new(self, batch: SequencedBatch, now_ms: int) -> None:
-        self._come_back(now_ms)
+        self._limit_discarded_until(now_ms)
         # It is not the first message of a sequence, and the sequence is unknown: a gap or a repeat.
         if batch.first_sequence:
             raise _unknown(batch, "this producer's messages to the queue")
@@ -230,25 +230,25 @@ class SequenceLedger:
         # Requests state ages instead of times, because the clocks of producer and broker may
         # differ.
         sent_ms = now_ms - batch.first_sent_ms_ago - REPEAT_MARGIN_MS
-        if repeated and sent_ms <= self.forgotten_until_ms:
+        if repeated and sent_ms <= self.discarded_until_ms:
             raise _unknown(batch, "producers of that time")
 
-    def _come_back(self, now_ms: int) -> None:
-        """Lower `forgotten_until_ms` to now, because discarded messages were stored before now."""
-        if self.forgotten_until_ms > now_ms:
-            self.forgotten_until_ms = now_ms
+    def _limit_discarded_until(self, now_ms: int) -> None:
+        """Lower `discarded_until_ms` to now, because discarded messages were stored before now."""
+        if self.discarded_until_ms > now_ms:
+            self.discarded_until_ms = now_ms
             self.changes += 1
 
     def _bound(self) -> None:
         while len(self._sequences) > self._limits.sequences_max:
-            self._forget(next(iter(self._sequences)))
+            self._discard(next(iter(self._sequences)))
 
-    def _forget(self, key: SequenceKey) -> None:
+    def _discard(self, key: SequenceKey) -> None:
         runs = self._sequences.pop(key)
         del self._used_at_ms[key]
         # Older messages may belong to producers that are unknown here. Discarding is safe
         # because repeats of that time are refused.
-        self.forgotten_until_ms = max(self.forgotten_until_ms, runs[-1].store_timestamp_ms)
+        self.discarded_until_ms = max(self.discarded_until_ms, runs[-1].store_timestamp_ms)
         self.changes += 1
 
 

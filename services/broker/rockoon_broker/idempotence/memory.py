@@ -63,7 +63,7 @@ class SequenceMemory:
             self.ledger = SequenceLedger(limits)
             start = _first_remembered(store, store.runs.newest_ms - limits.memory_ms)
         else:
-            self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.forgotten_until_ms)
+            self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.discarded_until_ms)
             start = snapshot.log_end
         # End of the applied log; None once appends update the ledger directly.
         self._applied_end: int | None = start
@@ -136,7 +136,7 @@ class SequenceMemory:
             # Earlier messages may be of producers that the ledger does not know. Repeats of that
             # time are refused; as new batches they would be stored twice.
             first_ms = int(records.store_timestamps_ms[0])
-            ledger.forgotten(self._store.runs.least_ms(chunk.start, first_ms))
+            ledger.extend_discarded(self._store.runs.least_ms(chunk.start, first_ms))
             self._whole = True
         last_key, self._last_key = self._last_key, None
         for key, run, record, begins_batch in runs_in(chunk):
@@ -156,7 +156,7 @@ class SequenceMemory:
         """From now on appends update the ledger; all visible records have been applied."""
         self._drop_deleted()
         self._applied_end = None
-        self.ledger.forget(self._store.runs.newest_ms)
+        self.ledger.discard_unused(self._store.runs.newest_ms)
 
     def _drop_deleted(self) -> None:
         """Drop sequences of topics that were deleted since the last call."""
@@ -191,7 +191,7 @@ class SequenceMemory:
 
     async def look(self) -> None:
         """Discard sequences and write a snapshot if due."""
-        self.ledger.forget(self._store.runs.newest_ms)
+        self.ledger.discard_unused(self._store.runs.newest_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
         if self._waiting and self._store.settled_end >= self._waiting[0].log_end:
@@ -204,7 +204,7 @@ class SequenceMemory:
         return SequenceSnapshot(
             lineage=self._store.recovery.lineage,
             log_end=self._known_end,
-            forgotten_until_ms=self.ledger.forgotten_until_ms,
+            discarded_until_ms=self.ledger.discarded_until_ms,
             sequences=self.ledger.copy(),
         )
 

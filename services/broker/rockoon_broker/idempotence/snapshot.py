@@ -42,13 +42,13 @@ class SequenceSnapshot:
     """Lineage of the store, 16 bytes."""
     log_end: int
     """Physical offset up to which all records are included."""
-    forgotten_until_ms: int
+    discarded_until_ms: int
     sequences: Mapping[SequenceKey, Runs]
     """Least recently used first."""
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        numbers = (self.log_end, self.forgotten_until_ms, len(self.sequences))
+        numbers = (self.log_end, self.discarded_until_ms, len(self.sequences))
         parts = [_HEAD.pack(_MAGIC, self.lineage, *numbers)]
         for key, runs in self.sequences.items():
             topic = key.topic.encode()
@@ -69,7 +69,7 @@ def decode_snapshot(content: bytes) -> SequenceSnapshot:
     at = len(content) - _CRC.size
     if _CRC.unpack_from(content, at)[0] != zlib.crc32(content[:at]):
         raise SnapshotError("its CRC does not match")
-    _, lineage, log_end, forgotten_until_ms, count = _HEAD.unpack_from(content)
+    _, lineage, log_end, discarded_until_ms, count = _HEAD.unpack_from(content)
     at = _HEAD.size
     sequences: dict[SequenceKey, Runs] = {}
     for _ in range(count):
@@ -81,4 +81,4 @@ def decode_snapshot(content: bytes) -> SequenceSnapshot:
         runs = tuple(map(Run._make, _RUN.iter_unpack(content[at:end])))
         sequences[SequenceKey(producer_id, topic, queue_id)] = runs
         at = end
-    return SequenceSnapshot(lineage, log_end, forgotten_until_ms, sequences)
+    return SequenceSnapshot(lineage, log_end, discarded_until_ms, sequences)

@@ -59,10 +59,10 @@ class ActiveFile:
     @classmethod
     def create(cls, directory: IndexDirectory, now_ms: int, previous: IndexHeader | None) -> Self:
         """Create a file for the keys after those of `previous`, the last full file."""
-        return cls.behind(directory.create(now_ms), directory, previous)
+        return cls.after(directory.create(now_ms), directory, previous)
 
     @classmethod
-    def behind(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
+    def after(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
         """Open a newly created file."""
         header = IndexHeader() if previous is None else header_behind(previous)
         return cls(path, directory.shape, directory.disk, header, Slots(directory.shape.slots))

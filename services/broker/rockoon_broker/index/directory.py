@@ -113,7 +113,7 @@ class IndexDirectory:
         """
         for changed in self.disk.make_directory(self.path):
             self.disk.sync_directory(changed)
-        return self._create(name_behind(max(self._names(), default=""), now_ms))
+        return self._create(name_after(max(self._names(), default=""), now_ms))
 
     def create_between(self, after: str, before: str, now_ms: int) -> Path:
         """Create a file with a name between those of two other files; `after` may be empty.
@@ -123,11 +123,11 @@ class IndexDirectory:
             OSError: see `create`.
         """
         names = self._names()
-        wanted = name_behind(after, now_ms)
+        wanted = name_after(after, now_ms)
         # The name of the present time if that is between, or else the next free name.
-        name = wanted if wanted < before else name_behind(after, 0)
+        name = wanted if wanted < before else name_after(after, 0)
         while name in names:
-            name = name_behind(name, 0)
+            name = name_after(name, 0)
         if name >= before:
             raise FileExistsError(
                 errno.EEXIST, f"no index file can be named between {after} and {before}"
@@ -237,7 +237,7 @@ def is_index_name(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def name_behind(last: str, now_ms: int) -> str:
+def name_after(last: str, now_ms: int) -> str:
     """Return the name of a file created now, larger than `last`, which may be empty.
 
     Raises:

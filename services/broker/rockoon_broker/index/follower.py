@@ -100,13 +100,13 @@ class IndexFollower:
             try:
                 index = await self._open()
                 self.failure = None
-                await self._look_into_gaps(index)
+                await self._check_gaps(index)
                 await self._follow(index)
             except (StoreFailed, StoreClosed):
                 return
             except OSError as failure:
                 self.failure = failure
-                self._store.found_keys.forget()
+                self._store.found_keys.clear()
                 self._complain(failure)
                 if self.index is not None:
                     index, self.index = self.index, None
@@ -155,7 +155,7 @@ class IndexFollower:
             return False
         return int(chunk.records.store_timestamps_ms[0]) == header.end_timestamp_ms
 
-    async def _look_into_gaps(self, index: KeyIndex) -> None:
+    async def _check_gaps(self, index: KeyIndex) -> None:
         """Check whether keys are missing between the index's files, or before the first.
 
         Messages without keys leave no trace in the index, so only the log can answer that. If the
@@ -285,12 +285,12 @@ class IndexFollower:
         self._is_copied = isinstance(last, LogChunk) and last.checked
         now_ms = self._clock.now_ms()
 
-        def take() -> float:
+        def add_keys() -> float:
             began = time.thread_time()
-            index.take(pieces, now_ms)
+            index.add(pieces, now_ms)
             return time.thread_time() - began
 
-        return read_seconds + await self._in_thread(take)
+        return read_seconds + await self._in_thread(add_keys)
 
     async def _pause(self, seconds: float) -> None:
         if seconds == 0:
@@ -344,7 +344,7 @@ class IndexFollower:
                 and self._clock.monotonic_seconds() < deadline
             ):
                 chunk = self._store.read_log(index.position, PIECE_BYTES_MAX)
-                index.take([chunk], self._clock.now_ms())
+                index.add([chunk], self._clock.now_ms())
         except (OSError, StoreFailed, StoreClosed) as failure:
             log.warning("the index is incomplete and is continued at the next start: %s", failure)
         try:
@@ -367,9 +367,9 @@ class IndexFollower:
 
     def _full(self, header: IndexHeader) -> None:
         """Callback for a full and synced file; runs on the working thread."""
-        self._loop.call_soon_threadsafe(self._note_full, header)
+        self._loop.call_soon_threadsafe(self._on_file_full, header)
 
-    def _note_full(self, header: IndexHeader) -> None:
+    def _on_file_full(self, header: IndexHeader) -> None:
         # A recovery point must not cover messages after the file.
         least_ms = self._store.runs.least_ms(header.end_offset, header.end_timestamp_ms)
         self._store.points.index_timestamp_ms = least_ms

@@ -25,9 +25,9 @@ class Gap:
     """Physical offset of its first record."""
     end: int
     """Physical offset of its last record, which is the first record of the file after the gap."""
-    begin_taken: int
+    begin_indexed: int
     """Number of the first record's keys that the file before the gap has: the first ones."""
-    end_taken: int
+    end_indexed: int
     """Number of the last record's keys that the file after the gap has: the last ones."""
     before: StoredFile | None
     """None: the gap begins at the log's beginning."""
@@ -52,9 +52,9 @@ class Gap:
         entries = index_entries(chunk.frames, chunk.records, chunk.start)
         offsets = entries.offsets
         low = int(np.searchsorted(offsets, self.begin))
-        low += min(self.begin_taken, int((offsets == self.begin).sum()))
+        low += min(self.begin_indexed, int((offsets == self.begin).sum()))
         high = int(np.searchsorted(offsets, self.end, side="right"))
-        high -= min(self.end_taken, int((offsets == self.end).sum()))
+        high -= min(self.end_indexed, int((offsets == self.end).sum()))
         high = max(low, high)
         return KeyEntries(
             entries.hashes[low:high], offsets[low:high], entries.timestamps_ms[low:high]
@@ -86,10 +86,10 @@ def gaps_between(
                 Gap(
                     begin=max(reach, log_min_offset),
                     end=header.begin_offset,
-                    begin_taken=keys_of_last_record(until, directory)
+                    begin_indexed=keys_of_last_record(until, directory)
                     if reach >= log_min_offset
                     else 0,
-                    end_taken=keys_of_first_record(ordered[number:], directory),
+                    end_indexed=keys_of_first_record(ordered[number:], directory),
                     before=reached,
                     behind=file,
                 )
@@ -154,7 +154,7 @@ class GapFiller:
     def is_done(self) -> bool:
         return self.position > self.gap.end
 
-    def take(self, chunk: LogChunk) -> None:
+    def add(self, chunk: LogChunk) -> None:
         """Add the keys of a part of the log at `position`; the last part makes all durable.
 
         Raises:
@@ -188,7 +188,7 @@ class GapFiller:
             self._directory.remove_unserved(self.gap.behind.path.name)
         path = self._directory.create_between(self._last_name, self.gap.behind.path.name, first_ms)
         self._last_name = path.name
-        return ActiveFile.behind(path, self._directory, self._last)
+        return ActiveFile.after(path, self._directory, self._last)
 
     def _seal(self) -> None:
         assert self._active is not None

@@ -19,9 +19,9 @@ from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
-    """An open index. After an OSError of `take` or `checkpoint`, `abandon` it and open it again.
+    """An open index. After an OSError of `add` or `checkpoint`, `abandon` it and open it again.
 
-    A partial result of `take` is never visible: the file is not searched any more, and
+    A partial result of `add` is never visible: the file is not searched any more, and
     nothing more is written to it.
 
     Args:
@@ -55,7 +55,7 @@ class KeyIndex:
         self._lock = threading.Lock()
         self._active = resumption.active
         self._last = resumption.last
-        self._keys_taken = resumption.keys_taken
+        self._keys_indexed = resumption.keys_indexed
         self.position = log_min_offset
         self.covered_from = log_min_offset
         self.begins_ms: int | None = None
@@ -63,7 +63,7 @@ class KeyIndex:
         self.gaps: list[Gap] = []
         self.left_gaps: list[Gap] = []
         self._filler: GapFiller | None = None
-        # Error of the last `take`: slots in memory may refer to missing units, and a file that
+        # Error of the last `add`: slots in memory may refer to missing units, and a file that
         # it filled has keys after `position`.
         self._failure: OSError | None = None
         if resumption.last is not None:
@@ -74,7 +74,7 @@ class KeyIndex:
             self.until_ms = resumption.last.end_timestamp_ms
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
 
-    def take(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
+    def add(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
         """Add the keys of records at `position`; return how many keys were added.
 
         Args:
@@ -87,7 +87,7 @@ class KeyIndex:
         entries = joined([_entries(each) for each in pieces])
         with self._lock:
             self._raise_failure()
-            entries = self._without_taken(entries)
+            entries = self._without_indexed(entries)
             added = len(entries)
             if added and self.begins_ms is None:
                 self.begins_ms = int(entries.timestamps_ms[0])
@@ -113,9 +113,9 @@ class KeyIndex:
         if self._failure is not None:
             raise self._failure
 
-    def _without_taken(self, entries: KeyEntries) -> KeyEntries:
+    def _without_indexed(self, entries: KeyEntries) -> KeyEntries:
         """Return entries without keys that were already in the index when it was opened."""
-        taken, self._keys_taken = self._keys_taken, 0
+        taken, self._keys_indexed = self._keys_indexed, 0
         if not taken or self._last is None or not len(entries):
             return entries
         same = int((entries.offsets == self._last.end_offset).sum())
@@ -139,7 +139,7 @@ class KeyIndex:
         with self._lock:
             if self._filler is None:
                 self._filler = GapFiller(self.gaps[0], self._directory)
-            self._filler.take(chunk)
+            self._filler.add(chunk)
             if self._filler.is_done:
                 self._filler = None
                 self.close_gap(self.gaps[0])
@@ -154,7 +154,7 @@ class KeyIndex:
     def leave_gap(self, gap: Gap) -> None:
         """Mark a gap as impossible to fill; queries then report missing messages."""
         with self._lock:
-            self._let_filler_go()
+            self._abandon_filler()
         self.gaps = [each for each in self.gaps if each is not gap]
         self.left_gaps.append(gap)
 
@@ -170,7 +170,7 @@ class KeyIndex:
         """Make added keys durable.
 
         Raises:
-            OSError: the disk, now or in `take`.
+            OSError: the disk, now or in `add`.
         """
         with self._lock:
             self._raise_failure()
@@ -233,35 +233,35 @@ class KeyIndex:
     def close(self) -> None:
         """Write a checkpoint and close.
 
-        After a failure of `take`, only closes, like `abandon`.
+        After a failure of `add`, only closes, like `abandon`.
 
         Raises:
             OSError: the disk.
         """
         with self._lock:
-            self._let_filler_go()
+            self._abandon_filler()
             active, self._active = self._active, None
             if active is not None:
                 try:
                     if self._failure is None:
                         active.checkpoint()
                 finally:
-                    self._let_go(active)
+                    self._close_active(active)
 
     def abandon(self) -> None:
         """Close without writing; keys after the last checkpoint are indexed again."""
         with self._lock:
             active, self._active = self._active, None
             if active is not None:
-                self._let_go(active)
-            self._let_filler_go()
+                self._close_active(active)
+            self._abandon_filler()
 
-    def _let_filler_go(self) -> None:
+    def _abandon_filler(self) -> None:
         filler, self._filler = self._filler, None
         if filler is not None:
             filler.abandon()
 
-    def _let_go(self, active: ActiveFile) -> None:
+    def _close_active(self, active: ActiveFile) -> None:
         active.close()
         if active.sync_failed:
             self._directory.remove(active.path)

@@ -27,7 +27,7 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
     found_keys, end, reads = store.found_keys, store.visible_end, 0
     stop, found_stop = position + bytes_max, position + bytes_max * FOUND_KEYS_TIMES
     while position < end and reads < READS_MAX:
-        found = found_keys.take(position, end, found_stop - position)
+        found = found_keys.pop_run(position, end, found_stop - position)
         if found is not None:
             pieces.append(found)
         elif position < stop:

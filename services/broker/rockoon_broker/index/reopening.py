@@ -38,7 +38,7 @@ class Resumption:
     """The file to which keys are added; None: there is none, or the last one is full."""
     last: IndexHeader | None
     """Header of the last file with keys."""
-    keys_taken: int
+    keys_indexed: int
     """Number of keys of the record at `last.end_offset` that are already in the index."""
 
 
@@ -96,7 +96,7 @@ class Reopening:
         self.result = Resumption(
             active=active,
             last=files[-1].header if files else None,
-            keys_taken=keys_of_last_record(files[::-1], directory),
+            keys_indexed=keys_of_last_record(files[::-1], directory),
         )
 
     def _is_impossible(self, file: StoredFile) -> bool:

@@ -160,7 +160,7 @@ class PendingIndex:
         for key, queue in self._queues.items():
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
-                queue.take_in(*found)
+                queue.add_entries(*found)
             if queue.next_offset == first_new:
                 continue
             new = queue.pending_from(first_new)
@@ -233,8 +233,8 @@ class PendingIndex:
         """Return entries of a queue that were not taken in yet; a part of them if there are many.
 
         Returns:
-            The first one's queue offset and the entries, for `PendingQueue.take_in`; None if there
-            are none. Entries that retention has deleted are skipped.
+            The first one's queue offset and the entries, for `PendingQueue.add_entries`; None if
+            there are none. Entries that retention has deleted are skipped.
 
         Raises:
             OSError: the disk.
@@ -275,7 +275,7 @@ class PendingIndex:
             self._captured_at = now_seconds
             self._waiting = self.capture()
 
-    def take_durable(self) -> Captured | None:
+    def pop_durable(self) -> Captured | None:
         """Return the captured state, once, when the log is durable up to its end: `write` it."""
         waiting = self._waiting
         # See "a snapshot never knows more than the disk" in docs/understand/architecture.md.

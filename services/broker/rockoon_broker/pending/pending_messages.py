@@ -126,7 +126,7 @@ class PendingMessages:
         """Start handling pending messages; all visible records were applied. Raises as `begin`."""
         self.pending_index.lead()
         self.delays.resume(read_timer_checkpoint(self._config))
-        self.transactions.take_over()
+        self.transactions.resume()
         self._works = dict.fromkeys(self.delays.queues, self.delays.delivery.work)
         self._works[HALF_QUEUE] = self.transactions.work
 
@@ -173,7 +173,7 @@ class PendingMessages:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 self.pending_index.capture_if_due(self._clock.monotonic_seconds())
-                captured = self.pending_index.take_durable()
+                captured = self.pending_index.pop_durable()
                 if captured is not None:
                     await asyncio.to_thread(self.pending_index.write, captured)
             except (OSError, StoreError, RockoonError) as failure:

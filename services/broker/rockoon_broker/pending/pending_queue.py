@@ -83,7 +83,7 @@ class PendingQueue:
             return None
         return int(self._positions[int(self._completed[: self._count].argmin())])
 
-    def take_in(
+    def add_entries(
         self,
         first_offset: int,
         entries: EntryArray,
@@ -145,7 +145,7 @@ class PendingQueue:
         """Skip entries below a queue offset, which are deleted."""
         self.next_offset = max(self.next_offset, offset)
 
-    def take_gone(self, log_min: int) -> Pending:
+    def complete_deleted(self, log_min: int) -> Pending:
         """Complete pending entries whose records are no longer in the log.
 
         Args:

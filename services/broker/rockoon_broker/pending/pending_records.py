@@ -23,8 +23,8 @@ from rockoon_broker.store.store import Store
 from rockoon_format.consume_queue import EntryArray
 from rockoon_format.record import Record, decode_record
 
-TakeIn = Callable[[int, EntryArray], None]
-"""Adds entries to a queue, like `PendingQueue.take_in`."""
+AddEntries = Callable[[int, EntryArray], None]
+"""Adds entries to a queue, like `PendingQueue.add_entries`."""
 
 
 class CompletedMeanwhile(Exception):
@@ -48,7 +48,7 @@ class PendingRecords:
         self._appends = appends
         self._pending_index = pending_index
         self.keys: tuple[QueueKey, ...] = ()
-        self._take_in: dict[QueueKey, TakeIn] = {}
+        self._entry_adders: dict[QueueKey, AddEntries] = {}
         for key in keys:
             self.add(*key)
 
@@ -65,11 +65,11 @@ class PendingRecords:
         """Return one of the queues."""
         return self._pending_index.queue(*key)
 
-    def take_in_by(self, key: QueueKey, take_in: TakeIn) -> None:
-        """Set a replacement for a queue's `take_in`."""
-        self._take_in[key] = take_in
+    def set_entry_adder(self, key: QueueKey, add_entries: AddEntries) -> None:
+        """Set a replacement for a queue's `add_entries`."""
+        self._entry_adders[key] = add_entries
 
-    def take_in(self) -> None:
+    def add_entries(self) -> None:
         """Add new entries to the queues.
 
         Raises:
@@ -78,7 +78,7 @@ class PendingRecords:
         for key in self.keys:
             while (found := self._pending_index.new_entries(key)) is not None:
                 # Looked up here, because loading the index replaces the queues.
-                self._take_in.get(key, self.queue(key).take_in)(*found)
+                self._entry_adders.get(key, self.queue(key).add_entries)(*found)
 
     def read(self, position: int) -> Record:
         """Return the record at a physical offset, pending or not.
@@ -120,7 +120,7 @@ class PendingRecords:
 
         def check_all() -> None:
             if not self.all_wait(sources):
-                self.take_in()
+                self.add_entries()
                 if not self.all_wait(sources):
                     raise CompletedMeanwhile
             check()
@@ -136,10 +136,10 @@ class PendingRecords:
         for key in self.keys:
             self.queue(key).complete(positions)
 
-    def take_gone(self) -> list[int]:
+    def complete_deleted(self) -> list[int]:
         """Complete records that retention has deleted; return their physical offsets."""
         log_min = self._store.log_min_offset
         gone: list[int] = []
         for key in self.keys:
-            gone += self.queue(key).take_gone(log_min).positions.tolist()
+            gone += self.queue(key).complete_deleted(log_min).positions.tolist()
         return gone

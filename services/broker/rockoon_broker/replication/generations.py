@@ -90,7 +90,7 @@ class GenerationCopying:
         manifest = Manifest.from_json(told.manifest)
         store = self._broker.store
         own = store.compaction.manifest
-        if own is not None and not goes_on(manifest, own):
+        if own is not None and not may_replace(manifest, own):
             log.info(
                 "keeping generation %d, up to %d of the log; the leader has another %d, up to %d",
                 *(own.generation, own.log_end),
@@ -142,7 +142,7 @@ class GenerationCopying:
             yield reply.data
 
 
-def goes_on(leader: Manifest, own: Manifest) -> bool:
+def may_replace(leader: Manifest, own: Manifest) -> bool:
     """Return whether the leader's generation may replace the one of this copy.
 
     If this copy led and nobody copied its generation, the next leader's generation may have the

@@ -158,7 +158,7 @@ class BrokerCopy:
         if self._broker is not None:
             self._broker.appends.confirmed(end)
             if self._replica is not None:
-                _let_retention_pass(self._broker, self._replica)
+                _update_retain_from(self._broker, self._replica)
 
     def may_delete(self, min_offset: int) -> None:
         # Only permits it: the store still checks ages by this machine's clock.
@@ -195,7 +195,7 @@ class BrokerCopy:
             replica=self._settings.replica or self._settings.name, log=self._settings.name
         )
         # The broker was made before the log's last records arrived.
-        broker.believe_log()
+        broker.load_log_topics()
         self._broker = broker
         try:
             async with self._running(broker, self._stop), asyncio.TaskGroup() as tasks:
@@ -225,7 +225,7 @@ class BrokerCopy:
         told = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            _let_retention_pass(broker, replica)
+            _update_retain_from(broker, replica)
             held, now = broker.store.retention_held_end, self._clock.monotonic_seconds()
             since = (since or now) if held else None
             if since is not None and now - since < self._settings.copy_away_seconds_max:
@@ -270,7 +270,7 @@ class BrokerCopy:
             self._replica.close()
 
 
-def _let_retention_pass(broker: Broker, replica: Replica) -> None:
+def _update_retain_from(broker: Broker, replica: Replica) -> None:
     """Let retention delete what all copies have, but only after routes have provided the compacted
     topics: those stored here may be from an earlier term of this replica."""
     if broker.store.compaction.knows_topics:

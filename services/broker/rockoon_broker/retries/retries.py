@@ -78,7 +78,7 @@ class GroupRules:
     def __init__(self) -> None:
         self._rules: dict[str, RetryRules] = {}
 
-    def take(self, update: RouteUpdate) -> None:
+    def apply(self, update: RouteUpdate) -> None:
         """Apply an update of the routes."""
         if update.snapshot:
             self._rules.clear()

@@ -51,7 +51,7 @@ async def queue_states(
     async for queue, of_interest in in_turns(asked, clock):
         state = await cold_reads.answer(partial(_state, broker, queue, request))
         if of_interest is not None and not state.HasField("error"):
-            await _tell_fate(broker, state, of_interest, forecast)
+            await _add_message_state(broker, state, of_interest, forecast)
         states.append(state)
     as_of_ms = clock.now_ms()
     for state in states:
@@ -113,7 +113,7 @@ def _state(
     )
 
 
-async def _tell_fate(
+async def _add_message_state(
     broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: ExpiryForecast | None
 ) -> None:
     """Add store time, deletion reason and forecast of the message at an offset, if known."""

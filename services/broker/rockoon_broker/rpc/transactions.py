@@ -28,7 +28,7 @@ async def end_transaction(
     if ending is None:
         if request.resolution != pb.UNKNOWN or not request.from_check:
             raise InvalidArgument(reason="a transaction ends with COMMIT or ROLLBACK")
-        transactions.ends.note_unknown(*place)
+        transactions.ends.check_waiting(*place)
         return pb.EndTransactionReply()
     outcome = await transactions.ends.end(*place, ending)
     if ending is Ending.ROLLED_BACK:

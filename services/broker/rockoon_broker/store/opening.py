@@ -47,6 +47,6 @@ def open_log(
         disk,
         starts=list(recovery.starts),
         end=recovery.log_end,
-        take_reserved=syncer.take_file,
+        claim_reserved=syncer.claim_file,
     )
     return markers, syncer, log

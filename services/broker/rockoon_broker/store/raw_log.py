@@ -28,7 +28,7 @@ from rockoon_broker.store.queues.dispatch import (
 )
 from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.queues.queue_numbers import go_on_as_told
+from rockoon_broker.store.queues.queue_numbers import restore_next_offsets
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_format.log_marks import EpochMark
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
@@ -208,7 +208,7 @@ class RawLog:
             self._epochs.note(offset + position, mark)
             if isinstance(mark, EpochMark) and offset + position == self._log.min_offset:
                 # After a crash, recovery does the same.
-                go_on_as_told(mark, self._log.min_offset, self._queues, self._dropped.marks)
+                restore_next_offsets(mark, self._log.min_offset, self._queues, self._dropped.marks)
         at = offset
         for part, runs, renewal in parts:
             count_runs(runs, self._queues)
@@ -218,7 +218,7 @@ class RawLog:
                 self._undispatched.add(Copied(end, runs, ends, part.store_timestamps_ms))
             if renewal is not None:
                 for topic in renewal.topics:
-                    self._queues.count_anew(topic)
+                    self._queues.restart_numbering(topic)
                 self._undispatched.add(renewal)
             at = end
         whole = data[: records.position]
@@ -263,5 +263,5 @@ class RawLog:
                 newest_ms = int(part.records.store_timestamps_ms[-1])
             checked.append((part.records, runs, renewal))
             if renewal is not None:
-                numbers.begin_anew(renewal.topics)
+                numbers.restart(renewal.topics)
         return checked

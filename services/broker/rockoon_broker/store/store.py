@@ -156,7 +156,7 @@ class Store(VisibleStore):
         files = (self._syncer, self._cleaner)
         self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
         self._dues = Dues(settings, clock.now_ms())
-        self._begin()
+        self._start()
 
     def _make_cleaner(self) -> Cleaner:
         return Cleaner(
@@ -179,7 +179,7 @@ class Store(VisibleStore):
         raw = RawLog(log, queues, self._dropped, *rest, settings.delay_levels_ms)
         return Appender(settings, log, queues, *rest, self.found_keys), raw
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._undispatched.add_unread(self._log.end, self.recovery.renewals)
         # Make repairs durable, and replace a clean stop's point by one of a running store.
         self.points.write(
@@ -187,7 +187,7 @@ class Store(VisibleStore):
         )
         self._undispatched.dispatch(self._committed_end)
         self._undispatched.save()
-        for aside in self._queues.left_aside():
+        for aside in self._queues.left_detached():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
 
@@ -421,7 +421,7 @@ class Store(VisibleStore):
             # It syncs the whole log first, because committed records may not be durable here.
             sync = self._log.sync_request(self._syncer.synced_end)
             end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
-            self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
+            self.points.request(sync, end, newest_ms, self._cleaner.pop_swept())
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._recoverable_end, self.retain_from)
@@ -541,7 +541,7 @@ class Store(VisibleStore):
         self._abort.remove()
 
     def _release(self) -> None:
-        if (reserved := self._syncer.take_reserved()) is not None and reserved.fd is not None:
+        if (reserved := self._syncer.pop_reserved()) is not None and reserved.fd is not None:
             self._disk.close(reserved.fd)
         self.compaction.close()
         self._log.close()

@@ -56,7 +56,7 @@ class TopicDeletion:
         self._mark(topics, below)
         self._undispatched.drop(topics)
         for topic in topics:
-            self._drop(topic, self._queues.set_aside)
+            self._drop(topic, self._queues.detach)
 
     def renew(self, renewal: Renewal) -> bool:
         """Drop records of restarted topics that precede a committed renewal.
@@ -86,10 +86,10 @@ class TopicDeletion:
         """Store the marks durably, by one write for all topics; later steps can be repeated."""
         self._dropped.add(below, {topic: self._points.counted(topic) for topic in topics})
 
-    def _drop(self, topic: str, set_aside: Callable[[str], Path | None]) -> None:
+    def _drop(self, topic: str, detach: Callable[[str], Path | None]) -> None:
         self._compaction.drop(topic)
         self._syncer.withdraw_removals(self._queues.topic_directory(topic))
         self._cleaner.withdraw_swept(self._queues.topic_directory(topic))
-        aside = set_aside(topic)
+        aside = detach(topic)
         if aside is not None:
             self._syncer.request_removal(DoomedDirectory(aside))

@@ -110,7 +110,7 @@ class ServedTopics:
         self.group_rules = GroupRules()
         self.offset_service = ""
         self.routes = RouteFollower(
-            nameservers, self._take, self._refusal, lambda: self.table.revision
+            nameservers, self._apply_update, self._refusal, lambda: self.table.revision
         )
         # The last completely applied table, unlike `table` while topics are being dropped.
         self._applied = self.table
@@ -119,10 +119,10 @@ class ServedTopics:
         self._written_at = clock.monotonic_seconds()
         self.change_failure: OSError | RockoonError | None = None
         # A wait for routes up to this revision timed out; known queues do not wait for them again.
-        self._given_up_revision = 0
-        self._given_up_seconds = -math.inf
+        self._missed_revision = 0
+        self._missed_seconds = -math.inf
 
-    def believe(self, in_log: LogTopics) -> None:
+    def use_log_topics(self, in_log: LogTopics) -> None:
         """Use the topics in the records of a log that has, or had, copies; call before following
         routes.
 
@@ -181,17 +181,17 @@ class ServedTopics:
             return
         known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
         now = asyncio.get_running_loop().time
-        given_up = route_revision <= self._given_up_revision
+        given_up = route_revision <= self._missed_revision
         # Another caller waited just now; of many batches in a message, not each one should wait.
-        in_vain = given_up and now() < self._given_up_seconds + CATCH_UP_SECONDS_MAX
+        in_vain = given_up and now() < self._missed_seconds + CATCH_UP_SECONDS_MAX
         if in_vain or (known and (given_up or not self.routes.following)):
             self.routes.doubt()
             return
         seconds = CATCH_UP_KNOWN_SECONDS_MAX if known else CATCH_UP_SECONDS_MAX
         if not await self.routes.wait_revision(route_revision, seconds):
-            self._given_up_revision = max(self._given_up_revision, route_revision)
+            self._missed_revision = max(self._missed_revision, route_revision)
             # For known queues the wait was shorter than for an unknown one.
-            self._given_up_seconds = self._given_up_seconds if known else now()
+            self._missed_seconds = self._missed_seconds if known else now()
 
     def knows(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue is served here."""
@@ -232,14 +232,14 @@ class ServedTopics:
             log.warning("could not write the cluster id file: %s", failure)
             return ""
 
-    async def _take(self, update: RouteUpdate) -> None:
+    async def _apply_update(self, update: RouteUpdate) -> None:
         self.offset_service = offset_service_after(update, self.offset_service)
         is_news = update.snapshot or update.revision != self._applied.revision
         if not is_news and not self._revision_is_stale(self._applied):
             # No change, only a sign that the nameserver is alive.
             return
         await self.apply(change_from_wire(update, self._broker))
-        self.group_rules.take(update)
+        self.group_rules.apply(update)
 
     async def apply(self, change: RouteChange) -> None:
         """Apply a change of the routes, durably.
@@ -303,7 +303,7 @@ class ServedTopics:
         self._topic_file.write(table, self._clock.now_ms())
         self._written, self._written_at = table, self._clock.monotonic_seconds()
 
-    def note_revision(self) -> None:
+    def write_revision(self) -> None:
         """Write the last route revision before the end of the process."""
         if self._applied.revision != self._written.revision:
             try:

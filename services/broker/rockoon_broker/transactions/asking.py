@@ -39,16 +39,14 @@ class Asking:
         self._book = book
         self._halves = halves
         self._clock = clock
-        self._checkers = Checkers(
-            lambda group: book.producer_came(group, clock.monotonic_seconds())
-        )
+        self._checkers = Checkers(lambda group: book.on_producer(group, clock.monotonic_seconds()))
         self.checks_sent = 0
 
     def ask(self, half: WaitingHalf, now: float) -> None:
         """Ask a producer about a due half message, if the group has a producer.
 
         Args:
-            half: from `CheckBook.take_due`.
+            half: from `CheckBook.pop_due`.
             now: monotonic seconds.
         """
         if not self._halves.is_visible(half.position):

@@ -37,7 +37,7 @@ class WaitingHalf:
     """Physical offset of its record."""
     queue_offset: int
     group: str
-    give_up_at: float
+    abandon_at: float
     due_at: float
     checks: int = 0
 
@@ -66,7 +66,7 @@ class CheckBook:
     @property
     def next_due_at(self) -> float | None:
         """When something is due, None if nothing is; never too late."""
-        times = [half.give_up_at for half in itertools.islice(self._waiting.values(), 1)]
+        times = [half.abandon_at for half in itertools.islice(self._waiting.values(), 1)]
         times += [due_at for due_at, _ in self._due[:1]]
         return min(times, default=None)
 
@@ -104,7 +104,7 @@ class CheckBook:
             position=position,
             queue_offset=queue_offset,
             group=group,
-            give_up_at=now + max(rules.age_seconds_max - age_seconds, 0.0),
+            abandon_at=now + max(rules.age_seconds_max - age_seconds, 0.0),
             due_at=now + wait,
             checks=checks,
         )
@@ -128,7 +128,7 @@ class CheckBook:
             heapq.heapify(self._due)
         return half
 
-    def take_due(self, now: float, count_max: int) -> list[WaitingHalf]:
+    def pop_due(self, now: float, count_max: int) -> list[WaitingHalf]:
         """Return half messages to ask about now; call `asked`, `put_off` or `park` for each."""
         taken: list[WaitingHalf] = []
         while self._due and self._due[0][0] <= now and len(taken) < count_max:
@@ -140,13 +140,13 @@ class CheckBook:
 
     def is_over(self, half: WaitingHalf, now: float) -> bool:
         """Return whether a due half message must be abandoned instead."""
-        return half.checks >= self._rules.checks_max or now >= half.give_up_at
+        return half.checks >= self._rules.checks_max or now >= half.abandon_at
 
     def over_age(self, now: float, count_max: int) -> list[WaitingHalf]:
         """Return the oldest half messages above the maximum age, with or without producers."""
         found: list[WaitingHalf] = []
         for half in self._waiting.values():
-            if now < half.give_up_at or len(found) == count_max:
+            if now < half.abandon_at or len(found) == count_max:
                 break
             found.append(half)
         return found
@@ -170,7 +170,7 @@ class CheckBook:
         """Let a half message wait for a producer of its group. Does not count as a check."""
         self._parked.setdefault(half.group, set()).add(half.position)
 
-    def producer_came(self, group: str, now: float) -> None:
+    def on_producer(self, group: str, now: float) -> None:
         """Make half messages due that wait for a producer of this group."""
         for position in sorted(self._parked.pop(group, ())):
             self.put_off(self._waiting[position], now)

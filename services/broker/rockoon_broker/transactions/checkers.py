@@ -59,7 +59,7 @@ class Checker:
             await self._changed.wait()
         return None
 
-    def take_unasked(self) -> list[int]:
+    def pop_unasked(self) -> list[int]:
         """Return and remove the questions that were not sent."""
         positions = list(self._positions)
         self._positions.clear()
@@ -74,7 +74,7 @@ class Checkers:
     """
 
     def __init__(self, came: Callable[[str], None]) -> None:
-        self._came = came
+        self._on_producer = came
         # Round robin: the most recently asked is last.
         self._groups: dict[str, deque[Checker]] = {}
         self._count = 0
@@ -100,7 +100,7 @@ class Checkers:
         checker = Checker(group, client_id)
         self._groups.setdefault(group, deque()).append(checker)
         self._count += 1
-        self._came(group)
+        self._on_producer(group)
         return checker
 
     def leave(self, checker: Checker) -> list[int]:
@@ -112,7 +112,7 @@ class Checkers:
             if not checkers:
                 del self._groups[checker.group]
         checker.end()
-        return checker.take_unasked()
+        return checker.pop_unasked()
 
     def has(self, group: str) -> bool:
         """Return whether a group has a producer here."""

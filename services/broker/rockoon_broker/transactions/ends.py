@@ -128,7 +128,7 @@ class Ends:
     def keep_outcomes(self, pending_index: PendingIndex) -> None:
         """Store outcomes in the snapshot; call before the index is loaded."""
         pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
-        pending_index.add_named(self._note_ended)
+        pending_index.add_named(self._apply_ends)
 
     async def end(self, position: int, queue_offset: int, group: str, ending: Ending) -> Outcome:
         """End a half message, or find that it has ended in this way; returns when that is durable.
@@ -158,7 +158,7 @@ class Ends:
                 reason = "the half message cannot be read yet"
                 raise NotReady(service="the broker", reason=reason)
             try:
-                placed = await self._place_end(half, ending)
+                placed = await self._append_end(half, ending)
             except CompletedMeanwhile as failure:
                 if self._book.find(position) is half:
                     # The queue lacks its entry, which only a start rebuilds. Neither "ended" nor
@@ -168,13 +168,13 @@ class Ends:
             outcome = self._ended(half, ending, placed)
             if ending is Ending.COMMITTED:
                 self.counts.committed += 1
-                self._note_op(half)
+                self._queue_op(half)
             else:
                 self.counts.rolled_back += 1
             await self._durable(position)
             return outcome
 
-    def note_unknown(self, position: int, queue_offset: int, group: str) -> None:
+    def check_waiting(self, position: int, queue_offset: int, group: str) -> None:
         """Handle a producer's answer "unknown": the half message is checked again later.
 
         Raises:
@@ -186,7 +186,7 @@ class Ends:
         if queue_offset not in (half.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
 
-    async def _place_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
+    async def _append_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
         try:
             record, facts = self._halves.read(half.position)
         except HalfMessageGone as failure:
@@ -230,7 +230,7 @@ class Ends:
             made.store_timestamp_ms,
         )
         # Before the end is durable: a repeated call finds the outcome and waits for the same sync.
-        self._outcomes.note(position, outcome)
+        self._outcomes.add(position, outcome)
         durable = placed.durable
         if durable is not None and not durable.done():
             self._undurable[position] = durable
@@ -263,7 +263,7 @@ class Ends:
             if refusal is not None:
                 raise refusal
 
-    async def give_up(self, half: WaitingHalf) -> None:
+    async def abandon(self, half: WaitingHalf) -> None:
         """Move a half message that was not ended in time to a topic where operators find it.
 
         Raises:
@@ -273,7 +273,7 @@ class Ends:
             # Not durable or not listed yet; a search now would not find it.
             return
         try:
-            placed = await self._place_end(half, Ending.GIVEN_UP)
+            placed = await self._append_end(half, Ending.GIVEN_UP)
         except CompletedMeanwhile:
             return
         except TransactionNotFound:
@@ -283,7 +283,7 @@ class Ends:
                 log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return
         self._ended(half, Ending.GIVEN_UP, placed)
-        self._note_op(half)
+        self._queue_op(half)
         self.counts.given_up += 1
         log.warning(
             "no producer of group %s has ended the half message at offset %d after %d checks: "
@@ -294,8 +294,8 @@ class Ends:
             GIVEN_UP_TOPIC,
         )
 
-    def _note_op(self, half: WaitingHalf) -> None:
-        self.ops.note(half.queue_offset, self._clock.monotonic_seconds())
+    def _queue_op(self, half: WaitingHalf) -> None:
+        self.ops.add(half.queue_offset, self._clock.monotonic_seconds())
         self._news()
 
     async def write_ops(self, now: float, *, closing: bool = False) -> None:
@@ -316,7 +316,7 @@ class Ends:
     def _read_outcomes(self, raw: bytes) -> None:
         self._outcomes = Outcomes.from_bytes(raw)
 
-    def _note_ended(
+    def _apply_ends(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
         """Record ends of half messages that the applied log contains."""
@@ -328,7 +328,7 @@ class Ends:
         for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
             outcome = outcome_of(columns.record(index))
             if outcome is not None:
-                self._outcomes.note(source, outcome)
+                self._outcomes.add(source, outcome)
 
 
 def _not_found(position: int, group: str) -> TransactionNotFound:

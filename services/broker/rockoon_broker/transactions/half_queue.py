@@ -77,11 +77,11 @@ class HalfQueue:
         # not been checked yet.
         self._is_foreign = False
         # Read ahead, by physical offset: store time and facts.
-        self._told: dict[int, tuple[int, HalfFacts]] = {}
+        self._facts_ahead: dict[int, tuple[int, HalfFacts]] = {}
         self._read_below = 0
         pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
         pending_index.add_note(_FOREIGN_NOTE, self._write_foreign, self._read_foreign)
-        pending_index.add_named(self._look_for_foreign)
+        pending_index.add_named(self._detect_foreign)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
         """Return a half message and its facts.
@@ -99,10 +99,10 @@ class HalfQueue:
         except (UnknownOffset, NotAHalfMessage) as failure:
             raise HalfMessageGone(str(failure)) from failure
 
-    def told(self, position: int) -> tuple[int, HalfFacts]:
+    def pop_facts(self, position: int) -> tuple[int, HalfFacts]:
         """Return store time, epoch milliseconds, and facts of a half message, once, when this
         broker starts to lead. Raises as `read`."""
-        found = self._told.pop(position, None)
+        found = self._facts_ahead.pop(position, None)
         if found is None:
             record, facts = self.read(position)
             return record.store_timestamp_ms, facts
@@ -117,11 +117,11 @@ class HalfQueue:
             # Reported when this broker starts to lead.
             with contextlib.suppress(HalfMessageGone):
                 record, facts = self.read(position)
-                self._told[position] = record.store_timestamp_ms, facts
-        if len(self._told) > 2 * len(self.records) + count_max:
-            known = np.fromiter(self._told, np.int64, len(self._told))
+                self._facts_ahead[position] = record.store_timestamp_ms, facts
+        if len(self._facts_ahead) > 2 * len(self.records) + count_max:
+            known = np.fromiter(self._facts_ahead, np.int64, len(self._facts_ahead))
             waits = known[self.records.which_wait(known)].tolist()
-            self._told = {position: self._told[position] for position in waits}
+            self._facts_ahead = {position: self._facts_ahead[position] for position in waits}
 
     def is_visible(self, position: int) -> bool:
         """Return whether a half message is committed; before that it cannot be read."""
@@ -141,12 +141,12 @@ class HalfQueue:
         queue = self.records.queue(HALF_QUEUE)
         end = self._store.max_offset(*_OP_QUEUE)
         if len(queue) and self._ops_applied < end:
-            told = np.fromiter(self._told_ended(self._ops_applied), np.int64)
+            told = np.fromiter(self._ended_by_ops(self._ops_applied), np.int64)
             pending = queue.pending()
             queue.complete(pending.positions[np.isin(pending.offsets, told)])
         self._ops_applied = end
 
-    def take_over(self) -> None:
+    def resume(self) -> None:
         """Complete half messages that RocketMQ has ended, if it has used the store; from now on
         this broker ends them.
 
@@ -157,16 +157,16 @@ class HalfQueue:
         self._ops_applied = None
         queue = self.records.queue(HALF_QUEUE)
         if self._is_foreign and len(queue):
-            told = np.fromiter(self._told_ended(0), np.int64)
+            told = np.fromiter(self._ended_by_ops(0), np.int64)
             queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
         self._is_foreign = False
 
-    def _told_ended(self, first: int) -> Iterator[int]:
+    def _ended_by_ops(self, first: int) -> Iterator[int]:
         """Yield queue offsets of half messages that op records from an offset on name."""
         for record in records_of(self._store, *_OP_QUEUE, first):
             yield from op_offsets(record.body)
 
-    def _look_for_foreign(
+    def _detect_foreign(
         self, chunk: LogChunk, indices: NDArray[np.int64], _: NDArray[np.int64]
     ) -> None:
         topics = chunk.records.topics

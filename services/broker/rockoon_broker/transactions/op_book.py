@@ -29,7 +29,7 @@ class OpBook:
         """When a record is due even if it is not full; None if it is empty."""
         return self._since + WAIT_SECONDS_MAX if self._offsets else None
 
-    def note(self, half_offset: int, now: float) -> None:
+    def add(self, half_offset: int, now: float) -> None:
         """Add an ended half message; `now` is monotonic seconds."""
         if not self._offsets:
             self._since = now

@@ -92,7 +92,7 @@ class Outcomes:
     def find(self, half_position: int) -> Outcome | None:
         return self._known.get(half_position)
 
-    def note(self, half_position: int, outcome: Outcome) -> None:
+    def add(self, half_position: int, outcome: Outcome) -> None:
         """Add an end; the oldest one may be discarded."""
         self._known[half_position] = outcome
         if len(self._known) > REMEMBERED_MAX:
@@ -121,5 +121,5 @@ class Outcomes:
         """
         outcomes = cls()
         for half, ending, queue_offset, position, stored_ms in np.frombuffer(raw, _ROW).tolist():
-            outcomes.note(half, Outcome(Ending(ending), queue_offset, position, stored_ms))
+            outcomes.add(half, Outcome(Ending(ending), queue_offset, position, stored_ms))
         return outcomes

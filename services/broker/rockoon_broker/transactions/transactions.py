@@ -56,7 +56,7 @@ class Listed:
 class Transactions:
     """The transactions of one broker. Used only by the event loop's thread.
 
-    Construct it before the pending index is loaded; call `take_over` once after that.
+    Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
         store: open.
@@ -117,7 +117,7 @@ class Transactions:
         self._halves.apply_ops()
         self._halves.read_ahead(READ_AHEAD_PER_TURN_MAX)
 
-    def take_over(self) -> None:
+    def resume(self) -> None:
         """Start handling half messages that an earlier process left.
 
         Reads each of them; may run on another thread while no other code uses the store.
@@ -125,14 +125,14 @@ class Transactions:
         Raises:
             OSError: the disk.
         """
-        self._halves.take_over()
+        self._halves.resume()
         # The store clock, because a wall clock a day ahead would exceed all age limits.
         now, now_ms = self._clock.monotonic_seconds(), self._appends.store_clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
         for position, offset in places:
             try:
-                stored_ms, facts = self._halves.told(position)
+                stored_ms, facts = self._halves.pop_facts(position)
             except HalfMessageGone as failure:
                 log.error("discarding the half message at offset %d: %s", position, failure)  # noqa: TRY400
                 self._halves.records.complete([position])
@@ -218,12 +218,12 @@ class Transactions:
 
     async def _step(self) -> bool:
         now = self._clock.monotonic_seconds()
-        self._halves.records.take_in()
+        self._halves.records.add_entries()
         self._count_lost()
         for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
-            await self.ends.give_up(half)
+            await self.ends.abandon(half)
         over: list[WaitingHalf] = []
-        for half in self._book.take_due(now, CHECKS_PER_TURN_MAX):
+        for half in self._book.pop_due(now, CHECKS_PER_TURN_MAX):
             if self._book.is_over(half, now):
                 # If the log refuses, it is due again; otherwise it has ended by then.
                 self._book.put_off(half, now + PAUSE_SECONDS)
@@ -231,7 +231,7 @@ class Transactions:
             else:
                 self.asking.ask(half, now)
         for half in over:
-            await self.ends.give_up(half)
+            await self.ends.abandon(half)
         await self.ends.write_ops(now)
         # If a limit has cut this turn, more is due now; `_pause_seconds` accounts for it.
         return False
@@ -263,7 +263,7 @@ class Transactions:
     # Inside.
 
     def _count_lost(self) -> None:
-        for position in self._halves.records.take_gone():
+        for position in self._halves.records.complete_deleted():
             if self._book.remove(position) is None:
                 continue
             self.ends.counts.lost += 1

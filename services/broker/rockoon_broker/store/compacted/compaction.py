@@ -36,7 +36,7 @@ from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
 from rockoon_format.generation import MANIFEST_FILE, GenerationError, Manifest
 
-LOOK_INTERVAL_MS = 1000
+SEARCH_INTERVAL_MS = 1000
 RETRY_INTERVAL_MS = 10_000
 # A replaced generation is kept this long for readers of its files.
 REPLACED_KEPT_MS = 10 * 60_000
@@ -63,7 +63,7 @@ class Compaction(ServedGeneration):
         self.refusal: Refusal | None = None
         """The newest refusal; None after a newer generation became active."""
         self._now_ms = 0
-        self._look_due_ms = 0
+        self._search_due_ms = 0
         self._busy = False
         self._waiting: Candidate | None = None
         self._verified: OpenGeneration | None = None
@@ -81,15 +81,15 @@ class Compaction(ServedGeneration):
         self._log = commit_log
         self._queues = queues
         try:
-            self._open_in_force()
+            self._open_active()
         except StoreDamaged as damage:
-            self._give_up(damage)
+            self._discard_damaged(damage)
         in_force = self._manifest.generation if self._manifest else 0
         # Listed now: anything that arrives later is not left over from an earlier run.
         for directory in takeover.stale(self.home, in_force):
             self._remove(directory)
 
-    def _open_in_force(self) -> None:
+    def _open_active(self) -> None:
         if self._manifest is None:
             return
         directory = self.directory_of(self._manifest.generation)
@@ -116,7 +116,7 @@ class Compaction(ServedGeneration):
     # What comes next.
 
     @property
-    def looking_at(self) -> int:
+    def pending_number(self) -> int:
         """Number of the generation that waits for verification or activation; 0 if there is
         none."""
         if self._waiting is not None:
@@ -156,7 +156,7 @@ class Compaction(ServedGeneration):
         self._now_ms = now_ms
         self._worker.complete()
         # If the clock was set back, due times far in the future would delay everything.
-        self._look_due_ms = min(self._look_due_ms, now_ms + RETRY_INTERVAL_MS)
+        self._search_due_ms = min(self._search_due_ms, now_ms + RETRY_INTERVAL_MS)
         if self._replaced:
             due_ms, directory = self._replaced.popleft()
             if due_ms <= now_ms:
@@ -166,14 +166,14 @@ class Compaction(ServedGeneration):
         if self._busy or not (self.knows_topics or self._is_copying):
             return
         if self._verified is not None:
-            if now_ms >= self._look_due_ms:
+            if now_ms >= self._search_due_ms:
                 self._swap(self._verified)
         elif self._waiting is not None:
-            self._begin(self._waiting, proven_end)
+            self._verify_if_durable(self._waiting, proven_end)
         elif self._offers and self._offered is None:
             self._place(self._offers.popleft())
-        elif now_ms >= self._look_due_ms:
-            self._look()
+        elif now_ms >= self._search_due_ms:
+            self._search()
 
     @property
     def _is_copying(self) -> bool:
@@ -190,18 +190,18 @@ class Compaction(ServedGeneration):
         under_way = self._waiting or self._verified or self._offers or self._offered
         if self._busy or under_way:
             return 0
-        if self._told_topics or (self.knows_topics and self._manifest is not None):
-            return max(self._look_due_ms - now_ms, 0)
+        if self._known_topics or (self.knows_topics and self._manifest is not None):
+            return max(self._search_due_ms - now_ms, 0)
         return RETRY_INTERVAL_MS
 
-    def _look(self) -> None:
-        self._look_due_ms = self._now_ms + LOOK_INTERVAL_MS
+    def _search(self) -> None:
+        self._search_due_ms = self._now_ms + SEARCH_INTERVAL_MS
         if not self.home.is_dir():
             return
         above = self._manifest.generation if self._manifest else 0
-        self._post(lambda: takeover.look(self.home, above, self._disk), self._looked)
+        self._post(lambda: takeover.next_candidate(self.home, above, self._disk), self._searched)
 
-    def _looked(self, found: Candidate | Exception | None) -> None:
+    def _searched(self, found: Candidate | Exception | None) -> None:
         if isinstance(found, OSError):
             log.warning("cannot search for new generations: %s; searching again", found)
         elif isinstance(found, Exception):
@@ -245,7 +245,7 @@ class Compaction(ServedGeneration):
             self._waiting = Candidate(manifest.generation, directory, manifest)
             return
         if outcome is None:
-            self._look()
+            self._search()
             return
         offer, self._offered = self._offered, None
         if offer is not None:
@@ -254,7 +254,7 @@ class Compaction(ServedGeneration):
         if not isinstance(outcome, OSError | GenerationError):
             raise outcome
 
-    def _begin(self, candidate: Candidate, proven_end: int) -> None:
+    def _verify_if_durable(self, candidate: Candidate, proven_end: int) -> None:
         """Verify a generation once the log is durable up to the generation's end."""
         assert candidate.manifest is not None
         if proven_end < candidate.manifest.log_end <= self._log.end:
@@ -307,13 +307,13 @@ class Compaction(ServedGeneration):
                 return
         needed_end = verified.manifest.log_end if self.by_quorum else 0
 
-        def put_in_force() -> None:
-            takeover.put_in_force(self.home, number, self._disk)
+        def activate() -> None:
+            takeover.activate(self.home, number, self._disk)
             if needed_end:
                 # Last: a generation of less of the log may be the only copy of its messages.
                 write_needed(self.home, needed_end, self._disk)
 
-        self._post(put_in_force, self._swapped)
+        self._post(activate, self._swapped)
 
     def _swapped(self, failure: Exception | None) -> None:
         verified = self._verified
@@ -325,7 +325,7 @@ class Compaction(ServedGeneration):
                 verified.manifest.generation,
                 failure,
             )
-            self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
+            self._search_due_ms = self._now_ms + RETRY_INTERVAL_MS
             return
         if failure is not None:
             raise failure
@@ -355,15 +355,16 @@ class Compaction(ServedGeneration):
         log.warning("generation %d refused: %s", number, reason)
         self.refusal = Refusal(number, reason, self._now_ms)
         self._post(
-            lambda: takeover.set_aside(self.home, number, reason, self._disk), self._set_aside
+            lambda: takeover.move_refused(self.home, number, reason, self._disk),
+            self._moved_refused,
         )
         self._answer(number, reason)
 
-    def _set_aside(self, failure: Exception | None) -> None:
+    def _moved_refused(self, failure: Exception | None) -> None:
         if isinstance(failure, OSError):
             # It will be found and refused again.
             log.warning("could not move away a refused generation: %s; retrying", failure)
-            self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
+            self._search_due_ms = self._now_ms + RETRY_INTERVAL_MS
         elif failure is not None:
             raise failure
 

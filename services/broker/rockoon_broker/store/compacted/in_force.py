@@ -25,7 +25,7 @@ LOG_DIRECTORY = "commitlog"
 NEEDED_FILE = "needed"
 
 
-def manifest_in_force(root: Path, disk: Disk, *, copies: bool = False) -> Manifest | None:
+def active_manifest(root: Path, disk: Disk, *, copies: bool = False) -> Manifest | None:
     """Return the manifest of the generation that `current` names; StoreDamaged if it is unreadable.
 
     Args:

@@ -266,12 +266,12 @@ class OpenGeneration:
         )
 
 
-def _go_on() -> None:
+def _no_pause() -> None:
     """Default `pause`: does nothing."""
 
 
 def open_generation(
-    directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _go_on
+    directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _no_pause
 ) -> OpenGeneration:
     """Open a generation: reads entries in full; of record files, only the size is checked.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from rockoon_broker.store.compacted.fitting import is_dropped_since, log_tail, lowest_marks
 from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
 from rockoon_broker.store.compacted.in_force import (
+    active_manifest,
     identity_of,
-    manifest_in_force,
     read_needed,
     write_needed,
 )
@@ -61,12 +61,12 @@ class ServedGeneration:
         self.needed_end = needed_end or 0
         was_copy = by_quorum and needed_end is not None
         try:
-            self._manifest = manifest_in_force(root, disk, copies=was_copy)
+            self._manifest = active_manifest(root, disk, copies=was_copy)
         except StoreDamaged as damage:
-            self._give_up(damage)
+            self._discard_damaged(damage)
         self.identity = identity_of(self._manifest)
         self._need_marks(self._manifest)
-        self._dropped.told_queues = {
+        self._dropped.generation_queues = {
             (topic.topic, queue.queue)
             for topic in (self._manifest.topics if self._manifest else ())
             if not is_dropped_since(topic, self.marks)
@@ -75,9 +75,9 @@ class ServedGeneration:
         self._hold: Hold | None = None
         self.generation: OpenGeneration | None = None
         self.coverages: dict[QueueKey, Coverage] = {}
-        self._told_topics: frozenset[str] | None = None
+        self._known_topics: frozenset[str] | None = None
 
-    def _give_up(self, damage: StoreDamaged) -> None:
+    def _discard_damaged(self, damage: StoreDamaged) -> None:
         """Discard a damaged generation if another copy of the log has one to copy from.
 
         Raises `damage` if this may be the only copy that had it.
@@ -107,8 +107,8 @@ class ServedGeneration:
         """Compacted topics; before `set_topics`, those of the active generation.
 
         Empty on a follower: its leader decides which part of the log must be kept."""
-        if self._told_topics is not None:
-            return self._told_topics
+        if self._known_topics is not None:
+            return self._known_topics
         if self.by_quorum:
             return ()
         known = self._manifest.topics if self._manifest else ()
@@ -117,12 +117,12 @@ class ServedGeneration:
     @property
     def knows_topics(self) -> bool:
         """Whether `set_topics` was called."""
-        return self._told_topics is not None
+        return self._known_topics is not None
 
     def set_topics(self, names: Collection[str]) -> None:
         """Set the compacted topics. Before this call, only copies of the leader's active generation
         are adopted."""
-        self._told_topics = frozenset(names)
+        self._known_topics = frozenset(names)
 
     def need(self, end: int) -> None:
         """Record durably that the log will begin after records that only a generation has.

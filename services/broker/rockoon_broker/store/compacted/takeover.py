@@ -1,7 +1,7 @@
 """Slow steps of adopting a generation: search, verify, activate, remove.
 
 `Worker` runs these calls on its own thread and returns the results to the owner's thread, which
-decides. Only `put_in_force` changes the active generation, by one rename.
+decides. Only `activate` changes the active generation, by one rename.
 """
 
 import contextlib
@@ -184,7 +184,7 @@ def read_manifest(directory: Path, disk: Disk) -> Manifest:
     return manifest
 
 
-def look(home: Path, above: int, disk: Disk) -> Candidate | None:
+def next_candidate(home: Path, above: int, disk: Disk) -> Candidate | None:
     """Return the first generation with a larger number; OSError for the disk."""
     number = next((number for number in numbered(home) if number > above), None)
     if number is None:
@@ -250,12 +250,12 @@ def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
     return opened
 
 
-def put_in_force(home: Path, number: int, disk: Disk) -> None:
+def activate(home: Path, number: int, disk: Disk) -> None:
     """Write `current` durably. After an OSError, either generation may be active."""
     disk.replace_file(home / CURRENT_FILE, encode_current(number))
 
 
-def set_aside(home: Path, number: int, reason: str, disk: Disk) -> None:
+def move_refused(home: Path, number: int, reason: str, disk: Disk) -> None:
     """Rename a refused generation so that it is no longer found; only the newest one is kept."""
     for path in home.glob(f"{REFUSED_PREFIX}*"):
         remove(path, disk)

@@ -45,7 +45,7 @@ class CommitLog:
         file_bytes: size of each file.
         starts: start offsets of the files to open, ascending without a gap.
         end: physical offset after the last record, as recovery found it.
-        take_reserved: returns the descriptor of a file reserved ahead, or None.
+        claim_reserved: returns the descriptor of a file reserved ahead, or None.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class CommitLog:
         *,
         starts: list[int],
         end: int,
-        take_reserved: Callable[[Path], int | None],
+        claim_reserved: Callable[[Path], int | None],
     ) -> None:
         self.directory = directory
         self._disk = disk
-        self._take_reserved = take_reserved
+        self._claim_reserved = claim_reserved
         self.file_bytes = file_bytes
         self.end = end
         self.files: list[LogFile] = []
         # Start of the last file for which the next one has been requested.
-        self._reserved_behind = -1
+        self._reserved_after = -1
         # Bytes after `end` that a failed write may have left; zeroed before the next write.
         self._unclean: tuple[LogFile, int, int] | None = None
         # Error of the last write or file creation that the disk refused; None if both succeeded.
@@ -269,7 +269,7 @@ class CommitLog:
         if not self.files:
             return False
         last = self.files[-1].start
-        return self.end - last > self.file_bytes // 2 and self._reserved_behind != last
+        return self.end - last > self.file_bytes // 2 and self._reserved_after != last
 
     def reserve_ahead(
         self, request_file: Callable[[Path], None], may_reserve: Callable[[], bool]
@@ -281,7 +281,7 @@ class CommitLog:
             may_reserve: returns whether the disk has room for the file; called just before.
         """
         if self.wants_file and may_reserve():
-            self._reserved_behind = self.files[-1].start
+            self._reserved_after = self.files[-1].start
             request_file(self.next_path)
 
     def sync_request(self, synced_end: int) -> SyncRequest:
@@ -322,7 +322,7 @@ class CommitLog:
         """Raises AppendFailed."""
         path = self.next_path
         start = self.files[-1].start + self.file_bytes if self.files else 0
-        fd = self._take_reserved(path)
+        fd = self._claim_reserved(path)
         try:
             if fd is None:
                 fd = create_log_file(path, self.file_bytes, self._disk)

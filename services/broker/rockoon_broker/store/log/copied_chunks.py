@@ -26,7 +26,7 @@ class CopiedChunks:
         self._chunks[chunk.start] = chunk
         self._bytes += len(chunk.frames) + CHUNK_BYTES
         while self._bytes > KEPT_BYTES_MAX:
-            self._forget_first()
+            self._evict_oldest()
 
     def at(self, position: int, end: int) -> LogChunk | None:
         """Return the chunk that begins at a physical offset, if all of it is below `end`."""
@@ -37,11 +37,11 @@ class CopiedChunks:
         """Return the start of the first chunk after a physical offset."""
         return next((start for start in self._chunks if start > position), None)
 
-    def forget_below(self, position: int) -> None:
+    def discard_below(self, position: int) -> None:
         """Discard chunks that begin below a physical offset; every reader has used them."""
         while self._chunks and next(iter(self._chunks)) < position:
-            self._forget_first()
+            self._evict_oldest()
 
-    def _forget_first(self) -> None:
+    def _evict_oldest(self) -> None:
         _, first = self._chunks.popitem(last=False)
         self._bytes -= len(first.frames) + CHUNK_BYTES

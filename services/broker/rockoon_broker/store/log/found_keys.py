@@ -86,7 +86,7 @@ class FoundKeys:
             self._stretches.append((size, stretch))
             self._bytes += size
 
-    def take(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
+    def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
         """Remove and return adjacent stretches from a physical offset on; None if there are none.
 
         Args:
@@ -117,7 +117,7 @@ class FoundKeys:
         # A stretch at the position itself reaches past `end`; the log has to be read there.
         return begins if position < begins < stop else stop
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Discard all keys; no indexer reads them."""
         self.wanted = False
         self._stretches.clear()

@@ -28,7 +28,7 @@ class SyncPace:
         """Whether the next sync can be expected to be short."""
         return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
 
-    def note(self, seconds: float, *, inline: bool) -> None:
+    def record(self, seconds: float, *, inline: bool) -> None:
         """Record the duration of a sync; `inline`: it ran on the owner's thread."""
         if seconds <= SHORT_SECONDS_MAX:
             self._short += 1

@@ -103,7 +103,7 @@ class Syncer:
         # Everything below is guarded by `_changed`.
         self._changed = threading.Condition()
         self._sync: SyncRequest | None = None
-        self._has_told = False
+        self._has_reported = False
         # Held while log files are synced: of two concurrent syncs only one sees an error.
         self._syncing = threading.Lock()
         self._pace = SyncPace()
@@ -173,7 +173,7 @@ class Syncer:
                 self._wanted_file = path
                 self._changed.notify_all()
 
-    def take_file(self, path: Path) -> int | None:
+    def claim_file(self, path: Path) -> int | None:
         """Return the descriptor of a file reserved ahead; None: the caller must create the file.
 
         Waits while the thread reserves this file.
@@ -188,7 +188,7 @@ class Syncer:
             self._reserved = None
             return fd
 
-    def take_reserved(self) -> DoomedFile | None:
+    def pop_reserved(self) -> DoomedFile | None:
         """Return the unused reserved file; call after `stop`."""
         if self._reserved is None:
             return None
@@ -251,13 +251,13 @@ class Syncer:
             self._removals_paused = False
             self._changed.notify_all()
 
-    def take_doomed(self) -> list[DoomedFile | DoomedDirectory]:
+    def pop_doomed(self) -> list[DoomedFile | DoomedDirectory]:
         """Return the pending deletions; call after `stop`."""
         doomed = list(self._doomed)
         self._doomed.clear()
         return doomed
 
-    def take_point(self) -> PointRequest | None:
+    def pop_point(self) -> PointRequest | None:
         """Return the pending recovery point; call before `start` or after the thread has ended.
 
         The next point must include its files, because no other list of them exists."""
@@ -324,7 +324,7 @@ class Syncer:
             self.failure = error
             raise
         self.last_seconds = time.monotonic() - began
-        self._pace.note(self.last_seconds, inline=inline)
+        self._pace.record(self.last_seconds, inline=inline)
         # After all files, and no further than requested: bytes appended during the sync may not
         # be on the disk.
         self.synced_end = max(self.synced_end, request.end)
@@ -406,7 +406,7 @@ class Syncer:
 
     def _fail(self, error: OSError) -> None:
         with self._changed:
-            has_told, self._has_told = self._has_told, True
+            has_told, self._has_reported = self._has_reported, True
             self.failure = error
             self._changed.notify_all()
         if not has_told:
@@ -418,8 +418,8 @@ def finish_removals(syncer: Syncer, disk: Disk) -> None:
 
     Deletions that the disk refuses are left to the next start. Raises OSError if a sync failed.
     """
-    left = deque(syncer.take_doomed())
-    reserved = syncer.take_reserved()
+    left = deque(syncer.pop_doomed())
+    reserved = syncer.pop_reserved()
     if reserved is not None:
         left.append(reserved)
     # After a refusal, later deletions must not run: order matters.

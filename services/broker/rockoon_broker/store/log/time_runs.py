@@ -88,7 +88,7 @@ class TimeRuns:
             self._closed_ms[self._last_start] = self.newest_ms
             self._last_start = start
         if stored_ms < self.newest_ms:
-            self._begin(physical_offset, stored_ms)
+            self._start_run(physical_offset, stored_ms)
         self.newest_ms = stored_ms
 
     def newest_in(self, start: int) -> int | None:
@@ -99,11 +99,11 @@ class TimeRuns:
         """
         return self.newest_ms if start == self._last_start else self._closed_ms.get(start)
 
-    def forget(self, start: int) -> None:
+    def remove(self, start: int) -> None:
         """Remove the entry of a deleted file."""
         self._closed_ms.pop(start, None)
 
-    def _begin(self, start: int, first_ms: int) -> None:
+    def _start_run(self, start: int, first_ms: int) -> None:
         _log.error(
             "store times decrease by %d s because the clock was ahead and was corrected: messages "
             "before physical offset %d may have wrong (late) times, later messages have right ones",

@@ -64,9 +64,9 @@ class QueueCodes:
     ) -> None:
         known = self._proved.get((key, block))
         first, crc = (known[0], known[2]) if known and known[1] == begin else (begin, 0)
-        self._note(key, block, first, end, zlib.crc32(part, crc))
+        self._set_proved(key, block, first, end, zlib.crc32(part, crc))
 
-    def forget(self, key: QueueKey, offset: int, count: int) -> None:
+    def discard(self, key: QueueKey, offset: int, count: int) -> None:
         """Discard proofs of entries that are about to be rewritten."""
         for block, _, _ in _blocks(offset, offset + count):
             self._proved.pop((key, block), None)
@@ -111,7 +111,7 @@ class QueueCodes:
             if right:
                 first, _, crc = self._proved.get((key, block), (begin, begin, 0))
                 crc = zlib.crc32(unknown[:right].tobytes(), crc)
-                self._note(key, block, first, at + right, crc)
+                self._set_proved(key, block, first, at + right, crc)
             if at + right < end:
                 return at + right - offset
         return len(entries)
@@ -126,7 +126,7 @@ class QueueCodes:
         self._proved.pop((key, block), None)
         return begin
 
-    def _note(self, key: QueueKey, block: int, begin: int, end: int, crc: int) -> None:
+    def _set_proved(self, key: QueueKey, block: int, begin: int, end: int, crc: int) -> None:
         self._proved[key, block] = (begin, end, crc)
         self._proved.move_to_end((key, block))
         if len(self._proved) > STRETCHES_MAX:

@@ -52,7 +52,7 @@ class ConsumeQueues(QueueEntries):
         # Pending restarts per topic: how many renewals of it are not dispatched yet. Its queues
         # number new messages from the last restart, while older messages are still to be listed.
         self._renewals: Counter[str] = Counter()
-        # Queues with a known max offset but no file yet: see `go_on_at`.
+        # Queues with a known max offset but no file yet: see `set_next_offset`.
         self._unwritten: dict[QueueKey, ConsumeQueue] = {}
         self.codes = QueueCodes()
         """Ranges of entries whose tag codes have been verified."""
@@ -150,7 +150,7 @@ class ConsumeQueues(QueueEntries):
 
     def _drop_unsaved(self, queue: ConsumeQueue) -> None:
         if queue.unsaved_count:
-            self.unsaved.forget(queue.key)
+            self.unsaved.remove(queue.key)
             queue.unsaved_count = 0
 
     def _write_through(
@@ -202,7 +202,7 @@ class ConsumeQueues(QueueEntries):
             skipped["offset"] = log_end - 1
         self.write(queue, first, skipped)
 
-    def go_on_at(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
+    def set_next_offset(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
         """Like `skip_to`, but for a queue without entries only in memory.
 
         `write_numbers` creates the files later, some queues at a time. Until then, the source of
@@ -220,8 +220,7 @@ class ConsumeQueues(QueueEntries):
         return len(self._unwritten)
 
     def write_numbers(self, count_max: int) -> None:
-        """Write the files of up to `count_max` queues of `go_on_at`; after an OSError call it
-        again."""
+        """Write files for up to `count_max` offsets of `set_next_offset`; repeat after an OSError."""
         for queue in list(islice(self._unwritten.values(), count_max)):
             self._write_number(queue)
 
@@ -252,7 +251,7 @@ class ConsumeQueues(QueueEntries):
         assert first_offset + len(entries) <= queue.max_offset
         self._save(queue)
         self._write_bytes(queue, first_offset, entries.tobytes())
-        self.codes.forget(queue.key, first_offset, len(entries))
+        self.codes.discard(queue.key, first_offset, len(entries))
 
     def release_leading_files(self, queue: ConsumeQueue, log_min: int) -> list[Path]:
         """Drop leading files whose records are all deleted, never the last; the caller unlinks
@@ -291,7 +290,7 @@ class ConsumeQueues(QueueEntries):
         """Return the directory of a topic's queues."""
         return self._root / topic
 
-    def set_aside(self, topic: str) -> Path | None:
+    def detach(self, topic: str) -> Path | None:
         """Remove every queue of a topic and rename its directory, so that its files are not found.
 
         One rename regardless of the number of files; a new topic with the name meets none of them.
@@ -306,13 +305,13 @@ class ConsumeQueues(QueueEntries):
         for queue in queues:
             for number in range(queue.file_first, queue.file_last + 1):
                 self._files.close_file((*queue.key, number))
-        aside = self._files.set_aside(self.topic_directory(topic))
+        aside = self._files.detach(self.topic_directory(topic))
         for queue in queues:
             self._count(queue, -1)
-            self._forget(queue)
+            self._remove(queue)
         return aside
 
-    def count_anew(self, topic: str) -> None:
+    def restart_numbering(self, topic: str) -> None:
         """Number new messages of a topic from 0; `renewed` follows when older ones are
         dispatched."""
         self._renewals[topic] += 1
@@ -320,10 +319,10 @@ class ConsumeQueues(QueueEntries):
             queue.next_offset = 0
 
     def renew(self, topic: str) -> Path | None:
-        """Like `set_aside`, but keeps offsets that were assigned since `count_anew`."""
+        """Like `detach`, but keeps offsets that were assigned since `restart_numbering`."""
         again = self._renewals[topic] > 1
         counted = [queue for queue in self.of_topic(topic) if queue.next_offset or again]
-        aside = self.set_aside(topic)
+        aside = self.detach(topic)
         for queue in counted:
             # Keep the same objects: batches that wait for dispatch refer to them.
             queue.file_first, queue.file_last = 0, -1
@@ -333,21 +332,21 @@ class ConsumeQueues(QueueEntries):
         return aside
 
     def renewed(self, topic: str) -> None:
-        """End a `count_anew`: the topic's entries from before it are removed."""
+        """End a `restart_numbering`: the topic's entries from before it are removed."""
         self._renewals -= Counter((topic,))
 
-    def left_aside(self) -> list[Path]:
-        """Return directories of `set_aside` that are not deleted yet."""
-        return self._files.left_aside()
+    def left_detached(self) -> list[Path]:
+        """Return directories of `detach` that are not deleted yet."""
+        return self._files.left_detached()
 
-    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    def pop_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """Return and reset the files and directories changed since the last call; the caller syncs
         them.
 
         Raises OSError if entries cannot be written; then nothing is reset.
         """
         self.save()
-        return self._files.take_unsynced()
+        return self._files.pop_unsynced()
 
     def close(self) -> None:
         self._files.close()
@@ -356,7 +355,7 @@ class ConsumeQueues(QueueEntries):
         self._queues[queue.key] = queue
         self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
 
-    def _forget(self, queue: ConsumeQueue) -> None:
+    def _remove(self, queue: ConsumeQueue) -> None:
         self._drop_unsaved(queue)
         del self._queues[queue.key]
         of_topic = self._of_topic[queue.topic]
@@ -382,7 +381,7 @@ class ConsumeQueues(QueueEntries):
         queue.max_offset = self._last_below(queue, first, boundary)
         if queue.max_offset == first:
             self._delete_files(queue)
-            self._forget(queue)
+            self._remove(queue)
             return
         last = (queue.max_offset - 1) // self._file_entries
         while queue.file_last > last:
@@ -390,7 +389,7 @@ class ConsumeQueues(QueueEntries):
             queue.file_last -= 1
         used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
         # Remains of an earlier end would become entries when the queue grows up to them.
-        self._files.clear_behind((*queue.key, last), used)
+        self._files.clear_after((*queue.key, last), used)
         queue.next_offset = queue.max_offset
         self._count(queue, 1)
 

@@ -35,7 +35,7 @@ class EntryRun:
         count = int(np.searchsorted(self.entries["offset"].astype(np.int64), end))
         return replace(self, entries=self.entries[:count])
 
-    def behind(self, count: int) -> "EntryRun":
+    def without_first(self, count: int) -> "EntryRun":
         """Return the run without its first `count` entries."""
         return EntryRun(self.key, self.first_offset + count, self.entries[count:])
 
@@ -55,7 +55,7 @@ class Numbers:
         self._next: dict[QueueKey, int] = {}
         self._renewed: set[str] = set()
 
-    def go_on(self, run: EntryRun) -> bool:
+    def continues(self, run: EntryRun) -> bool:
         """Count a run; return whether it continues its queue without a gap."""
         expected = self._next.get(run.key)
         if expected is None:
@@ -66,7 +66,7 @@ class Numbers:
         self._next[run.key] = run.first_offset + len(run.entries)
         return run.first_offset == expected
 
-    def begin_anew(self, topics: Collection[str]) -> None:
+    def restart(self, topics: Collection[str]) -> None:
         """Restart the queues of some topics at offset 0.
 
         Keeps the counts of all other topics, including those restarted earlier.
@@ -178,7 +178,7 @@ def first_break(
     wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
     for run in runs:
         nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
-        if not numbers.go_on(run) or nameless:
+        if not numbers.continues(run) or nameless:
             wrong.append(int(run.entries["offset"][0]))
     return min(wrong, default=None)
 

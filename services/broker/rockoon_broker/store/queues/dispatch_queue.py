@@ -71,11 +71,11 @@ class Copied:
         runs = [run.below(reached) for run in self.runs]
         return Copied(reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count])
 
-    def behind(self, first: "Copied") -> "Copied":
+    def after(self, first: "Copied") -> "Copied":
         """Return the part after `first`, a result of `below`."""
         count = len(first.record_ends)
         runs = [
-            run.behind(len(before.entries))
+            run.without_first(len(before.entries))
             for run, before in zip(self.runs, first.runs, strict=True)
         ]
         ends, times_ms = self.record_ends[count:], self.store_timestamps_ms[count:]
@@ -160,7 +160,7 @@ class DispatchQueue:
 
     def drop(self, topics: Container[str]) -> None:
         """Skip the entries of waiting batches of deleted topics."""
-        self._tails.forget(topics)
+        self._tails.drop_topics(topics)
 
         def without(
             each: Undispatched | Copied | Unread | Renewal,
@@ -192,7 +192,7 @@ class DispatchQueue:
                     if batch.queue is not None:
                         entries, first = batch.entries, batch.first_queue_offset
                         self._queues.write(batch.queue, first, entries)
-                        self._tails.note(batch.queue, first, entries, batch.frames)
+                        self._tails.add(batch.queue, first, entries, batch.frames)
                         advanced[batch.queue.key] = None
                     # After its entries: a batch stays until they are written.
                     waiting.popleft()
@@ -202,7 +202,7 @@ class DispatchQueue:
                 elif isinstance(batch, Renewal):
                     if batch.end > end or not self._renew(batch):
                         break
-                    self._tails.forget(batch.topics)
+                    self._tails.drop_topics(batch.topics)
                     waiting.popleft()
                 elif isinstance(batch, Unread):
                     self._dispatch_unread(min(batch.end_offset, end), advanced)
@@ -247,7 +247,7 @@ class DispatchQueue:
         if committed is batch:
             self._waiting.popleft()
         else:
-            self._waiting[0] = batch.behind(committed)
+            self._waiting[0] = batch.after(committed)
         self.end = committed.end_offset
         if len(committed.store_timestamps_ms):
             self.store_timestamp_ms = int(committed.store_timestamps_ms[-1])

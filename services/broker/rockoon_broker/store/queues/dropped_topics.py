@@ -64,7 +64,7 @@ class DroppedTopics:
         self.needed: Mapping[str, int] = {}
         """Topics with messages in a generation, and the mark known to it: a higher mark is
         never discarded."""
-        self.told_queues: Collection[tuple[str, int]] = ()
+        self.generation_queues: Collection[tuple[str, int]] = ()
         """Topic and queue id of queues whose next offset a generation provides."""
 
     @property

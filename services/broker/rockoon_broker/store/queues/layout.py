@@ -13,7 +13,7 @@ from pathlib import Path
 from rockoon_broker.store.log.directory import move_to_lost
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.queue_files import (
-    ASIDE_DIRECTORY,
+    DROPPED_DIRECTORY,
     is_queue_name,
     queue_directories,
 )
@@ -76,7 +76,7 @@ def move_misfits(misfits: list[Misfit], lost: Path, disk: Disk) -> None:
 def _in_the_way(root: Path) -> Iterator[Misfit]:
     """Yield non-directories at the path of a topic's or a queue's directory."""
     for topic in sorted(root.iterdir()) if root.is_dir() else ():
-        if topic.name == ASIDE_DIRECTORY or topic_fault(topic.name) is not None:
+        if topic.name == DROPPED_DIRECTORY or topic_fault(topic.name) is not None:
             continue
         if not topic.is_dir():
             yield Misfit(topic, "not a directory")

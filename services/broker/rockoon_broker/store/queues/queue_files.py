@@ -9,7 +9,7 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
 
 # Below `consumequeue`: topics to be deleted. No topic can have this name.
-ASIDE_DIRECTORY = ".dropped"
+DROPPED_DIRECTORY = ".dropped"
 
 FileKey = tuple[str, int, int]
 """Topic, queue id and number of the file."""
@@ -29,8 +29,8 @@ class QueueFiles:
         self.file_bytes = file_bytes
         self._open_files_max = open_files_max
         self._disk = disk
-        # Next number for a name below ASIDE_DIRECTORY.
-        self._set_aside = 0
+        # Next number for a name below DROPPED_DIRECTORY.
+        self._detached_count = 0
         # Least recently used first.
         self._open: OrderedDict[FileKey, int] = OrderedDict()
         self._unsynced: set[FileKey] = set()
@@ -65,7 +65,7 @@ class QueueFiles:
         self._disk.write_all(self._descriptor(key), data, position)
         self._unsynced.add(key)
 
-    def clear_behind(self, key: FileKey, position: int) -> None:
+    def clear_after(self, key: FileKey, position: int) -> None:
         """Zero all bytes from a position to the file's end."""
         if self._disk.write_zeros(self._descriptor(key), position, self.file_bytes):
             self._unsynced.add(key)
@@ -82,32 +82,32 @@ class QueueFiles:
         self._disk.unlink(self.path(key))
         self._unsynced_directories.add(self.path(key).parent)
 
-    def set_aside(self, directory: Path) -> Path | None:
+    def detach(self, directory: Path) -> Path | None:
         """Rename a topic's directory so that its files are not found; atomic, even in a crash.
 
         Returns the new path; None if there were no files.
         """
         if not directory.is_dir():
             return None
-        aside = self._root / ASIDE_DIRECTORY
+        aside = self._root / DROPPED_DIRECTORY
         self._disk.make_directory(aside)
-        while (place := aside / f"topic-{self._set_aside}").exists():
-            self._set_aside += 1
-        self._set_aside += 1
+        while (place := aside / f"topic-{self._detached_count}").exists():
+            self._detached_count += 1
+        self._detached_count += 1
         self._disk.move_directory(directory, place)
         self.directory_changed(self._root)
         return place
 
-    def left_aside(self) -> list[Path]:
-        """Return directories of `set_aside` that are not deleted yet."""
-        aside = self._root / ASIDE_DIRECTORY
+    def left_detached(self) -> list[Path]:
+        """Return directories of `detach` that are not deleted yet."""
+        aside = self._root / DROPPED_DIRECTORY
         return sorted(aside.iterdir()) if aside.is_dir() else []
 
     def directory_changed(self, directory: Path) -> None:
         """Record that a directory has to be synced."""
         self._unsynced_directories.add(directory)
 
-    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    def pop_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """Return and reset the files and directories changed since the last call; the caller syncs
         them."""
         files = tuple(self.path(key) for key in self._unsynced)

@@ -54,7 +54,7 @@ def read_first_mark(disk: Disk, path: Path, file_bytes: int) -> EpochMark | None
     return mark if isinstance(mark, EpochMark) else None
 
 
-def go_on_as_told(
+def restore_next_offsets(
     mark: EpochMark, log_min: int, queues: ConsumeQueues, dropped: Mapping[str, int]
 ) -> set[QueueKey]:
     """Advance queues to the next offsets in the log's first record, unless they are beyond.
@@ -79,12 +79,12 @@ def go_on_as_told(
         if topic_fault(topic) is not None or dropped.get(topic, 0) > log_min:
             continue
         for queue_id, number in numbers.items():
-            queues.go_on_at(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
+            queues.set_next_offset(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
             told.add((topic, queue_id))
     return told
 
 
-def go_on_behind(
+def skip_lost_offsets(
     misfits: Iterable[Misfit],
     told: Collection[QueueKey],
     queues: ConsumeQueues,

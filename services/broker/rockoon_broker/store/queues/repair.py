@@ -56,7 +56,7 @@ class QueueRepair:
             OSError: the disk.
         """
         self._check_cut(queue, offset)
-        begin = at = self._behind_last_good(queue, offset)
+        begin = at = self._after_last_good(queue, offset)
         while True:
             walk = LogScan(
                 self._log.directory,
@@ -65,7 +65,7 @@ class QueueRepair:
                 self._disk,
                 delay_levels_ms=self._delay_levels_ms,
             )
-            if self._write_anew(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
+            if self._rewrite_found(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
                 path, position = self._queues.place_of(queue, offset)
                 log.warning(
                     "%s was damaged at byte %d, at message %d: rewritten from the log",
@@ -74,11 +74,11 @@ class QueueRepair:
                     offset,
                 )
                 return
-            at = self._behind_damaged(walk, queue, offset)
+            at = self._after_damaged(walk, queue, offset)
             if not begin < at < begin + SCAN_BYTES_MAX:
                 raise self._damage(queue, offset, walk)
 
-    def _write_anew(
+    def _rewrite_found(
         self, queue: ConsumeQueue, offset: int, walk: LogScan, begin: int, end: int
     ) -> bool:
         """Rewrite entries of records between two log offsets; return whether `offset` is among
@@ -101,7 +101,7 @@ class QueueRepair:
                 break
         return repaired
 
-    def _behind_damaged(self, walk: LogScan, queue: ConsumeQueue, offset: int) -> int:
+    def _after_damaged(self, walk: LogScan, queue: ConsumeQueue, offset: int) -> int:
         """Return where to continue after another queue's damaged record; 0: cannot continue."""
         data = self._log.read(walk.end, PREFIX.itemsize)
         if walk.stopped_by is not ScanEnd.BAD_CRC or len(data) < PREFIX.itemsize:
@@ -144,7 +144,7 @@ class QueueRepair:
             f"broker and delete {path.parent}: the next start rebuilds it from the log",
         )
 
-    def _behind_last_good(self, queue: ConsumeQueue, offset: int) -> int:
+    def _after_last_good(self, queue: ConsumeQueue, offset: int) -> int:
         """Return the physical offset after the record of the last intact entry before `offset`."""
         lowest = self._queues.min_offset(queue, self._log.min_offset)
         for before in range(offset - 1, max(lowest, offset - _LOOK_BACK_MAX) - 1, -1):

@@ -3,7 +3,7 @@
 A consumer at the end of a queue reads each batch right after it was appended. From here that is a
 copy. From the log it is two reads with checks of entries and records for damage.
 
-A tail contains only visible messages, and these are revoked only with their topic (`forget`).
+A tail contains only visible messages, and these are revoked only with their topic (`drop_topics`).
 """
 
 from collections import OrderedDict
@@ -63,7 +63,7 @@ class QueueTails:
         # another one.
         self._tails: OrderedDict[ConsumeQueue, QueueTail] = OrderedDict()
 
-    def note(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
+    def add(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
         """Add a batch that has become visible in the queue.
 
         Args:
@@ -108,7 +108,7 @@ class QueueTails:
             return listed[0], pieces[0]
         return np.concatenate(listed[::-1]), b"".join(reversed(pieces))
 
-    def forget(self, topics: Container[str]) -> None:
+    def drop_topics(self, topics: Container[str]) -> None:
         """Remove the tails of deleted topics."""
         for queue in [queue for queue in self._tails if queue.topic in topics]:
             self._bytes -= self._tails.pop(queue).bytes

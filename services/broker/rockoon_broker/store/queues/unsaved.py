@@ -42,7 +42,7 @@ class UnsavedEntries:
             parts[:] = [b"".join(parts)]
         return parts[0]
 
-    def forget(self, key: QueueKey) -> None:
+    def remove(self, key: QueueKey) -> None:
         """Remove a queue's entries, which are in a file or deleted with their queue."""
         self._parts.pop(key, None)
 

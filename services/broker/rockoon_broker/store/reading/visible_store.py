@@ -310,7 +310,7 @@ class VisibleStore(ABC):
 
     def forget_copied(self, below: int) -> None:
         """All that follow the log have had what `next_chunk` gives below a physical offset."""
-        self._raw.copied.forget_below(below)
+        self._raw.copied.discard_below(below)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log.reading.find_record`."""

@@ -41,7 +41,7 @@ class LogCut:
         file_bytes: size of each file.
 
     Attributes:
-        set_aside: files in `lost` with the removed bytes.
+        lost_files: files in `lost` with the removed bytes.
     """
 
     def __init__(self, root: Path, directory: Path, file_bytes: int, disk: Disk) -> None:
@@ -49,7 +49,7 @@ class LogCut:
         self._log = directory
         self._file_bytes = file_bytes
         self._disk = disk
-        self.set_aside: list[Path] = []
+        self.lost_files: list[Path] = []
 
     def cut(
         self, starts: list[int], end: int, boundary: int, unwritten: int | None
@@ -79,7 +79,7 @@ class LogCut:
         self._disk.sync_directory(self._log)
         return kept, cleared
 
-    def begin_at(self, starts: list[int], offset: int) -> list[int]:
+    def move_beginning(self, starts: list[int], offset: int) -> list[int]:
         """Move the beginning of a log without records; return its files, which are all zeros.
 
         Args:
@@ -107,11 +107,11 @@ class LogCut:
         if empty:
             self._disk.unlink(path)
             return 0
-        target = self._place_in_lost(start)
+        target = self._free_path_in_lost(start)
         # Not deleted: records after damage may be the only copy.
         self._disk.rename(path, target)
         self._disk.sync_directory(target.parent)
-        self.set_aside.append(target)
+        self.lost_files.append(target)
         return self._file_bytes
 
     def _keep_tail(self, source: int, start: int, position: int) -> None:
@@ -128,7 +128,7 @@ class LogCut:
             data = self._disk.pread(source, high - low, low)
             if data[4:8] == _BLANK and not data[8:].strip(b"\0"):
                 return
-        target = self._place_in_lost(start + position)
+        target = self._free_path_in_lost(start + position)
         copy = self._disk.open(target, create=True)
         try:
             for low, high in ranges:
@@ -140,9 +140,9 @@ class LogCut:
         finally:
             self._disk.close(copy)
         self._disk.sync_directory(target.parent)
-        self.set_aside.append(target)
+        self.lost_files.append(target)
 
-    def _place_in_lost(self, offset: int) -> Path:
+    def _free_path_in_lost(self, offset: int) -> Path:
         """Return an unused path in `lost`, named after the physical offset of its first byte."""
         lost = self._root / LOST_DIRECTORY
         for changed in self._disk.make_directory(lost):

@@ -33,13 +33,13 @@ class Recovery:
     bytes_scanned: int
     bytes_cleared: int
     """Bytes after the end that were zeroed."""
-    set_aside: tuple[Path, ...] = ()
+    lost_files: tuple[Path, ...] = ()
     """Files in `lost` with the bytes that this start removed."""
     own_records: tuple[int, ...] = ()
     """Physical offsets of the scanned records of the log's own topic."""
     renewals: tuple[Renewal, ...] = ()
     """The scanned renewals, still to be applied."""
-    records_set_aside: int = 0
-    """Whole records in `set_aside`: not known to be durable, but they may have been."""
+    records_in_lost: int = 0
+    """Whole records in `lost_files`: not known to be durable, but they may have been."""
     lost_bytes: int = 0
     """Disk usage of `lost`, by this start and earlier ones."""

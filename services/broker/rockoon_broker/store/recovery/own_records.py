@@ -33,7 +33,7 @@ class OwnRecords:
         self.offsets: list[int] = []
         self.renewals: list[Renewal] = []
 
-    def take(self, chunk: Chunk) -> list[Renewal]:
+    def add(self, chunk: Chunk) -> list[Renewal]:
         """Add the own records of a chunk; return its renewals.
 
         Raises:

@@ -166,7 +166,7 @@ def _is_tiled(log: LogFiles, start: int, cursors: "list[_Cursor]", durable_ms: i
     at, last = start, (start, 0)
     for window in range(start, end, WINDOW_BYTES):
         limit = min(window + WINDOW_BYTES, end)
-        taken = np.concatenate([cursor.take_below(limit) for cursor in cursors] or [_NONE])
+        taken = np.concatenate([cursor.read_below(limit) for cursor in cursors] or [_NONE])
         # All queues' entries sorted by physical offset: without a gap, they prove every record.
         taken = taken[np.argsort(taken["offset"].astype(np.int64), kind="stable")]
         offsets, sizes = taken["offset"].astype(np.int64), taken["size"].astype(np.int64)
@@ -199,9 +199,9 @@ class _Cursor:
         self._position = 0
         self._newest = -1
         self._ahead = _NONE
-        self.take_below(log_min)
+        self.read_below(log_min)
 
-    def take_below(self, limit: int) -> NDArray[np.void]:
+    def read_below(self, limit: int) -> NDArray[np.void]:
         """Return the next entries of records below a physical offset."""
         taken = [_NONE]
         while True:

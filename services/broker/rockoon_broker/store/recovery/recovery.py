@@ -50,9 +50,9 @@ from rockoon_broker.store.queues.dispatch import (
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
 from rockoon_broker.store.queues.queue_numbers import (
-    go_on_as_told,
-    go_on_behind,
     read_first_mark,
+    restore_next_offsets,
+    skip_lost_offsets,
 )
 from rockoon_broker.store.recovery.checkpoint_files import (
     CHECKPOINT_FILE,
@@ -163,9 +163,9 @@ class Recoverer:
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage, self._checksums_from)
         if not starts:
-            self._tell_loss(0, 0, durable)
-            self._forget_queues()
-            self._note_checksums(lineage, 0)
+            self._report_loss(0, 0, durable)
+            self._delete_queues()
+            self._store_checksum_start(lineage, 0)
             return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
         if reason or point is None:
             boundary = self._load_proven(log, proven, durable)
@@ -176,30 +176,30 @@ class Recoverer:
                 boundary, lineage = starts[0], new_lineage()
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
-        told = self._go_on_as_told(log)
+        told = self._restore_next_offsets(log)
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms, listed = self._walk(starts, boundary, known_ms, ours=not reason)
         if self._by_quorum:
             # Other copies may count the blank; without it the logs would differ.
             walk.end = max(walk.end, walk.closed_end)
         if reason:
-            go_on_behind(misfits, told, self._queues, starts[0], walk.end)
+            skip_lost_offsets(misfits, told, self._queues, starts[0], walk.end)
         # Before the cut, which removes them.
         records_behind = count_records(log, walk, self._disk)
-        self._tell_loss(walk.end, records_behind, durable)
+        self._report_loss(walk.end, records_behind, durable)
         unwritten = None if abort is None else max(boundary, durable.end)
         # After the scan has written the queues: a crash in between leaves the log unchanged.
         starts, cleared = self._cut.cut(starts, walk.end, boundary, unwritten)
         self._dropped.fit_to_log(starts[0] if starts else 0, walk.end)
-        self._note_checksums(lineage, walk.end)
+        self._store_checksum_start(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         return replace(
             self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared, listed),
-            set_aside=tuple(self._cut.set_aside),
-            records_set_aside=records_behind,
+            lost_files=tuple(self._cut.lost_files),
+            records_in_lost=records_behind,
         )
 
-    def _tell_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
+    def _report_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
         if end < durable.end:
             self._on_loss(f"the log ends at {end}, but was durable up to {durable.end}")
         elif records_behind:
@@ -241,7 +241,7 @@ class Recoverer:
         if starts and not self._is_empty(starts[0]):
             starts, _ = self._cut.cut(starts, end, end, None)
         else:
-            starts = self._cut.begin_at(starts, end)
+            starts = self._cut.move_beginning(starts, end)
         truncation.remove()
         return starts
 
@@ -295,7 +295,7 @@ class Recoverer:
                 finally:
                     self._disk.close(fd)
 
-    def _note_checksums(self, lineage: bytes, log_end: int) -> None:
+    def _store_checksum_start(self, lineage: bytes, log_end: int) -> None:
         """Store the offset from which a record without a checksum is incomplete, for the next
         start.
 
@@ -312,14 +312,14 @@ class Recoverer:
         self._queues.load(boundary)
         self._drop_marked()
 
-    def _go_on_as_told(self, log: LogFiles) -> set[QueueKey]:
+    def _restore_next_offsets(self, log: LogFiles) -> set[QueueKey]:
         """Advance queues to the offsets in the log's first record or a generation; must run before
         dispatch. Returns these queues."""
         start = log.starts[0]
         mark = read_first_mark(self._disk, log.path_of(start), self._file_bytes)
-        told = {*self._dropped.told_queues}
+        told = {*self._dropped.generation_queues}
         if mark is not None:
-            told |= go_on_as_told(mark, start, self._queues, self._dropped.marks)
+            told |= restore_next_offsets(mark, start, self._queues, self._dropped.marks)
         return told
 
     def _proven(self, log: LogFiles) -> int:
@@ -382,8 +382,8 @@ class Recoverer:
         )
         listed = (boundary, newest_ms) if self._by_quorum else None
         for chunk in walk.chunks(boundary):
-            for part, renewal in parted(chunk, self._own.take(chunk)):
-                end = self._take_part(part, newest_ms, starts, ours=ours, count=listed is not None)
+            for part, renewal in parted(chunk, self._own.add(chunk)):
+                end = self._apply_part(part, newest_ms, starts, ours=ours, count=listed is not None)
                 times_ms = part.records.store_timestamps_ms
                 if end is not None:
                     walk.end, walk.closed_end = end, 0
@@ -394,10 +394,10 @@ class Recoverer:
                 if renewal is not None:
                     listed = listed or (renewal.first, newest_ms)
                     for topic in renewal.topics:
-                        self._queues.count_anew(topic)
+                        self._queues.restart_numbering(topic)
         return walk, newest_ms, listed
 
-    def _take_part(
+    def _apply_part(
         self, part: Chunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
     ) -> int | None:
         """List records or only count them; return where they stop being a continuation, or None."""
@@ -453,7 +453,7 @@ class Recoverer:
             self._disk.close(fd)
         return scan(data, 0, len(data)).position == size
 
-    def _forget_queues(self) -> None:
+    def _delete_queues(self) -> None:
         """Delete all queues, because without a log offsets restart at 0, as in RocketMQ."""
         queues = self._root / QUEUES_DIRECTORY
         if queues.is_dir():
@@ -466,7 +466,7 @@ class Recoverer:
         for topic, mark in self._dropped.marks.items():
             firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
             if any(first < mark for first in firsts):
-                self._queues.set_aside(topic)
+                self._queues.detach(topic)
 
     def _result(
         self,

@@ -92,8 +92,8 @@ class RecoveryPoints:
             store_timestamp_ms: store time of the newest message before it.
             clean: the store is being closed.
         """
-        files, directories = self._queues.take_unsynced()
-        if (left := self._syncer.take_point()) is not None:
+        files, directories = self._queues.pop_unsynced()
+        if (left := self._syncer.pop_point()) is not None:
             files, directories = files + left.queue_files, directories + left.directories
         for path in files:
             sync_file(path, self._disk)
@@ -124,7 +124,7 @@ class RecoveryPoints:
         self.is_cap_new = False
         self._newest.append(self._state(log_end))
         self._newest_first_count = self._queues.first_count
-        files, directories = self._queues.take_unsynced()
+        files, directories = self._queues.pop_unsynced()
         self._syncer.request_point(
             PointRequest(
                 sync=sync,

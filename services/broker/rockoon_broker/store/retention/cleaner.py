@@ -26,7 +26,7 @@ from rockoon_broker.store.retention.retention import (
     LogFileAge,
     RetentionDecision,
     RetentionRules,
-    come_back,
+    corrected_ages,
     decide,
     refusals,
 )
@@ -74,7 +74,7 @@ class ExpiryForecast:
         self._losses: dict[int, Loss] = {}
         # State of the files checked so far, which are the oldest ones.
         self._newest_ms = 0
-        self._looked_at_end = 0
+        self._checked_end = 0
 
     def of(self, physical_offset: int) -> Loss:
         """Return when the byte at a physical offset can be deleted. Raises OSError."""
@@ -82,17 +82,17 @@ class ExpiryForecast:
         if start not in self._losses:
             # Files before it were checked by an earlier call, or are deleted.
             for file in self._log.files:
-                if self._looked_at_end <= file.start <= start:
-                    self._look_at(file)
+                if self._checked_end <= file.start <= start:
+                    self._add_file(file)
         return self._losses.get(start) or self._loss(0, self._log.min_offset)
 
-    def _look_at(self, file: LogFile) -> None:
+    def _add_file(self, file: LogFile) -> None:
         newest_ms = min(self._newest_in(file), self._now_ms)
         if file is self._log.files[-1]:
             # It will be written to at least once more (a blank) before it is not the last one.
             newest_ms = max(newest_ms, self._now_ms)
         self._newest_ms = max(self._newest_ms, newest_ms)
-        self._looked_at_end = file.start + self._log.file_bytes
+        self._checked_end = file.start + self._log.file_bytes
         self._losses[file.start] = self._loss(self._newest_ms, file.start)
 
     def _loss(self, newest_ms: int, start: int) -> Loss:
@@ -221,7 +221,7 @@ class Cleaner:
             OSError: the disk's fill cannot be read.
         """
         self._syncer.retry_removals()
-        self._forget_marks()
+        self._discard_marks()
         self.deletions.write_if_needed()
         self.growth.record(now_ms, self._log.end)
         # Store times may be ahead after a clock correction, which would expire files too early.
@@ -235,7 +235,7 @@ class Cleaner:
         held = [end for end in due if retain_from < end <= proven_end]
         self.held_end = max(held, default=0)
         may_go = min(proven_end, retain_from)
-        self._tell_hold(hold if self._delete(decision, may_go, hold, now_ms) else None)
+        self._log_hold(hold if self._delete(decision, may_go, hold, now_ms) else None)
         self._refuse(decision, hold)
         if decision.deletions:
             self._to_sweep = deque(queue.key for queue in self._queues)
@@ -273,7 +273,7 @@ class Cleaner:
         count = len(self._log.files) if rules.waits_for else rules.files_per_pass_max + 1
         files = [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]]
         if any(file.newest_ms > now_ms for file in files):
-            files = come_back(self.file_ages(), now_ms)[: len(files)]
+            files = corrected_ages(self.file_ages(), now_ms)[: len(files)]
         expired = takewhile(lambda file: now_ms >= file.newest_ms + rules.reserved_ms, files[:-1])
         last_start = max((file.start for file in expired), default=-self._log.file_bytes)
         follows = self._by_quorum and self.readings is None
@@ -337,7 +337,7 @@ class Cleaner:
                 log.warning("keeping CommitLog files, cannot record their deletion: %s", failure)
                 break
             self.deletions.record(deletion.start, file_end, deletion.reason, now_ms)
-            self._runs.forget(deletion.start)
+            self._runs.remove(deletion.start)
             self._syncer.request_removal(self._log.remove_oldest())
             self._has_deleted = True
             self.deleted_files[deletion.reason] += 1
@@ -364,7 +364,7 @@ class Cleaner:
             "groups were not asked" if reading.unknown_because and not is_early else reading,
         )
 
-    def _tell_hold(self, hold: Hold | None) -> None:
+    def _log_hold(self, hold: Hold | None) -> None:
         """Log once when the hold begins to keep files, keeps another message, or ends."""
         if hold == self._held:
             return
@@ -384,7 +384,7 @@ class Cleaner:
         newest_ms = self._runs.newest_in(file.start)
         return self._disk.facts(file.path).modified_ms if newest_ms is None else newest_ms
 
-    def _forget_marks(self) -> None:
+    def _discard_marks(self) -> None:
         """Discard marks of deleted topics that refer only to deleted files.
 
         Not while a crash could undo a deletion. If a full disk refuses the write, the marks stay,
@@ -396,15 +396,15 @@ class Cleaner:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether `sweep` or `take_swept` has work."""
+        """Whether `sweep` or `pop_swept` has work."""
         return bool(self._to_sweep or self._swept)
 
     @property
     def has_swept(self) -> bool:
-        """Whether files wait for `take_swept`."""
+        """Whether files wait for `pop_swept`."""
         return bool(self._swept)
 
-    def take_swept(self) -> list[Path]:
+    def pop_swept(self) -> list[Path]:
         """Return and reset the released queue files, which the next recovery point deletes."""
         swept, self._swept = self._swept, []
         return swept

@@ -195,7 +195,7 @@ def parse_hours(text: str) -> frozenset[int]:
     return frozenset(hours)
 
 
-def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
+def corrected_ages(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
     """Return ages corrected for a clock that was ahead: no file is newer than a later one.
 
     Args:
