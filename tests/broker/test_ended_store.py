@@ -7,7 +7,7 @@ import pytest
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import SystemClock
-from rockoon_broker.topics.routes import change_from_wire
+from rockoon_broker.topics.served_topics import change_from_wire
 from rockoon_core.disk import Disk
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import QueueBlock, RouteUpdate, Topic, TopicConfig

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.compaction.threads import Threads
 from rockoon_broker.compaction.uploads import (
     CHUNK_BYTES_MAX,
     FILES_AT_ONCE_MAX,
     IDLE_SECONDS_MAX,
     UPLOADS_MAX,
+    Threads,
     Uploads,
 )
 from rockoon_core.disk import Disk, DiskUsage

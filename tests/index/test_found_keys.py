@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.index.pieces import next_pieces
+from rockoon_broker.index.follower import next_pieces
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.file_reads import ColdRead, cached, load
 from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun, KeyStretch

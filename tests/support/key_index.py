@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.follower import next_pieces
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
-from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk

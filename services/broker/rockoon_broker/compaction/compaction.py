@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.publishing import Publishing, complete, remove_upload
-from rockoon_broker.compaction.threads import Threads
-from rockoon_broker.compaction.uploads import Uploads
+from rockoon_broker.compaction.uploads import Threads, Uploads
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
 from rockoon_broker.store.compacted.hold import Hold
 from rockoon_core.disk import Disk

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rockoon_broker.compaction.threads import Threads
-from rockoon_broker.compaction.uploads import Uploads, check_upload_id
+from rockoon_broker.compaction.uploads import Threads, Uploads, check_upload_id
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, GenerationRefused, NotReady, RockoonError

@@ -16,18 +16,20 @@ Uploads continue after a restart. Parts lost in a power failure are noticed at p
 every byte is verified then.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.compaction.threads import Threads
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, InvalidArgument, StoreNotWritable
 from rockoon_format.generation import INCOMING_PREFIX, PART_BYTES_MAX
@@ -46,6 +48,26 @@ _PARTIAL = INCOMING_PREFIX + "_partial-"
 _TAKEN = INCOMING_PREFIX + "_taken-"
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries)")
+
+
+THREADS_MAX = 4
+
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Thread pool for files of generations. Running work is not cancelled with its caller."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="generations")
+
+    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run a call on a thread; returns its result or raises its exception."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def close(self) -> None:
+        """Wait for running calls and discard queued ones."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Delayed messages in the store: their queues, due times and names.
 
 There is one queue per level, and one for messages with their own deliver time. A message that is
-stored again waits in the latter, under the name that its producer knows (rolled.py). RocketMQ's
+stored again waits in the latter, under the name that its producer knows (`RolledMessages`). RocketMQ's
 files state what it has delivered of a store (delay_offsets.py).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE, Aside, DelayRules
-from rockoon_broker.delays.rolled import RolledMessages
 from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import PendingQueue
@@ -34,6 +33,63 @@ _ROLLED_NOTE = "delays/rolled"
 
 Now = Callable[[], tuple[int, int]]
 """Returns the wall clock and a monotonic clock, milliseconds each."""
+
+
+_PAIR = np.dtype([("first", "<i8"), ("now", "<i8")])
+
+
+class RolledMessages:
+    """Maps records that were stored again to the names of their messages, as physical offsets.
+
+    A producer identifies its message by the first record in which it waited; this id stays valid.
+    """
+
+    def __init__(self) -> None:
+        self._nows: dict[int, int] = {}
+        self._firsts: dict[int, int] = {}
+
+    def now(self, first: int) -> int:
+        """Return the record in which the message with the given first record waits now."""
+        return self._nows.get(first, first)
+
+    def first(self, now: int) -> int:
+        """Return the first record of the message that waits in the given record."""
+        return self._firsts.get(now, now)
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return the records in which all these messages wait now."""
+        return np.fromiter(self._firsts, np.int64, len(self._firsts))
+
+    def follow(self, source: int, now: int) -> None:
+        """Record that the message that waited at `source` now waits at `now`."""
+        if source not in self._firsts and now in self._firsts:
+            # A start may apply it again for a message that was stored several times.
+            return
+        first = self._firsts.pop(source, source)
+        self._nows[first] = now
+        self._firsts[now] = first
+
+    def remove(self, positions: Iterable[int]) -> None:
+        """Remove messages that no longer wait."""
+        for position in positions:
+            first = self._firsts.pop(position, None)
+            if first is not None:
+                del self._nows[first]
+
+    def to_bytes(self) -> bytes:
+        """Encode for the snapshot: pairs (first, now), int64 each, little-endian."""
+        count = len(self._nows)
+        pairs = np.empty(count, _PAIR)
+        pairs["first"] = np.fromiter(self._nows.keys(), np.int64, count)
+        pairs["now"] = np.fromiter(self._nows.values(), np.int64, count)
+        return pairs.tobytes()
+
+    def load(self, raw: bytes) -> None:
+        """Replace the content by that of `to_bytes`."""
+        pairs = np.frombuffer(raw, _PAIR)
+        firsts, nows = pairs["first"].tolist(), pairs["now"].tolist()
+        self._nows = dict(zip(firsts, nows, strict=True))
+        self._firsts = dict(zip(nows, firsts, strict=True))
 
 
 class DelayedQueues:

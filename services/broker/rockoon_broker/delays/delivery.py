@@ -4,17 +4,19 @@ It also stores messages again that retention would delete before they are due, a
 that it has deleted.
 """
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
 from rockoon_broker.delays.batches import parts_bounded
 from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_for
-from rockoon_broker.delays.expiring import expiring
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
     UNDELIVERABLE,
@@ -25,12 +27,14 @@ from rockoon_broker.delays.rewriting import (
     stored_once_more,
     unique_id_of,
 )
+from rockoon_broker.delays.timetable import due_times
 from rockoon_broker.pending.due_work import DueWork
-from rockoon_broker.pending.pending_queue import Pending
+from rockoon_broker.pending.pending_queue import Pending, PendingQueue
 from rockoon_broker.pending.pending_records import CompletedMeanwhile
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.retention.retention import LogFileAge
 from rockoon_broker.store.store import Store
 from rockoon_core.errors import (
     BodyTooLarge,
@@ -273,3 +277,45 @@ class Delivery:
                 gone,
                 self._store.log_min_offset,
             )
+
+
+def expiring(
+    files: Sequence[LogFileAge],
+    queues: Iterable[PendingQueue],
+    *,
+    reserved_ms: int,
+    now_ms: int,
+    monotonic_ms: int,
+    count_max: int,
+) -> list[tuple[int, int]]:
+    """Find some of the records that retention deletes before their messages are due.
+
+    Only files older than half of the retention time are considered.
+
+    Args:
+        files: CommitLog files, oldest first.
+        queues: queues of waiting messages.
+        reserved_ms: age at which a file is deleted.
+        now_ms, monotonic_ms: wall clock and monotonic clock.
+        count_max: maximum number of results.
+
+    Returns:
+        (physical offset of the record, epoch milliseconds at which its message is due).
+        (physical offset of the record, epoch milliseconds at which its message is due).
+    """
+    old = list(
+        itertools.takewhile(lambda file: now_ms - file.newest_ms >= reserved_ms // 2, files[:-1])
+    )
+    if not old:
+        return []
+    starts = np.array([file.start for file in old])
+    deleted_ms = np.array([max(file.newest_ms + reserved_ms, now_ms) for file in old])
+    end = files[len(old)].start
+    found: list[tuple[int, int]] = []
+    for queue in queues:
+        waiting = queue.pending_before(end)
+        holder = np.maximum(np.searchsorted(starts, waiting.positions, side="right") - 1, 0)
+        due_ms = due_times(waiting, now_ms, monotonic_ms)
+        chosen = np.flatnonzero(due_ms >= deleted_ms[holder])[: count_max - len(found)]
+        found += zip(waiting.positions[chosen].tolist(), due_ms[chosen].tolist(), strict=True)
+    return found

@@ -16,7 +16,11 @@ Invariants:
 5. Store times decrease only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from rockoon_broker.store.appender import Appended, Appender
@@ -32,33 +36,39 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.removals import DoomedDirectory
-from rockoon_broker.store.log.syncer import finish_removals
+from rockoon_broker.store.log.syncer import Syncer, finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.opening import open_log
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
-from rockoon_broker.store.recovery.checkpoint_files import AbortFile, read_checkpoint
+from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.recovery.epochs_found import find_epochs
-from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
+from rockoon_broker.store.recovery.recovery import (
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    Recoverer,
+    Recovery,
+)
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.retention.cleaner import Cleaner
 from rockoon_broker.store.retention.foreign_store import is_foreign, mark_foreign
 from rockoon_broker.store.retention.retention import FileReading, RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
-from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_broker.store.topic_deletion import TopicDeletion
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
+from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange
 
@@ -573,3 +583,97 @@ class Store(VisibleStore):
             raise StoreClosed(f"{self.settings.root} is closed")
         if (failure := self._syncer.failure) is not None:
             raise StoreFailed(f"a sync of {self.settings.root} failed: {failure}") from failure
+
+
+def open_log(
+    settings: StoreSettings,
+    disk: Disk,
+    recovery: Recovery,
+    on_synced: Callable[[int], None],
+    on_failed: Callable[[OSError], None],
+) -> tuple[MarkerFiles, Syncer, CommitLog]:
+    """Return the marker files, the Syncer (not started), and the open log.
+
+    Args:
+        settings, disk: of the store.
+        recovery: result of the recovery.
+        on_synced, on_failed: see `Store.open`.
+
+    Raises:
+        OSError: the disk.
+    """
+    root, directory = settings.root, settings.root / LOG_DIRECTORY
+    file_bytes = settings.commit_log_file_bytes
+    disk.make_directory(directory)
+    markers = MarkerFiles(root, disk)
+    syncer = Syncer(
+        disk,
+        markers,
+        directory,
+        file_bytes,
+        synced_end=recovery.log_end,
+        on_synced=on_synced,
+        on_failed=on_failed,
+    )
+    log = CommitLog(
+        directory,
+        file_bytes,
+        disk,
+        starts=list(recovery.starts),
+        end=recovery.log_end,
+        claim_reserved=syncer.claim_file,
+    )
+    return markers, syncer, log
+
+
+log = logging.getLogger(__name__)
+
+
+def with_stored_sizes(settings: StoreSettings, disk: Disk) -> StoreSettings:
+    """Return the settings with the file sizes of an existing store.
+
+    Only unambiguous sizes are used: of two files or more, all equal except the last log file,
+    whose creation may have been interrupted. The start checks all other cases.
+
+    Raises:
+        OSError: the disk.
+    """
+    log_bytes = _size_of(_files(settings.root / LOG_DIRECTORY)[:-1], disk)
+    queues = settings.root / QUEUES_DIRECTORY
+    queue_files = [path for each in queue_directories(queues) for path in _files(each)]
+    queue_bytes = _size_of(queue_files, disk) if len(queue_files) > 1 else 0
+    if log_bytes:
+        settings = _changed(settings, "commit_log_file_bytes", log_bytes)
+    if queue_bytes and queue_bytes % ENTRY_BYTES == 0:
+        settings = _changed(settings, "consume_queue_file_entries", queue_bytes // ENTRY_BYTES)
+    return settings
+
+
+def _files(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if not path.is_dir())
+
+
+def _size_of(files: list[Path], disk: Disk) -> int:
+    """Return the common size of all files; 0 if there are none or sizes differ."""
+    sizes = Counter(disk.facts(path).bytes for path in files)
+    return next(iter(sizes)) if len(sizes) == 1 else 0
+
+
+def _changed(settings: StoreSettings, name: str, value: int) -> StoreSettings:
+    configured = getattr(settings, name)
+    if configured == value:
+        return settings
+    try:
+        changed = replace(settings, **{name: value})  # type: ignore[arg-type]
+    except ValueError:
+        # Neither Rockoon nor RocketMQ has such files; the start reports it.
+        return settings
+    log.warning(
+        "%s is %s in this store and cannot change: the setting, %s, applies to new stores",
+        name,
+        value,
+        configured,
+    )
+    return changed

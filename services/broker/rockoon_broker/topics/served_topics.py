@@ -18,10 +18,10 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
-from rockoon_broker.topics.routes import change_from_wire, offset_service_after
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import (
     PERMISSION_READ,
+    PERMISSIONS_DEFAULT,
     RouteChange,
     ServedTopic,
     TopicPlan,
@@ -41,9 +41,11 @@ from rockoon_core.errors import (
 )
 from rockoon_format.log_marks import LogTopics
 from rockoon_format.names import LITE_TOPIC_PREFIX, TRANSACTION_CHECK_MAX_TIME_TOPIC
+from rockoon_node.deletions import Deletions
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_node.store_cluster import StoreCluster
+from rockoon_proto.v1 import nameserver_pb2
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
@@ -316,3 +318,38 @@ def in_parts(names: Sequence[str], count_max: int) -> Iterator[Sequence[str]]:
     """Yield parts of at most `count_max` names, in order."""
     for first in range(0, len(names), count_max):
         yield names[first : first + count_max]
+
+
+def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
+    """Return the change that an update means for the broker with the given name."""
+    return RouteChange(
+        revision=update.revision,
+        snapshot=update.snapshot,
+        history=update.etcd_cluster_id,
+        topics=[topic_from_wire(topic, broker) for topic in update.topics],
+        removed=list(update.removed_topics),
+        # Deleted topics are dropped at once, so earlier deletions need not be known.
+        deletions=Deletions().after(update),
+        went_back=update.etcd_went_back,
+    )
+
+
+def topic_from_wire(topic: nameserver_pb2.Topic, broker: str) -> ServedTopic:
+    return ServedTopic(
+        name=topic.config.name,
+        queues=sum(block.queues for block in topic.blocks if block.broker == broker),
+        incarnation=topic.incarnation,
+        permissions=topic.config.permissions or PERMISSIONS_DEFAULT,
+        attributes=dict(topic.config.attributes),
+    )
+
+
+def offset_service_after(update: nameserver_pb2.RouteUpdate, before: str) -> str:
+    """Return the offset service's address after an update; empty if there is no offset service."""
+    kind = nameserver_pb2.OFFSET_SERVICE
+    gone = update.snapshot or any(node.kind == kind for node in update.removed_nodes)
+    address = "" if gone else before
+    for node in update.nodes:
+        if node.kind == kind:
+            address = node.address
+    return address

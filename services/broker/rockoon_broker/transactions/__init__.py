@@ -6,8 +6,7 @@ put_back.py       which of RocketMQ's half messages are copies of others
 check_book.py     waiting half messages, when to ask about each, when to abandon it (pure)
 outcomes.py       how transactions have ended, for repeated calls (pure)
 op_book.py        ended half messages to be reported to RocketMQ in op records (pure)
-checkers.py       the producers that can be asked, by round robin
-asking.py         the streams on which they are asked
+asking.py         the producers that can be asked, by round robin, and their streams
 ends.py           how a half message ends, and answers to repeated ends
 transactions.py   the whole feature on an open store
 """

@@ -1,17 +1,147 @@
 """Asks producers about half messages whose sender has neither committed nor rolled back."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.transactions.check_book import CheckBook, WaitingHalf
-from rockoon_broker.transactions.checkers import Checker, Checkers
 from rockoon_broker.transactions.half_messages import committed_record
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_core.errors import Busy
 from rockoon_format.record import encode_record
 
 # If all producers of a group are busy, or the half message is not durable yet.
 PAUSE_SECONDS = 0.1
+
+
+log = logging.getLogger(__name__)
+
+# Half messages assigned to one producer and not fetched. Few, so that a slow producer does not
+# hold back many that other producers could answer.
+QUEUED_MAX = 64
+CHECKERS_MAX = 10_000
+
+
+class Checker:
+    """One producer's stream: its queue of questions.
+
+    Attributes:
+        group: its producer group.
+        client_id: client id that it sent.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        self._positions: deque[int] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    @property
+    def has_room(self) -> bool:
+        return not self._ended and len(self._positions) < QUEUED_MAX
+
+    def ask(self, position: int) -> None:
+        """Queue a question about the half message at a physical offset."""
+        self._positions.append(position)
+        self._changed.set()
+
+    def end(self) -> None:
+        """End the stream; no more questions are sent."""
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> int | None:
+        """Return the next half message to ask about; None when the stream must end.
+
+        May be cancelled safely.
+        """
+        while not self._ended:
+            if self._positions:
+                return self._positions.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def pop_unasked(self) -> list[int]:
+        """Return and remove the questions that were not sent."""
+        positions = list(self._positions)
+        self._positions.clear()
+        return positions
+
+
+class Checkers:
+    """All registered producers by group.
+
+    Any producer of the group can be asked about a half message, since its sender may be dead.
+
+    Args:
+        came: called with the group of each new one.
+    """
+
+    def __init__(self, came: Callable[[str], None]) -> None:
+        self._on_producer = came
+        # Round robin: the most recently asked is last.
+        self._groups: dict[str, deque[Checker]] = {}
+        self._count = 0
+        self._open = True
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self, group: str, client_id: str) -> Checker:
+        """Register a producer; an earlier stream of the same client is ended.
+
+        Raises:
+            Busy: there are too many.
+        """
+        if not self._open:
+            raise Busy(reason="the broker is stopping")
+        for other in self._groups.get(group, ()):
+            if other.client_id == client_id:
+                # Its connection is dead, but that has not been noticed yet.
+                other.end()
+        if self._count >= CHECKERS_MAX:
+            raise Busy(reason=f"{self._count} producers already answer checks")
+        checker = Checker(group, client_id)
+        self._groups.setdefault(group, deque()).append(checker)
+        self._count += 1
+        self._on_producer(group)
+        return checker
+
+    def leave(self, checker: Checker) -> list[int]:
+        """Unregister a producer whose stream has ended; return its unsent questions."""
+        checkers = self._groups.get(checker.group)
+        if checkers is not None and checker in checkers:
+            checkers.remove(checker)
+            self._count -= 1
+            if not checkers:
+                del self._groups[checker.group]
+        checker.end()
+        return checker.pop_unasked()
+
+    def has(self, group: str) -> bool:
+        """Return whether a group has a producer here."""
+        return group in self._groups
+
+    def choose(self, group: str) -> Checker | None:
+        """Return the next producer of a group that has room; None if none has."""
+        checkers = self._groups.get(group, deque())
+        for _ in range(len(checkers)):
+            checkers.rotate(-1)
+            if checkers[-1].has_room:
+                return checkers[-1]
+        return None
+
+    def end_all(self) -> None:
+        """End all streams and refuse new ones."""
+        self._open = False
+        for checkers in self._groups.values():
+            for checker in checkers:
+                checker.end()
 
 
 @dataclass(frozen=True, slots=True)

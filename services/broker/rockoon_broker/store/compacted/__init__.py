@@ -1,7 +1,8 @@
 """Compacted topics in the store: generations are verified, swapped in, and read (docs: adr/0018).
 
-    compaction.py       entry point: decides which generation to adopt next
-    served.py           the generation in use, and the hold: the part of the log to keep
+    compaction.py       entry point: the active generation, and which one to adopt next
+    active_manifest.py  the active generation's manifest at a start
+    hold.py             the part of the log to keep because no generation has its messages
     fitting.py          whether a generation matches this log and the previous generation
     takeover.py         slow steps on a thread: find, verify, write `current`
     open_generation.py  one open generation: access by queue offset, time, key, physical offset

@@ -11,9 +11,8 @@ import numpy as np
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.queues.codes import QueueCodes
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueEntries, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.queue_files import QueueFiles, queue_directories
-from rockoon_broker.store.queues.unsaved import UnsavedEntries
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import (
     ENTRY,
@@ -31,7 +30,53 @@ UNSAVED_ENTRIES_MAX = 256
 UNSAVED_QUEUES_MAX = 1024
 
 
-class ConsumeQueues(QueueEntries):
+class UnsavedEntries:
+    """Visible entries that are in no file yet, by queue; they follow the entries in its files.
+
+    Writing one entry costs as much as appending its message. So a queue's entries are written
+    together: at the next recovery point, which counts them, or when there are enough. A crash loses
+    them like all data after the last point, and the next start rebuilds them from the log.
+    """
+
+    def __init__(self) -> None:
+        # The queue with the oldest unsaved entries comes first.
+        self._parts: dict[QueueKey, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        """Number of queues with unsaved entries."""
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        return iter(self._parts)
+
+    def add(self, key: QueueKey, data: bytes) -> None:
+        """Append entries to those of a queue."""
+        parts = self._parts.get(key)
+        if parts is None:
+            self._parts[key] = [data]
+        else:
+            parts.append(data)
+
+    def of(self, key: QueueKey) -> bytes:
+        """Return all unsaved entries of a queue."""
+        parts = self._parts.get(key)
+        if parts is None:
+            return b""
+        if len(parts) > 1:
+            # Join once, because a search reads entry by entry.
+            parts[:] = [b"".join(parts)]
+        return parts[0]
+
+    def remove(self, key: QueueKey) -> None:
+        """Remove a queue's entries, which are in a file or deleted with their queue."""
+        self._parts.pop(key, None)
+
+    def clear(self) -> None:
+        """Remove the entries of all queues."""
+        self._parts.clear()
+
+
+class ConsumeQueues:
     """Every queue of the store and its files.
 
     Args:
@@ -42,8 +87,9 @@ class ConsumeQueues(QueueEntries):
 
     def __init__(self, root: Path, file_entries: int, open_files_max: int, disk: Disk) -> None:
         self.file_bytes = file_entries * ENTRY_BYTES
-        files = QueueFiles(root, self.file_bytes, open_files_max, disk)
-        super().__init__(files, UnsavedEntries(), file_entries)
+        self._file_entries = file_entries
+        self._files = QueueFiles(root, self.file_bytes, open_files_max, disk)
+        self.unsaved = UnsavedEntries()
         self._root = root
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -220,7 +266,7 @@ class ConsumeQueues(QueueEntries):
         return len(self._unwritten)
 
     def write_numbers(self, count_max: int) -> None:
-        """Write files for up to `count_max` offsets of `set_next_offset`; repeat after an OSError."""
+        """Write up to `count_max` files for `set_next_offset`; call again after an OSError."""
         for queue in list(islice(self._unwritten.values(), count_max)):
             self._write_number(queue)
 
@@ -347,6 +393,122 @@ class ConsumeQueues(QueueEntries):
         """
         self.save()
         return self._files.pop_unsynced()
+
+    # Reads and searches.
+
+    def place_of(self, queue: ConsumeQueue, offset: int) -> tuple[Path, int]:
+        """Return the file of an entry and the entry's byte position in it."""
+        number, index = divmod(offset, self._file_entries)
+        return self._path(queue, number), index * ENTRY_BYTES
+
+    def read(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
+        """Return up to `count` entries from `first_offset`: those of one file, then unsaved ones.
+        Ends at `max_offset`."""
+        stored = self._read_file(queue, first_offset, count)
+        at, end = first_offset + len(stored), min(first_offset + count, queue.max_offset)
+        if not queue.saved_offset <= at < end:
+            return stored
+        first, last = at - queue.saved_offset, end - queue.saved_offset
+        kept = self.unsaved.of(queue.key)[first * ENTRY_BYTES : last * ENTRY_BYTES]
+        # Joined as bytes: joined arrays would lose the byte order of the file.
+        return np.frombuffer(stored.tobytes() + kept, ENTRY)
+
+    def _read_file(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
+        number, index = divmod(first_offset, self._file_entries)
+        count = min(count, queue.saved_offset - first_offset, self._file_entries - index)
+        if count <= 0 or not queue.file_first <= number <= queue.file_last:
+            return np.zeros(0, ENTRY)
+        try:
+            data = self._files.read((*queue.key, number), count * ENTRY_BYTES, index * ENTRY_BYTES)
+        except FileNotFoundError:
+            # Another program deleted the file; readers skip its range.
+            return np.zeros(0, ENTRY)
+        return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
+
+    def first_stored(self, queue: ConsumeQueue) -> int:
+        """Return the offset of the first entry in the queue's files."""
+        return queue.file_first * self._file_entries if queue.has_files else queue.max_offset
+
+    def next_file_offset(self, offset: int) -> int:
+        """Return the first offset of the file after the one that contains `offset`."""
+        return (offset // self._file_entries + 1) * self._file_entries
+
+    def min_offset(self, queue: ConsumeQueue, log_min: int) -> int:
+        """Return the offset of the first entry whose record is at or after `log_min`.
+
+        Returns the max offset if all records are deleted: an emptied queue keeps its numbering.
+        Source: ConsumeQueue#correctMinOffset.
+        """
+        if queue.max_offset == 0:
+            return 0
+        # A search costs file reads; the minimum changes only when a CommitLog file is deleted.
+        if queue.min_known_for != log_min:
+            low = max(queue.min_offset, self.first_stored(queue))
+            if low < queue.max_offset and self._is_below(queue, low, log_min):
+                low = self._search(queue, low + 1, queue.max_offset, log_min)
+            queue.min_offset = low
+            queue.min_known_for = log_min
+        return queue.min_offset
+
+    def stored_below(self, queue: ConsumeQueue, boundary: int) -> int:
+        """Return the max offset that `load` would give the queue; 0 if it would remove the
+        queue."""
+        first = self.first_stored(queue)
+        offset = self._search(queue, first, queue.max_offset, boundary)
+        return offset if offset > first else 0
+
+    def first_at(self, queue: ConsumeQueue, low: int, boundary: int) -> int:
+        """Return the offset of the first entry from `low` on whose record is at or after
+        `boundary`."""
+        return self._search(queue, low, queue.max_offset, boundary)
+
+    def first_record(self, queue: ConsumeQueue) -> int:
+        """Return the physical offset of the queue's first record, ignoring fillers."""
+        # No record is below offset 0, so only fillers count as being below it.
+        offset = self._search(queue, self.first_stored(queue), queue.max_offset, 0)
+        entries = self.read(queue, offset, 1)
+        return int(entries["offset"][0]) if len(entries) else 0
+
+    def is_all_below(self, queue: ConsumeQueue, boundary: int) -> bool:
+        """Return whether the queue has entries and all records are below `boundary`."""
+        return queue.max_offset > 0 and self._is_below(queue, queue.max_offset - 1, boundary)
+
+    def _last_below(self, queue: ConsumeQueue, first: int, boundary: int) -> int:
+        """Return the offset after the last entry whose record is below `boundary`.
+
+        After a power failure, an entry may lack the half that was on another page, so that it seems
+        to point before earlier entries. The search continues before such an entry.
+        """
+        end = self._search(queue, first, queue.max_offset, boundary)
+        while end > first + 1:
+            before, last = (self.read(queue, offset, 1)[0] for offset in (end - 2, end - 1))
+            in_order = before["size"] > 0 and before["offset"] <= last["offset"]
+            if in_order and self._is_below(queue, end - 2, boundary):
+                break
+            end = self._search(queue, first, end - 1, boundary)
+        return end
+
+    def _search(self, queue: ConsumeQueue, low: int, high: int, boundary: int) -> int:
+        """Return the first offset in [low, high) whose entry's record is not below `boundary`."""
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_below(queue, middle, boundary):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_below(self, queue: ConsumeQueue, offset: int, boundary: int) -> bool:
+        entries = self.read(queue, offset, 1)
+        if len(entries) == 0:
+            return True
+        size, position = int(entries["size"][0]), int(entries["offset"][0])
+        if size == FILLER_SIZE and position == 0:
+            return True
+        return size > 0 and 0 <= position < boundary
+
+    def _path(self, queue: ConsumeQueue, number: int) -> Path:
+        return self._files.path((*queue.key, number))
 
     def close(self) -> None:
         self._files.close()

@@ -31,10 +31,14 @@ the others is then never repaired.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
+from rockoon_broker.store.log.epochs import Mark, Renewal, mark_of, renewals_among
 from rockoon_broker.store.log.scan import Chunk, LogScan
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
@@ -68,8 +72,6 @@ from rockoon_broker.store.recovery.checkpoint_files import (
 )
 from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut, lost_bytes
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
-from rockoon_broker.store.recovery.outcome import Recovery
-from rockoon_broker.store.recovery.own_records import OwnRecords
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.recovery.truncation import FILE as TRUNCATION_FILE
 from rockoon_broker.store.recovery.truncation import TruncationFile
@@ -78,12 +80,109 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.log_marks import LOG_TOPIC
 
 log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
 _OUTSIDE = "the recovery point is outside the CommitLog"
+
+
+_TOPIC = LOG_TOPIC.encode()
+
+
+class OwnRecords:
+    """Own records found so far, in log order.
+
+    Args:
+        directory: the CommitLog directory.
+        file_bytes: size of each file.
+
+    Attributes:
+        offsets: physical offsets of all of them.
+        renewals: the renewals among them.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._disk = disk
+        self.offsets: list[int] = []
+        self.renewals: list[Renewal] = []
+
+    def add(self, chunk: Chunk) -> list[Renewal]:
+        """Add the own records of a chunk; return its renewals.
+
+        Raises:
+            StoreDamaged: a record cannot be decoded.
+            OSError: the disk.
+        """
+        offsets = chunk.offsets_of(_TOPIC)
+        if not offsets:
+            return []
+        self.offsets += offsets
+        records = chunk.records
+        positions = [offset - chunk.base for offset in offsets]
+        sizes = records.sizes[np.searchsorted(records.offsets, positions)].tolist()
+        found_at = [
+            (position, self._mark_at(offset, size))
+            for position, offset, size in zip(positions, offsets, sizes, strict=True)
+        ]
+        marks = [(position, mark) for position, mark in found_at if mark is not None]
+        found = renewals_among(marks, records, chunk.base)
+        self.renewals += found
+        return found
+
+    def _mark_at(self, offset: int, size: int) -> Mark | None:
+        position = offset % self._file_bytes
+        path = self._directory / offset_to_file_name(offset - position)
+        fd = self._disk.open_reading(path)
+        try:
+            return mark_of(self._disk.pread(fd, size, position))
+        except ValueError as error:
+            raise StoreDamaged(path, position, f"a record of {LOG_TOPIC}: {error}") from error
+        finally:
+            self._disk.close(fd)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Result of a recovery."""
+
+    starts: tuple[int, ...]
+    """Start offsets of the remaining CommitLog files."""
+    log_end: int
+    """Physical offset after the last record."""
+    dispatched_end: int
+    """Physical offset up to which the queues list the log. It is `log_end`, unless a quorum decides
+    which records are committed, or a topic restarts after it."""
+    dispatched_ms: int
+    """Store time of the newest record before `dispatched_end`; 0 if none is known."""
+    store_timestamp_ms: int
+    """Store time of the newest record; 0 if none is known."""
+    lineage: bytes
+    """Lineage of this run's recovery points."""
+    was_clean: bool
+    """Whether the previous run stopped cleanly."""
+    boundary: int
+    """Physical offset at which the scan began."""
+    reason: str
+    """Why it began there."""
+    records_scanned: int
+    bytes_scanned: int
+    bytes_cleared: int
+    """Bytes after the end that were zeroed."""
+    lost_files: tuple[Path, ...] = ()
+    """Files in `lost` with the bytes that this start removed."""
+    own_records: tuple[int, ...] = ()
+    """Physical offsets of the scanned records of the log's own topic."""
+    renewals: tuple[Renewal, ...] = ()
+    """The scanned renewals, still to be applied."""
+    records_in_lost: int = 0
+    """Whole records in `lost_files`: not known to be durable, but they may have been."""
+    lost_bytes: int = 0
+    """Disk usage of `lost`, by this start and earlier ones."""
 
 
 class Recoverer:
