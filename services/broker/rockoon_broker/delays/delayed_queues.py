@@ -1,8 +1,8 @@
 """Delayed messages in the store: their queues, due times and names.
 
 There is one queue per level, and one for messages with their own deliver time. A message that is
-stored again waits in the latter, under the name that its producer knows (`RolledMessages`). RocketMQ's
-files state what it has delivered of a store (delay_offsets.py).
+stored again waits in the latter, under the name that its producer knows (`RolledMessages`).
+RocketMQ's files state what it has delivered of a store (delay_offsets.py).
 """
 
 import contextlib
