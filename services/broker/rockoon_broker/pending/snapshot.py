@@ -18,7 +18,6 @@ _HEAD = struct.Struct("<8s16sqI")
 _NAME = struct.Struct("<H")
 _CONTENT = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-LINEAGE_BYTES = 16
 assert _HEAD.size == 36
 
 

@@ -221,11 +221,6 @@ class StoreSettings:
         )
 
     @property
-    def consume_queue_file_bytes(self) -> int:
-        """Size of every ConsumeQueue file."""
-        return self.consume_queue_file_entries * 20
-
-    @property
     def in_memory_bytes(self) -> int:
         """Distance from the log's end within which messages are assumed to be in memory."""
         memory = physical_memory_bytes() if self.memory_bytes is None else self.memory_bytes
