@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.index.directory import IndexShape, is_index_name, name_after
-from rockoon_broker.index.lookup import UNITS_WALKED_MAX, Candidates, Wanted, search_files
+from rockoon_broker.index.lookup import UNITS_WALKED_MAX, KeyCandidates, KeySearch, search_files
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
 from support.key_index import (
@@ -317,8 +317,8 @@ def test_a_file_cut_short_under_a_search_is_an_error_of_the_disk(indexed: Indexe
     files[0].path.write_bytes(files[0].path.read_bytes()[:300])
     with pytest.raises(OSError, match="ends before byte"):
         search_files(
-            Candidates(),
-            Wanted(index_key_hash("T#k"), 0, 1 << 60),
+            KeyCandidates(),
+            KeySearch(index_key_hash("T#k"), 0, 1 << 60),
             files[:1],
             SHAPE,
             indexed.directory.disk,

@@ -10,7 +10,7 @@ import pytest
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
-from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_core.disk import Disk
 from rockoon_runtime.waking import Bell
 from support.aside_desk import TwoClocks
@@ -132,7 +132,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
     sent: dict[int, list[list[bytes]]] = defaultdict(list)
     delayed: list[bytes] = []
     halves: dict[bytes, tuple[int, int]] = {}
-    ended: dict[bytes, tuple[Ending, tuple[int, int], object]] = {}
+    ended: dict[bytes, tuple[TransactionEnding, tuple[int, int], object]] = {}
 
     async def act() -> None:
         what = choose.randrange(6)
@@ -150,7 +150,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
         elif what == 3 and halves:
             body = choose.choice(list(halves))
             half = halves.pop(body)
-            ending = choose.choice((Ending.COMMITTED, Ending.ROLLED_BACK))
+            ending = choose.choice((TransactionEnding.COMMITTED, TransactionEnding.ROLLED_BACK))
             leader.commit_all()
             ended[body] = ending, half, await leader.end(half, ending)
         elif what == 4:
@@ -188,12 +188,14 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
         # A caller whose answer was lost asks the next leader.
         assert await follower.end(half, ending) == outcome, body
     for half in halves.values():
-        await follower.end(half, Ending.COMMITTED)
+        await follower.end(half, TransactionEnding.COMMITTED)
     for _ in range(10):
         clock.pass_ms(400_000)
         await follower.deliver()
     stored = follower.bodies()
-    committed = [body for body, (ending, *_) in ended.items() if ending is Ending.COMMITTED]
+    committed = [
+        body for body, (ending, *_) in ended.items() if ending is TransactionEnding.COMMITTED
+    ]
     expected = sorted([*delayed, *halves, *committed])
     assert sorted(body for body in stored if not body.isdigit()) == expected
     # A sender whose answer was lost asks the next leader too.

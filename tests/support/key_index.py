@@ -8,7 +8,7 @@ from typing import Any
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import next_pieces
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
+from rockoon_broker.index.lookup import CANDIDATES_MAX, KeyCandidates, KeySearch
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
@@ -127,14 +127,14 @@ class Indexed(Owner):
     ) -> list[int]:
         """Physical offsets of the candidates, newest first."""
         assert self.index is not None
-        wanted = Wanted(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
+        wanted = KeySearch(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
         found = self.index.search(wanted)
         assert len(found.offsets) <= CANDIDATES_MAX
         return found.offsets
 
-    def search(self, key: str, topic: str = "T") -> Candidates:
+    def search(self, key: str, topic: str = "T") -> KeyCandidates:
         assert self.index is not None
-        return self.index.search(Wanted(index_key_hash(f"{topic}#{key}"), 0, FOREVER_MS))
+        return self.index.search(KeySearch(index_key_hash(f"{topic}#{key}"), 0, FOREVER_MS))
 
     def close(self) -> None:
         if self.index is not None:

@@ -12,9 +12,9 @@ from rockoon_broker.transactions.op_book import WAIT_SECONDS_MAX, OpBook
 from rockoon_broker.transactions.outcomes import (
     REMEMBERED_MAX,
     SNAPSHOT_MAX,
-    Ending,
-    Outcome,
     Outcomes,
+    TransactionEnding,
+    TransactionOutcome,
 )
 from rockoon_core.errors import Busy
 from support.seeds import seeds
@@ -198,10 +198,12 @@ def test_op_bodies_of_others_are_read_with_care(body: bytes, offsets: list[int])
 def test_the_newest_endings_are_remembered_and_kept() -> None:
     outcomes = Outcomes()
     for half in range(REMEMBERED_MAX + 10):
-        outcomes.add(half, Outcome(Ending.COMMITTED, half + 1, half + 2, half + 3))
+        outcomes.add(
+            half, TransactionOutcome(TransactionEnding.COMMITTED, half + 1, half + 2, half + 3)
+        )
     assert len(outcomes) == REMEMBERED_MAX
     assert outcomes.find(9) is None
-    assert outcomes.find(10) == Outcome(Ending.COMMITTED, 11, 12, 13)
+    assert outcomes.find(10) == TransactionOutcome(TransactionEnding.COMMITTED, 11, 12, 13)
     kept = Outcomes.from_bytes(outcomes.to_bytes())
     assert len(kept) == SNAPSHOT_MAX
     last = REMEMBERED_MAX + 9

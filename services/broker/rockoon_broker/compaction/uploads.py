@@ -71,7 +71,7 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ReceivedFile:
     """Result of a received file."""
 
     file_bytes: int
@@ -182,7 +182,7 @@ class Uploads:
         """Number of open uploads."""
         return len(self._uploads)
 
-    async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> Stored:
+    async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> ReceivedFile:
         """Receive a file. If cancelled, nothing remains.
 
         Args:
@@ -308,7 +308,7 @@ class Uploads:
 
     async def _write(
         self, upload_id: str, upload: _Upload, name: str, chunks: AsyncIterator[bytes]
-    ) -> Stored:
+    ) -> ReceivedFile:
         self._files_made += 1
         path = self._partial / str(self._files_made)
         file = _IncomingFile(path, self._disk, self._used_percent_max)
@@ -329,7 +329,7 @@ class Uploads:
             # A thread may still be writing to it.
             self._abandoned.append(file)
             raise
-        return Stored(file.bytes, file.sha256.digest())
+        return ReceivedFile(file.bytes, file.sha256.digest())
 
     def _check_open(self, upload_id: str, upload: _Upload) -> None:
         if self._uploads.get(upload_id) is not upload:

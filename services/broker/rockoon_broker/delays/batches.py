@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rockoon_broker.batch_columns import whole_columns_of
-from rockoon_broker.delays.rewriting import Aside
+from rockoon_broker.delays.rewriting import AddressedRecord
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import MalformedBatch
@@ -35,7 +35,7 @@ def records_of(batch: Batch) -> list[Record]:
     return records
 
 
-def parts_by_queue(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]]:
+def parts_by_queue(aside: Sequence[AddressedRecord]) -> Iterator[tuple[QueueKey, list[bytes]]]:
     """Yield runs of records of one queue, of a bounded size."""
     key: QueueKey | None = None
     part: list[bytes] = []

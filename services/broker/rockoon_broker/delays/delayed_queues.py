@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
-from rockoon_broker.delays.rewriting import TIMED_QUEUE, Aside, DelayRules
+from rockoon_broker.delays.rewriting import TIMED_QUEUE, AddressedRecord, DelayRules
 from rockoon_broker.delays.timetable import Timetable, due_times
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import PendingQueue
@@ -188,7 +188,7 @@ class DelayedQueues:
         self.rolled.remove(sources)
         return placed
 
-    async def roll(self, source: int, again: Aside) -> None:
+    async def roll(self, source: int, again: AddressedRecord) -> None:
         """Store a message again; it keeps its name. Raises as `PendingRecords.complete_by`."""
         placed = await self.records.complete_by(batch_for(again), [source])
         # Not `remove`: the name of the source now refers to the new record.
@@ -239,7 +239,7 @@ class DelayedQueues:
             self.rolled.follow(source, now)
 
 
-def batch_for(aside: Aside) -> Batch:
+def batch_for(aside: AddressedRecord) -> Batch:
     """Return a batch of one record made by the broker."""
     frame = encode_record(aside.record, room=True)
     return Batch.of_records(aside.topic, aside.queue_id, [frame])

@@ -22,9 +22,9 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.delays.batches import parts_by_queue, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.delayed_queues import DelayedQueues
-from rockoon_broker.delays.delivery import Delivery
+from rockoon_broker.delays.delivery import DelayedDelivery
 from rockoon_broker.delays.rewriting import (
-    Aside,
+    AddressedRecord,
     DelayRules,
     Undeliverable,
     destination,
@@ -57,7 +57,7 @@ LISTED_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """A waiting delayed message."""
 
     message_id: str
@@ -110,7 +110,7 @@ class Delays:
         self._store_host = encode_host(*store.settings.store_host)
         self._queues = DelayedQueues(store, appends, pending_index, self._now, rules)
         self._records = self._queues.records
-        self.delivery = Delivery(
+        self.delivery = DelayedDelivery(
             store, self._queues, self._now, reserved_ms=reserved_ms, knows=knows
         )
 
@@ -157,7 +157,7 @@ class Delays:
         records = records_of(batch)
         if len(self) + len(records) > self._pending_max:
             raise Busy(reason=f"{len(self)} delayed messages are already waiting")
-        aside: list[Aside] = []
+        aside: list[AddressedRecord] = []
         now_ms, _ = self._now()
         for index, record in enumerate(records):
             aside.append(waiting_record(record, now_ms, self._rules, index))
@@ -272,10 +272,10 @@ class Delays:
         """Number of waiting messages by level from 1; 0: those with their own deliver time."""
         return self._queues.pending_by_level()
 
-    def next_due(self, count_max: int) -> list[Waiting]:
+    def next_due(self, count_max: int) -> list[WaitingMessage]:
         """Return the messages that are due next, in order; fewer if they are large."""
         self._records.add_entries()
-        waiting: list[Waiting] = []
+        waiting: list[WaitingMessage] = []
         size = 0
         for due_ms, source in self._queues.first_due(count_max):
             if size >= LISTED_BYTES_MAX:
@@ -288,7 +288,7 @@ class Delays:
                 continue
             name = encode_offset_id(record.store_host, self._queues.rolled.first(source))
             waiting.append(
-                Waiting(
+                WaitingMessage(
                     message_id=name,
                     topic=topic,
                     queue_id=queue_id,

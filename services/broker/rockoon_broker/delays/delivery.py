@@ -76,7 +76,7 @@ class DelayCounts:
     """Delay of the last deliveries after their due time."""
 
 
-class Delivery:
+class DelayedDelivery:
     """Delivers due messages and keeps pending ones. Used only by the event loop's thread.
 
     Args:

@@ -66,7 +66,7 @@ class DelayRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class AddressedRecord:
     """A waiting record with its topic and queue."""
 
     topic: str
@@ -78,7 +78,9 @@ class Undeliverable(Exception):
     """A waiting record does not name a valid destination."""
 
 
-def waiting_record(record: Record, now_ms: int, rules: DelayRules, index: int = 0) -> Aside:
+def waiting_record(
+    record: Record, now_ms: int, rules: DelayRules, index: int = 0
+) -> AddressedRecord:
     """Rewrite a record for the topic in which it waits.
 
     Args:
@@ -120,7 +122,7 @@ def waiting_record(record: Record, now_ms: int, rules: DelayRules, index: int = 
         properties=_encoded(properties, index),
         store_host=NO_HOST,
     )
-    return Aside(topic, queue_id, kept)
+    return AddressedRecord(topic, queue_id, kept)
 
 
 def delivered(record: Record) -> Record:
@@ -157,7 +159,7 @@ def destination(record: Record) -> tuple[str, int]:
         raise Undeliverable(f"its queue id is invalid: {failure}") from failure
 
 
-def stored_once_more(record: Record, due_ms: int) -> Aside:
+def stored_once_more(record: Record, due_ms: int) -> AddressedRecord:
     """Rewrite a waiting record to store it again, before retention deletes it.
 
     It gets a deliver time of its own, because a level would count from now on.
@@ -175,10 +177,12 @@ def stored_once_more(record: Record, due_ms: int) -> Aside:
         store_host=NO_HOST,
         prepared_transaction_offset=named_source(record.physical_offset),
     )
-    return Aside(TIMER_TOPIC, TIMED_QUEUE, kept)
+    return AddressedRecord(TIMER_TOPIC, TIMED_QUEUE, kept)
 
 
-def closing(source: int, why: str, unique_id: str, now_ms: int, host: tuple[str, int]) -> Aside:
+def closing(
+    source: int, why: str, unique_id: str, now_ms: int, host: tuple[str, int]
+) -> AddressedRecord:
     """Return a record that closes a waiting record without delivery.
 
     Args:
@@ -199,7 +203,7 @@ def closing(source: int, why: str, unique_id: str, now_ms: int, host: tuple[str,
         born_host=encode_host(*host),
         prepared_transaction_offset=named_source(source),
     )
-    return Aside(TIMER_TOPIC, CLOSING_QUEUE, record)
+    return AddressedRecord(TIMER_TOPIC, CLOSING_QUEUE, record)
 
 
 def unique_id_of(record: Record) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
-from rockoon_broker.index.gaps import Gap
+from rockoon_broker.index.gaps import IndexGap
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.pace import (
     PIECE_BYTES_MAX,
@@ -180,7 +180,7 @@ class IndexFollower:
                     gap.end,
                 )
 
-    async def _lacks_keys(self, gap: Gap) -> bool | None:
+    async def _lacks_keys(self, gap: IndexGap) -> bool | None:
         """Return whether a gap misses keys of the log; None if its first bytes have none."""
         position = gap.begin
         while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
@@ -193,7 +193,7 @@ class IndexFollower:
             position = chunk.next_offset
         return False if position > gap.end else None
 
-    async def _chunk(self, position: int, gap: Gap) -> LogChunk:
+    async def _chunk(self, position: int, gap: IndexGap) -> LogChunk:
         """Return a chunk of the log within a gap."""
         wanted = min(PIECE_BYTES_MIN, gap.end - position + 1)
         return await cold_reads.read(partial(self._store.read_log, position, wanted))

@@ -18,7 +18,7 @@ from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_positi
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class IndexGap:
     """A range of the log between two files, or between the log's beginning and the first file."""
 
     begin: int
@@ -63,7 +63,7 @@ class Gap:
 
 def gaps_between(
     files: Sequence[StoredFile], log_min_offset: int, directory: IndexDirectory
-) -> list[Gap]:
+) -> list[IndexGap]:
     """Return ranges in which keys may be missing, in log order, without deleted ranges.
 
     Args:
@@ -74,7 +74,7 @@ def gaps_between(
     Raises:
         OSError: the disk.
     """
-    found: list[Gap] = []
+    found: list[IndexGap] = []
     ordered = sorted(files, key=lambda file: (file.header.begin_offset, file.header.end_offset))
     reached: StoredFile | None = None
     for number, file in enumerate(ordered):
@@ -83,7 +83,7 @@ def gaps_between(
         if header.begin_offset > max(reach, log_min_offset):
             until = sorted(ordered[:number], key=lambda each: each.header.end_offset, reverse=True)
             found.append(
-                Gap(
+                IndexGap(
                     begin=max(reach, log_min_offset),
                     end=header.begin_offset,
                     begin_indexed=keys_of_last_record(until, directory)
@@ -142,7 +142,7 @@ class GapFiller:
         position: physical offset up to which records of the gap are done.
     """
 
-    def __init__(self, gap: Gap, directory: IndexDirectory) -> None:
+    def __init__(self, gap: IndexGap, directory: IndexDirectory) -> None:
         self.gap = gap
         self.position = gap.begin
         self._directory = directory

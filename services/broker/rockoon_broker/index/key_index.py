@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import IndexDirectory, StoredFile
-from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
-from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
+from rockoon_broker.index.gaps import GapFiller, IndexGap, gaps_between
+from rockoon_broker.index.lookup import KeyCandidates, KeySearch, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
@@ -60,8 +60,8 @@ class KeyIndex:
         self.covered_from = log_min_offset
         self.begins_ms: int | None = None
         self.until_ms: int | None = None
-        self.gaps: list[Gap] = []
-        self.left_gaps: list[Gap] = []
+        self.gaps: list[IndexGap] = []
+        self.left_gaps: list[IndexGap] = []
         self._filler: GapFiller | None = None
         # Error of the last `add`: slots in memory may refer to missing units, and a file that
         # it filled has keys after `position`.
@@ -145,13 +145,13 @@ class KeyIndex:
                 self.close_gap(self.gaps[0])
                 self._find_beginning()
 
-    def close_gap(self, gap: Gap) -> None:
+    def close_gap(self, gap: IndexGap) -> None:
         """Remove a gap in which nothing is missing."""
         self.gaps = [each for each in self.gaps if each is not gap]
         if gap.before is None:
             self.covered_from = gap.begin
 
-    def leave_gap(self, gap: Gap) -> None:
+    def leave_gap(self, gap: IndexGap) -> None:
         """Mark a gap as impossible to fill; queries then report missing messages."""
         with self._lock:
             self._abandon_filler()
@@ -193,13 +193,13 @@ class KeyIndex:
         begins = [each.begin_timestamp_ms for each in headers if each.next_unit > 1]
         self.begins_ms = min(begins, default=None)
 
-    def search(self, wanted: Wanted) -> Candidates:
+    def search(self, wanted: KeySearch) -> KeyCandidates:
         """Search for a key.
 
         Raises:
             OSError: the disk.
         """
-        candidates = Candidates()
+        candidates = KeyCandidates()
         with self._lock:
             files = self._directory.files()
             candidates.unserved = self._unserved_among(files)

@@ -29,7 +29,7 @@ _SLOT = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeySearch:
     """A key and a range of store times."""
 
     key_hash: int
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Candidates:
+class KeyCandidates:
     """Physical offsets of possible matches, and how far the search got."""
 
     offsets: list[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Candidates:
 
     def walk(
         self,
-        wanted: Wanted,
+        wanted: KeySearch,
         file: StoredFile,
         newest: int,
         read_unit: Callable[[int], bytes],
@@ -72,7 +72,7 @@ class Candidates:
                 "the broker and delete the file; the next start indexes its keys again"
             )
 
-    def _walk(self, wanted: Wanted, chain: Iterable[FoundUnit]) -> None:
+    def _walk(self, wanted: KeySearch, chain: Iterable[FoundUnit]) -> None:
         for unit in chain:
             # The chain goes backwards in the log.
             if unit.physical_offset < wanted.offset_min:
@@ -91,7 +91,7 @@ class Candidates:
                 self.offsets.append(unit.physical_offset)
 
 
-def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
+def may_hold(header: IndexHeader, wanted: KeySearch) -> bool:
     """Return whether a file may have messages of the wanted range."""
     return (
         header.next_unit > 1
@@ -102,8 +102,8 @@ def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
 
 
 def search_files(
-    candidates: Candidates,
-    wanted: Wanted,
+    candidates: KeyCandidates,
+    wanted: KeySearch,
     files: Iterable[StoredFile],
     shape: IndexShape,
     disk: Disk,

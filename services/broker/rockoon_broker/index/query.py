@@ -14,7 +14,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, Wanted
+from rockoon_broker.index.lookup import CANDIDATES_MAX, KeySearch
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.store import Store
@@ -93,7 +93,7 @@ async def answer(
     begin = max(store.log_min_offset, compacted_end)
     unreached = why_unreached(query, index, store.runs, log_end, begin)
     until_ms = index.until_ms or 0
-    wanted = Wanted(key_hash, query.begin_ms, query.end_ms, compacted_end)
+    wanted = KeySearch(key_hash, query.begin_ms, query.end_ms, compacted_end)
     candidates = await asyncio.to_thread(index.search, wanted)
     frames, more = await matching(query, [*candidates.offsets, *compacted], store, clock)
     reasons = (more, candidates.gave_up, too_many, candidates.unserved, unreached)

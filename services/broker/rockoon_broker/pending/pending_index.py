@@ -55,7 +55,7 @@ Named = Callable[[LogChunk, NDArray[np.int64], NDArray[np.int64]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedState:
     """A state to be written once the log is durable up to its end."""
 
     snapshot: Snapshot
@@ -94,7 +94,7 @@ class PendingIndex:
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._captured_at = 0.0
-        self._waiting: Captured | None = None
+        self._waiting: CapturedState | None = None
 
     # Before `begin`.
 
@@ -275,7 +275,7 @@ class PendingIndex:
             self._captured_at = now_seconds
             self._waiting = self.capture()
 
-    def pop_durable(self) -> Captured | None:
+    def pop_durable(self) -> CapturedState | None:
         """Return the captured state, once, when the log is durable up to its end: `write` it."""
         waiting = self._waiting
         # See "a snapshot never knows more than the disk" in docs/understand/architecture.md.
@@ -284,7 +284,7 @@ class PendingIndex:
         self._waiting = None
         return waiting
 
-    def capture(self) -> Captured:
+    def capture(self) -> CapturedState:
         """Return the present state. It may be written when the log is durable up to its end."""
         sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
         sections |= {name: write() for name, (write, _) in self._notes.items()}
@@ -292,9 +292,9 @@ class PendingIndex:
         self._covered_end = self._known_end
         self._snapshot_bytes = sum(map(len, sections.values()))
         snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
-        return Captured(snapshot, tuple(export() for export in self._exports))
+        return CapturedState(snapshot, tuple(export() for export in self._exports))
 
-    def write(self, captured: Captured) -> None:
+    def write(self, captured: CapturedState) -> None:
         """Replace the snapshot and its exports durably; may be called from any thread.
 
         Raises:

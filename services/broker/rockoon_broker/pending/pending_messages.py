@@ -16,7 +16,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
 from rockoon_broker.pending.due_work import DueWork
-from rockoon_broker.pending.pending_index import Captured, PendingIndex
+from rockoon_broker.pending.pending_index import CapturedState, PendingIndex
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -152,7 +152,7 @@ class PendingMessages:
                 "the log has no room for the last op records of transactions; they are skipped"
             )
 
-    def write_last(self, captured: Captured) -> None:
+    def write_last(self, captured: CapturedState) -> None:
         """Write the state captured before a clean close of the store."""
         try:
             self.pending_index.write(captured)

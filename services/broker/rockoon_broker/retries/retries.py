@@ -72,7 +72,7 @@ class RetryRules:
     """Number of queues of its retry topic on each broker; 0 for no retries."""
 
 
-class GroupRules:
+class GroupRetryRules:
     """The retry rules of all groups, from the routes."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def rules_of(config: GroupConfig) -> RetryRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureReport:
     """A consumer's report about a failed message."""
 
     delay_level: int = 0
@@ -116,7 +116,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ReturnedMessage:
     """A failed message to be stored again."""
 
     record: Record
@@ -130,8 +130,8 @@ class Returned:
 
 
 def returned(
-    original: Record, group: str, rules: RetryRules, failure: Failure, turn: int
-) -> Returned:
+    original: Record, group: str, rules: RetryRules, failure: FailureReport, turn: int
+) -> ReturnedMessage:
     """Make the record that retries a message or keeps it as a dead letter.
 
     Args:
@@ -179,10 +179,10 @@ def returned(
             failed_before + (max(failure.deliveries, 1) if dead else 1), ATTEMPTS_COUNTED_MAX
         ),
     )
-    return Returned(record, dead, origin)
+    return ReturnedMessage(record, dead, origin)
 
 
-def delay_of(failure: Failure, failed_before: int) -> dict[str, str]:
+def delay_of(failure: FailureReport, failed_before: int) -> dict[str, str]:
     """Return the property with the delay of a retry."""
     if failure.delay_level == 0 and failure.delay_ms > 0:
         return {PROPERTY_TIMER_DELAY_MS: str(failure.delay_ms)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
-from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
+from rockoon_broker.retries.retries import FailureReport, RetryRules, ReturnedMessage, returned
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.topics.topic_file import TOPICS_ASIDE
@@ -50,7 +50,7 @@ class _Item:
     """One message of a call."""
 
     index: int
-    returned: Returned
+    returned: ReturnedMessage
     frame: bytes
 
 
@@ -124,7 +124,7 @@ class SendBacks:
         for index, failed in enumerate(request.messages):
             # A longer delay than allowed becomes the maximum.
             delay_ms = min(failed.delay_ms, delay_ms_max)
-            failure = Failure(
+            failure = FailureReport(
                 failed.delay_level, delay_ms, attempts_max, failed.failure, failed.deliveries
             )
             try:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_broker.transactions.transactions import Transactions
 from rockoon_core.errors import InvalidArgument
 from rockoon_format.names import group_fault
@@ -12,9 +12,9 @@ LISTED_DEFAULT = 100
 LISTED_MAX = 1024
 CLIENT_ID_CHARACTERS_MAX = 255
 
-_ENDINGS: dict[int, Ending] = {
-    pb.COMMIT: Ending.COMMITTED,
-    pb.ROLLBACK: Ending.ROLLED_BACK,
+_ENDINGS: dict[int, TransactionEnding] = {
+    pb.COMMIT: TransactionEnding.COMMITTED,
+    pb.ROLLBACK: TransactionEnding.ROLLED_BACK,
 }
 
 
@@ -31,7 +31,7 @@ async def end_transaction(
         transactions.ends.check_waiting(*place)
         return pb.EndTransactionReply()
     outcome = await transactions.ends.end(*place, ending)
-    if ending is Ending.ROLLED_BACK:
+    if ending is TransactionEnding.ROLLED_BACK:
         return pb.EndTransactionReply()
     return pb.EndTransactionReply(
         committed=pb.Appended(

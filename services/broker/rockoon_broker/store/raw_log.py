@@ -15,7 +15,7 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
-from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, ScannedChunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
@@ -26,7 +26,7 @@ from rockoon_broker.store.queues.dispatch import (
     first_break,
     parted,
 )
-from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
+from rockoon_broker.store.queues.dispatch_queue import CopiedRecords, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.queue_numbers import restore_next_offsets
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
@@ -195,7 +195,7 @@ class RawLog:
         marks = list(marks_among(data, records))
         if full_reason and len(marks) < records.count:
             raise StoreNotWritable(full_reason)
-        parts = self._checked(Chunk(offset, records), marks)
+        parts = self._checked(ScannedChunk(offset, records), marks)
         self._log.extend(data)
         times_ms = records.store_timestamps_ms
         if records.count:
@@ -215,7 +215,7 @@ class RawLog:
             end = renewal.first if renewal is not None else self._log.end
             ends = offset + part.offsets + part.sizes
             if end > at:
-                self._undispatched.add(Copied(end, runs, ends, part.store_timestamps_ms))
+                self._undispatched.add(CopiedRecords(end, runs, ends, part.store_timestamps_ms))
             if renewal is not None:
                 for topic in renewal.topics:
                     self._queues.restart_numbering(topic)
@@ -248,7 +248,7 @@ class RawLog:
         return records
 
     def _checked(
-        self, chunk: Chunk, marks: Sequence[tuple[int, Mark]]
+        self, chunk: ScannedChunk, marks: Sequence[tuple[int, Mark]]
     ) -> list[tuple[Scan, list[EntryRun], Renewal | None]]:
         """Records that go on where the log and its queues are, as `parted` cuts them, and runs."""
         log, newest_ms = self._log, self._runs.newest_ms

@@ -15,7 +15,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.retries.retries import GroupRules
+from rockoon_broker.retries.retries import GroupRetryRules
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
 from rockoon_broker.topics.topic_file import TopicFile
@@ -109,7 +109,7 @@ class ServedTopics:
         # The table with which routes are compared; differs from `table` before the first routes of
         # a log.
         self.table = self._compared = topic_file.read()
-        self.group_rules = GroupRules()
+        self.group_rules = GroupRetryRules()
         self.offset_service = ""
         self.routes = RouteFollower(
             nameservers, self._apply_update, self._refusal, lambda: self.table.revision

@@ -35,9 +35,9 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import (
-    Ending,
-    Outcome,
     Outcomes,
+    TransactionEnding,
+    TransactionOutcome,
     may_be_ends,
     outcome_of,
 )
@@ -61,9 +61,9 @@ NOT_KNOWN = -1
 _OUTCOMES_NOTE = "transactions/outcomes"
 
 _SAID = {
-    Ending.COMMITTED: "it was committed",
-    Ending.ROLLED_BACK: "it was rolled back",
-    Ending.GIVEN_UP: "it was abandoned because it was not ended in time",
+    TransactionEnding.COMMITTED: "it was committed",
+    TransactionEnding.ROLLED_BACK: "it was rolled back",
+    TransactionEnding.GIVEN_UP: "it was abandoned because it was not ended in time",
 }
 
 CheckQueue = Callable[[str, int], None]
@@ -130,7 +130,9 @@ class Ends:
         pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
         pending_index.add_named(self._apply_ends)
 
-    async def end(self, position: int, queue_offset: int, group: str, ending: Ending) -> Outcome:
+    async def end(
+        self, position: int, queue_offset: int, group: str, ending: TransactionEnding
+    ) -> TransactionOutcome:
         """End a half message, or find that it has ended in this way; returns when that is durable.
 
         If cancelled, the half message may have ended or not.
@@ -166,7 +168,7 @@ class Ends:
                     raise NotReady(service="the broker", reason="its queue lacks it") from failure
                 continue
             outcome = self._ended(half, ending, placed)
-            if ending is Ending.COMMITTED:
+            if ending is TransactionEnding.COMMITTED:
                 self.counts.committed += 1
                 self._queue_op(half)
             else:
@@ -186,14 +188,14 @@ class Ends:
         if queue_offset not in (half.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
 
-    async def _append_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
+    async def _append_end(self, half: WaitingHalf, ending: TransactionEnding) -> AppendResult:
         try:
             record, facts = self._halves.read(half.position)
         except HalfMessageGone as failure:
             raise _not_found(half.position, half.group) from failure
-        if ending is Ending.COMMITTED:
+        if ending is TransactionEnding.COMMITTED:
             made = committed_record(record, facts)
-        elif ending is Ending.ROLLED_BACK:
+        elif ending is TransactionEnding.ROLLED_BACK:
             made = rollback_record(
                 half.queue_offset, half.position, self._host, self._clock.now_ms()
             )
@@ -201,7 +203,7 @@ class Ends:
             made = given_up_record(record)
 
         def check() -> None:
-            if ending is Ending.COMMITTED:
+            if ending is TransactionEnding.COMMITTED:
                 self._check_queue(facts.topic, facts.queue_id)
                 if self._store.is_dropped(facts.topic, half.position):
                     reason = f"topic {facts.topic!r} was deleted; the present one was created later"
@@ -218,14 +220,16 @@ class Ends:
             # Also if the call is cancelled while it waits.
             self._ends_bytes -= len(frame)
 
-    def _ended(self, half: WaitingHalf, ending: Ending, placed: AppendResult) -> Outcome:
+    def _ended(
+        self, half: WaitingHalf, ending: TransactionEnding, placed: AppendResult
+    ) -> TransactionOutcome:
         """Record an end that was just appended."""
         position = half.position
         self._book.remove(position)
         made = placed.first
-        outcome = Outcome(
+        outcome = TransactionOutcome(
             ending,
-            made.first_queue_offset if ending is Ending.COMMITTED else -1,
+            made.first_queue_offset if ending is TransactionEnding.COMMITTED else -1,
             made.first_physical_offset,
             made.store_timestamp_ms,
         )
@@ -238,8 +242,8 @@ class Ends:
         return outcome
 
     async def _repeated(
-        self, position: int, queue_offset: int, group: str, ending: Ending
-    ) -> Outcome:
+        self, position: int, queue_offset: int, group: str, ending: TransactionEnding
+    ) -> TransactionOutcome:
         """Answer a call about a half message that no longer waits."""
         try:
             record, facts = self._halves.read(position)
@@ -273,7 +277,7 @@ class Ends:
             # Not durable or not listed yet; a search now would not find it.
             return
         try:
-            placed = await self._append_end(half, Ending.GIVEN_UP)
+            placed = await self._append_end(half, TransactionEnding.GIVEN_UP)
         except CompletedMeanwhile:
             return
         except TransactionNotFound:
@@ -282,7 +286,7 @@ class Ends:
                 self.counts.lost += 1
                 log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return
-        self._ended(half, Ending.GIVEN_UP, placed)
+        self._ended(half, TransactionEnding.GIVEN_UP, placed)
         self._queue_op(half)
         self.counts.given_up += 1
         log.warning(

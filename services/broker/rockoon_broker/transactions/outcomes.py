@@ -34,7 +34,7 @@ _ROW = np.dtype(
 assert _ROW.itemsize == 33
 
 
-class Ending(IntEnum):
+class TransactionEnding(IntEnum):
     """How a half message has ended."""
 
     COMMITTED = 1
@@ -43,10 +43,10 @@ class Ending(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionOutcome:
     """End of one transaction."""
 
-    ending: Ending
+    ending: TransactionEnding
     queue_offset: int = -1
     """Queue offset of the committed message; -1 if there is none."""
     position: int = -1
@@ -54,22 +54,22 @@ class Outcome:
     store_timestamp_ms: int = -1
 
 
-def outcome_of(record: Record) -> Outcome | None:
+def outcome_of(record: Record) -> TransactionOutcome | None:
     """Return how the half message that a stored record names as its source has ended.
 
     None if the record was made from another kind of record.
     """
-    ending: Ending | None = None
+    ending: TransactionEnding | None = None
     if record.sys_flag & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT:
-        ending = Ending.COMMITTED
+        ending = TransactionEnding.COMMITTED
     elif record.topic == OP_TOPIC.encode():
-        ending = Ending.ROLLED_BACK
+        ending = TransactionEnding.ROLLED_BACK
     elif record.topic == GIVEN_UP_TOPIC.encode():
-        ending = Ending.GIVEN_UP
+        ending = TransactionEnding.GIVEN_UP
     if ending is None:
         return None
-    offset = record.queue_offset if ending is Ending.COMMITTED else -1
-    return Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
+    offset = record.queue_offset if ending is TransactionEnding.COMMITTED else -1
+    return TransactionOutcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
 
 
 def may_be_ends(records: Scan) -> NDArray[np.bool_]:
@@ -84,15 +84,15 @@ class Outcomes:
     """The newest ends by physical offsets of half messages. Pure."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Outcome] = OrderedDict()
+        self._known: OrderedDict[int, TransactionOutcome] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, half_position: int) -> Outcome | None:
+    def find(self, half_position: int) -> TransactionOutcome | None:
         return self._known.get(half_position)
 
-    def add(self, half_position: int, outcome: Outcome) -> None:
+    def add(self, half_position: int, outcome: TransactionOutcome) -> None:
         """Add an end; the oldest one may be discarded."""
         self._known[half_position] = outcome
         if len(self._known) > REMEMBERED_MAX:
@@ -121,5 +121,8 @@ class Outcomes:
         """
         outcomes = cls()
         for half, ending, queue_offset, position, stored_ms in np.frombuffer(raw, _ROW).tolist():
-            outcomes.add(half, Outcome(Ending(ending), queue_offset, position, stored_ms))
+            outcomes.add(
+                half,
+                TransactionOutcome(TransactionEnding(ending), queue_offset, position, stored_ms),
+            )
         return outcomes

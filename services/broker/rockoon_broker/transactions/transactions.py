@@ -45,7 +45,7 @@ _CHECKS_ROW = np.dtype([("position", "<i8"), ("checks", "<i4")])
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedTransaction:
     """A half message as listed by a tool."""
 
     half: WaitingHalf
@@ -247,9 +247,9 @@ class Transactions:
 
     # For tools.
 
-    def listed(self, count_max: int) -> list[Listed]:
+    def listed(self, count_max: int) -> list[ListedTransaction]:
         """Return the oldest waiting half messages."""
-        found: list[Listed] = []
+        found: list[ListedTransaction] = []
         for half in self._book:
             if len(found) == count_max:
                 break
@@ -257,7 +257,7 @@ class Transactions:
                 record, facts = self._halves.read(half.position)
             except HalfMessageGone:
                 continue
-            found.append(Listed(half, facts, record.store_timestamp_ms))
+            found.append(ListedTransaction(half, facts, record.store_timestamp_ms))
         return found
 
     # Inside.

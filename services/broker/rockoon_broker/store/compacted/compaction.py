@@ -36,8 +36,12 @@ from rockoon_broker.store.compacted.fitting import (
     lowest_marks,
 )
 from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
-from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration, open_generation
-from rockoon_broker.store.compacted.takeover import Candidate, Offer, Refusal, Worker
+from rockoon_broker.store.compacted.open_generation import (
+    OpenGeneration,
+    QueueCoverage,
+    open_generation,
+)
+from rockoon_broker.store.compacted.takeover import Candidate, GenerationRefusal, Offer, Worker
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -117,10 +121,10 @@ class Compaction:
         }
         self._hold: Hold | None = None
         self.generation: OpenGeneration | None = None
-        self.coverages: dict[QueueKey, Coverage] = {}
+        self.coverages: dict[QueueKey, QueueCoverage] = {}
         self._known_topics: frozenset[str] | None = None
         self._worker = Worker()
-        self.refusal: Refusal | None = None
+        self.refusal: GenerationRefusal | None = None
         """The newest refusal; None after a newer generation became active."""
         self._now_ms = 0
         self._search_due_ms = 0
@@ -335,7 +339,7 @@ class Compaction:
                 outcome.close()
         elif isinstance(outcome, GenerationError | OSError):
             self._refuse(candidate.number, str(outcome))
-        elif not isinstance(outcome, takeover.Stopped):
+        elif not isinstance(outcome, takeover.TakeoverStopped):
             raise outcome
 
     def _fits(self, manifest: Manifest) -> bool:
@@ -413,7 +417,7 @@ class Compaction:
 
     def _refuse(self, number: int, reason: str) -> None:
         log.warning("generation %d refused: %s", number, reason)
-        self.refusal = Refusal(number, reason, self._now_ms)
+        self.refusal = GenerationRefusal(number, reason, self._now_ms)
         self._post(
             lambda: takeover.move_refused(self.home, number, reason, self._disk),
             self._moved_refused,

@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from rockoon_broker.store.compacted.fitting import first_listed
-from rockoon_broker.store.compacted.open_generation import Coverage
+from rockoon_broker.store.compacted.open_generation import QueueCoverage
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.time_runs import record_time_ms
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
@@ -23,7 +23,7 @@ class Hold:
 
 def oldest_uncompacted(
     topics: Container[str],
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
     known: Hold | None = None,
@@ -53,7 +53,7 @@ def oldest_uncompacted(
 def loses_uncompacted(
     topic: str,
     log_min: int,
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
 ) -> bool:
@@ -68,7 +68,7 @@ def loses_uncompacted(
 
 def _first_uncovered(
     queue: ConsumeQueue,
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
 ) -> int | None:

@@ -35,7 +35,7 @@ _READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class RowRange:
     """Neighbouring rows of one part, all of one queue, with ascending store times."""
 
     part: int
@@ -46,7 +46,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GenerationRow:
     """One record of a generation."""
 
     part: int
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class QueueCoverage:
     """The range of one queue that a generation covers."""
 
     covered_from: int
@@ -62,7 +62,7 @@ class Coverage:
     covered_to: int
     """The first offset that only the log has."""
     records: int
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[RowRange, ...] = ()
     """In ascending order of queue offsets."""
     last_offsets: tuple[int, ...] = ()
     """Last queue offset of each slice."""
@@ -92,7 +92,7 @@ class OpenGeneration:
         self.parts = parts
         self._fds = fds
         self._disk = disk
-        self.coverages: dict[QueueKey, Coverage] = _coverages(manifest, parts)
+        self.coverages: dict[QueueKey, QueueCoverage] = _coverages(manifest, parts)
 
     def close(self) -> None:
         """Close the files. No reads are allowed after it."""
@@ -103,70 +103,76 @@ class OpenGeneration:
         self.parts = []
         self.coverages = {}
 
-    def find(self, coverage: Coverage, offset: int) -> Row | None:
+    def find(self, coverage: QueueCoverage, offset: int) -> GenerationRow | None:
         """Return the first record of a queue at or after an offset."""
         number = bisect_left(coverage.last_offsets, offset)
         if number == len(coverage.slices):
             return None
         piece = coverage.slices[number]
-        return Row(piece.part, self._row_of(piece, offset))
+        return GenerationRow(piece.part, self._row_of(piece, offset))
 
-    def rows(self, coverage: Coverage, offset: int) -> Iterator[tuple[PartEntries, int, int, int]]:
+    def rows(
+        self, coverage: QueueCoverage, offset: int
+    ) -> Iterator[tuple[PartEntries, int, int, int]]:
         """Yield (entries, part, first row, end row) of each slice from an offset on."""
         for number in range(bisect_left(coverage.last_offsets, offset), len(coverage.slices)):
             piece = coverage.slices[number]
             yield self.parts[piece.part], piece.part, self._row_of(piece, offset), piece.end_row
 
-    def first(self, coverage: Coverage) -> Row | None:
+    def first(self, coverage: QueueCoverage) -> GenerationRow | None:
         """The oldest record of a queue."""
         return (
-            Row(coverage.slices[0].part, coverage.slices[0].first_row) if coverage.slices else None
-        )
-
-    def last(self, coverage: Coverage) -> Row | None:
-        """Return the newest record of a queue in the generation."""
-        return (
-            Row(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
+            GenerationRow(coverage.slices[0].part, coverage.slices[0].first_row)
             if coverage.slices
             else None
         )
 
-    def first_since(self, coverage: Coverage, timestamp_ms: int, *, behind: bool) -> Row | None:
+    def last(self, coverage: QueueCoverage) -> GenerationRow | None:
+        """Return the newest record of a queue in the generation."""
+        return (
+            GenerationRow(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
+            if coverage.slices
+            else None
+        )
+
+    def first_since(
+        self, coverage: QueueCoverage, timestamp_ms: int, *, behind: bool
+    ) -> GenerationRow | None:
         """Return the first record of a queue from which on all were stored at a time or later.
 
         Args:
             behind: strictly later.
         """
-        first: Row | None = None
+        first: GenerationRow | None = None
         for piece in reversed(coverage.slices):
             times = self.parts[piece.part].store_timestamps_ms[piece.first_row : piece.end_row]
             early = int(np.searchsorted(times, timestamp_ms, "right" if behind else "left"))
             if early < len(times):
-                first = Row(piece.part, piece.first_row + early)
+                first = GenerationRow(piece.part, piece.first_row + early)
             if early:
                 break
         return first
 
-    def before(self, coverage: Coverage, row: Row | None) -> Row | None:
+    def before(self, coverage: QueueCoverage, row: GenerationRow | None) -> GenerationRow | None:
         """Return the record of a queue before another one; for None, the last record."""
         if row is None:
             return self.last(coverage)
-        former: Slice | None = None
+        former: RowRange | None = None
         for piece in coverage.slices:
             if piece.part == row.part:
                 if row.row > piece.first_row:
-                    return Row(row.part, row.row - 1)
+                    return GenerationRow(row.part, row.row - 1)
                 break
             former = piece
-        return Row(former.part, former.end_row - 1) if former else None
+        return GenerationRow(former.part, former.end_row - 1) if former else None
 
-    def queue_offset(self, row: Row) -> int:
+    def queue_offset(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].queue_offsets[row.row])
 
-    def store_timestamp_ms(self, row: Row) -> int:
+    def store_timestamp_ms(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].store_timestamps_ms[row.row])
 
-    def physical_offset(self, row: Row) -> int:
+    def physical_offset(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].physical_offsets[row.row])
 
     def read(
@@ -236,7 +242,7 @@ class OpenGeneration:
             found.append(entries.physical_offsets[rows[wanted]])
         return np.unique(np.concatenate(found))
 
-    def pages_resident(self, row: Row) -> bool | None:
+    def pages_resident(self, row: GenerationRow) -> bool | None:
         """Return whether a record's pages are in memory; None if the system cannot determine it."""
         entries = self.parts[row.part]
         return pages_resident(
@@ -255,7 +261,7 @@ class OpenGeneration:
             raise self._damaged(part, position)
         return frame
 
-    def _row_of(self, piece: Slice, offset: int) -> int:
+    def _row_of(self, piece: RowRange, offset: int) -> int:
         offsets = self.parts[piece.part].queue_offsets[piece.first_row : piece.end_row]
         return piece.first_row + int(np.searchsorted(offsets, offset))
 
@@ -345,8 +351,8 @@ def _decoded(path: Path, disk: Disk) -> PartEntries:
         raise GenerationError(f"{path.name}: {error}") from error
 
 
-def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Coverage]:
-    slices: dict[QueueKey, list[Slice]] = {}
+def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, QueueCoverage]:
+    slices: dict[QueueKey, list[RowRange]] = {}
     for number, entries in enumerate(parts):
         # Store times decrease where a time run of the log began.
         begins = np.flatnonzero(np.diff(entries.store_timestamps_ms) < 0) + 1
@@ -354,14 +360,14 @@ def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, C
             low, high = np.searchsorted(begins, [rows.start + 1, rows.stop])
             for start, stop in pairwise([rows.start, *begins[low:high].tolist(), rows.stop]):
                 last = int(entries.queue_offsets[stop - 1])
-                piece = Slice(number, start, stop, last)
+                piece = RowRange(number, start, stop, last)
                 slices.setdefault((topic, queue), []).append(piece)
     found = {}
     for topic_covered in manifest.topics:
         for covered in topic_covered.queues:
             key = (topic_covered.topic, covered.queue)
             pieces = slices.get(key, [])
-            found[key] = Coverage(
+            found[key] = QueueCoverage(
                 covered_from=covered.covered_from,
                 covered_to=covered.covered_to,
                 records=covered.records,

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
+from rockoon_broker.store.compacted.open_generation import OpenGeneration, QueueCoverage
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import (
@@ -33,7 +33,7 @@ class Served(Protocol):
         """The active generation."""
 
     @property
-    def coverages(self) -> Mapping[QueueKey, Coverage]:
+    def coverages(self) -> Mapping[QueueKey, QueueCoverage]:
         """The queues that it covers."""
 
     def is_compacted(self, topic: str) -> bool:
@@ -47,7 +47,7 @@ class CompactedReader:
         self._log = log_reader
         self._served = served
 
-    def _covering(self, topic: str, queue_id: int) -> tuple[OpenGeneration, Coverage] | None:
+    def _covering(self, topic: str, queue_id: int) -> tuple[OpenGeneration, QueueCoverage] | None:
         coverage = self._served.coverages.get((topic, queue_id))
         generation = self._served.generation
         return None if coverage is None or generation is None else (generation, coverage)
@@ -106,7 +106,7 @@ class CompactedReader:
     def _from_generation(
         self,
         generation: OpenGeneration,
-        coverage: Coverage,
+        coverage: QueueCoverage,
         key: QueueKey,
         offset: int,
         nothing: GetResult,

@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class TakeoverStopped(Exception):
     """The store is being closed."""
 
 
@@ -78,7 +78,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GenerationRefusal:
     """A refused generation and the reason."""
 
     generation: int
@@ -103,7 +103,7 @@ class Worker:
         def done() -> Iterator[Callable[[], None]]:
             try:
                 outcome = work()
-            except (GenerationError, OSError, Stopped) as error:
+            except (GenerationError, OSError, TakeoverStopped) as error:
                 failure: Exception = error
                 yield lambda: then(failure)
             except Exception as error:
@@ -141,7 +141,7 @@ class Worker:
         """Yield the CPU to other threads; raises Stopped when the store is being closed."""
         worked = time.monotonic() - self._resumed_seconds
         if self.stopping.wait(min(max(worked, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)):
-            raise Stopped
+            raise TakeoverStopped
         self._resumed_seconds = time.monotonic()
 
     def _run(self) -> None:

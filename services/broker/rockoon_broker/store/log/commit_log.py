@@ -29,7 +29,7 @@ PROBE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class CommitLogFile:
     """One open CommitLog file."""
 
     start: int
@@ -63,17 +63,17 @@ class CommitLog:
         self._claim_reserved = claim_reserved
         self.file_bytes = file_bytes
         self.end = end
-        self.files: list[LogFile] = []
+        self.files: list[CommitLogFile] = []
         # Start of the last file for which the next one has been requested.
         self._reserved_after = -1
         # Bytes after `end` that a failed write may have left; zeroed before the next write.
-        self._unclean: tuple[LogFile, int, int] | None = None
+        self._unclean: tuple[CommitLogFile, int, int] | None = None
         # Error of the last write or file creation that the disk refused; None if both succeeded.
         self.failure: OSError | None = None
         self._lacks_file = False
         for start in starts:
             path = self.path_of(start)
-            self.files.append(LogFile(start, disk.open(path), path))
+            self.files.append(CommitLogFile(start, disk.open(path), path))
 
     @property
     def min_offset(self) -> int:
@@ -89,7 +89,7 @@ class CommitLog:
         """Path of the file that will follow the last."""
         return self.path_of(self.files[-1].start + self.file_bytes if self.files else 0)
 
-    def file_at(self, offset: int) -> LogFile:
+    def file_at(self, offset: int) -> CommitLogFile:
         """Return the file that contains the byte at a physical offset."""
         return self.files[(offset - self.files[0].start) // self.file_bytes]
 
@@ -312,7 +312,7 @@ class CommitLog:
             self._disk.close(file.fd)
         self.files.clear()
 
-    def _file_of_end(self) -> LogFile:
+    def _file_of_end(self) -> CommitLogFile:
         """The file that contains the last byte, which a small record is appended to."""
         # Not the file of the byte at `end`: after a full file that is the next one, which may not
         # exist.
@@ -333,7 +333,7 @@ class CommitLog:
             reason = f"no room for another CommitLog file: {error}"
             raise AppendFailed(reason, error.errno) from error
         self._lacks_file = False
-        self.files.append(LogFile(start, fd, path))
+        self.files.append(CommitLogFile(start, fd, path))
 
     def _write_blank(self) -> None:
         file = self._file_of_end()

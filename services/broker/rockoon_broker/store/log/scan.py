@@ -19,7 +19,7 @@ _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ScannedChunk:
     """Some scanned records."""
 
     base: int
@@ -74,7 +74,7 @@ class LogScan:
         self.closed_end = 0
         """End of the last file that is closed by a blank; 0 if there is none."""
 
-    def chunks(self, position: int) -> Iterator[Chunk]:
+    def chunks(self, position: int) -> Iterator[ScannedChunk]:
         """Scan from `position`, where a record must start or the log end."""
         self.end = position
         for start in self._starts:
@@ -86,7 +86,7 @@ class LogScan:
             if self.stopped_by not in (ScanEnd.BLANK, ScanEnd.END):
                 return
 
-    def _file_chunks(self, start: int, position: int) -> Iterator[Chunk]:
+    def _file_chunks(self, start: int, position: int) -> Iterator[ScannedChunk]:
         fd = self._disk.open_reading(self._directory / offset_to_file_name(start))
         window = _WALKED_BYTES
         try:
@@ -108,7 +108,7 @@ class LogScan:
                 self.stopped_by = records.end
                 if records.count:
                     self._count(records, base)
-                    yield Chunk(base, records)
+                    yield ScannedChunk(base, records)
                 position += records.position
                 if records.end is ScanEnd.BLANK:
                     size, _ = _SIZE_AND_MAGIC.unpack_from(data, records.position)

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rockoon_broker.store.log.commit_log import CommitLog, LogFile
+from rockoon_broker.store.log.commit_log import CommitLog, CommitLogFile
 from rockoon_core.disk import Disk
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
@@ -163,7 +163,7 @@ def record_time_ms(log: CommitLog, physical_offset: int) -> int | None:
     return store_time_ms(head) if is_record and len(head) == STORE_TIME_HEAD_BYTES else None
 
 
-def _last_ms(log: CommitLog, disk: Disk, file: LogFile) -> int | None:
+def _last_ms(log: CommitLog, disk: Disk, file: CommitLogFile) -> int | None:
     """Return the store time of the last record of a closed file; None if none is found.
 
     The last record is the one before the blank. Reserved ranges that were never written are not

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.log.epochs import Renewal
-from rockoon_broker.store.log.scan import Chunk
+from rockoon_broker.store.log.scan import ScannedChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.consume_queue import EntryArray, encode_entries
@@ -75,7 +75,9 @@ class Numbers:
         self._next = {key: at for key, at in self._next.items() if key[0] not in topics}
 
 
-def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, Renewal | None]]:
+def parted(
+    chunk: ScannedChunk, renewals: Sequence[Renewal]
+) -> Iterator[tuple[ScannedChunk, Renewal | None]]:
     """Split a chunk before each record after which topics restart.
 
     Args:
@@ -95,7 +97,7 @@ def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, R
         yield replace(chunk, records=chunk.records.between(first, end)), renewal
 
 
-def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
+def entry_runs(chunk: ScannedChunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
     """Split a chunk's records into runs, in log order per queue; a queue may have several.
 
     Args:
@@ -147,7 +149,7 @@ def _run_firsts(
 
 
 def first_break(
-    chunk: Chunk,
+    chunk: ScannedChunk,
     runs: Iterable[EntryRun],
     numbers: Numbers,
     newest_ms: int,
@@ -184,7 +186,7 @@ def first_break(
 
 
 def empty_contradicted_queues(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
+    chunk: ScannedChunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
 ) -> None:
     """Empty queues that have only entries of deleted records and whose offsets contradict the log.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.reading import read_chunk
-from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, ScannedChunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
@@ -42,14 +42,14 @@ class Undispatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadRange:
     """A log range from before the start; read when its entries are due."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedRecords:
     """Records copied from another replica's log, without queue entries yet."""
 
     end_offset: int
@@ -60,7 +60,7 @@ class Copied:
     store_timestamps_ms: NDArray[np.int64]
     """Store time of each record, n."""
 
-    def below(self, end: int) -> "Copied | None":
+    def below(self, end: int) -> "CopiedRecords | None":
         """Return the part whose records end at or before a physical offset; None if none does."""
         if end >= self.end_offset:
             return self
@@ -69,9 +69,11 @@ class Copied:
             return None
         reached = int(self.record_ends[count - 1])
         runs = [run.below(reached) for run in self.runs]
-        return Copied(reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count])
+        return CopiedRecords(
+            reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count]
+        )
 
-    def after(self, first: "Copied") -> "Copied":
+    def after(self, first: "CopiedRecords") -> "CopiedRecords":
         """Return the part after `first`, a result of `below`."""
         count = len(first.record_ends)
         runs = [
@@ -79,7 +81,7 @@ class Copied:
             for run, before in zip(self.runs, first.runs, strict=True)
         ]
         ends, times_ms = self.record_ends[count:], self.store_timestamps_ms[count:]
-        return Copied(self.end_offset, runs, ends, times_ms)
+        return CopiedRecords(self.end_offset, runs, ends, times_ms)
 
 
 class DispatchQueue:
@@ -87,7 +89,7 @@ class DispatchQueue:
 
     Args:
         queues: receives the entries.
-        log: source of `Unread` ranges.
+        log: source of `UnreadRange` ranges.
         dropped: deleted topics, whose records have no entries.
         delay_levels_ms: see `scan`.
         end: physical offset up to which the log is already dispatched.
@@ -121,7 +123,7 @@ class DispatchQueue:
         self._dropped = dropped
         self._delay_levels_ms = delay_levels_ms
         self._renew = renew
-        self._waiting: deque[Undispatched | Copied | Unread | Renewal] = deque()
+        self._waiting: deque[Undispatched | CopiedRecords | UnreadRange | Renewal] = deque()
 
     @property
     def failure(self) -> OSError | None:
@@ -138,7 +140,7 @@ class DispatchQueue:
         unwritten."""
         return self.end < end or self._queues.unwritten > 0
 
-    def add(self, batch: Undispatched | Copied | Renewal) -> None:
+    def add(self, batch: Undispatched | CopiedRecords | Renewal) -> None:
         """Add the records after those added last. A renewal is added before its record, so that no
         recovery point passes the record before the renewal is done."""
         self._waiting.append(batch)
@@ -152,22 +154,22 @@ class DispatchQueue:
         at = self.end
         for renewal in renewals:
             if renewal.first > at:
-                self._waiting.append(Unread(renewal.first))
+                self._waiting.append(UnreadRange(renewal.first))
             self._waiting.append(renewal)
             at = renewal.first
         if end > at:
-            self._waiting.append(Unread(end))
+            self._waiting.append(UnreadRange(end))
 
     def drop(self, topics: Container[str]) -> None:
         """Skip the entries of waiting batches of deleted topics."""
         self._tails.drop_topics(topics)
 
         def without(
-            each: Undispatched | Copied | Unread | Renewal,
-        ) -> Undispatched | Copied | Unread | Renewal:
+            each: Undispatched | CopiedRecords | UnreadRange | Renewal,
+        ) -> Undispatched | CopiedRecords | UnreadRange | Renewal:
             if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics:
                 return replace(each, queue=None)
-            if isinstance(each, Copied):
+            if isinstance(each, CopiedRecords):
                 return replace(each, runs=[run for run in each.runs if run.key[0] not in topics])
             return each
 
@@ -204,7 +206,7 @@ class DispatchQueue:
                         break
                     self._tails.drop_topics(batch.topics)
                     waiting.popleft()
-                elif isinstance(batch, Unread):
+                elif isinstance(batch, UnreadRange):
                     self._dispatch_unread(min(batch.end_offset, end), advanced)
                     if self.end == batch.end_offset:
                         waiting.popleft()
@@ -240,7 +242,7 @@ class DispatchQueue:
         return advanced
 
     def _dispatch_copied(
-        self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]
+        self, batch: CopiedRecords, committed: CopiedRecords, advanced: dict[QueueKey, None]
     ) -> None:
         """Write the entries of the committed part of copied records."""
         advanced.update(dict.fromkeys(dispatch_runs(committed.runs, self._queues)))
@@ -267,7 +269,7 @@ class DispatchQueue:
             raise OSError(
                 errno.EIO, f"the log is damaged at {self.end}; cannot list later messages"
             )
-        chunk = Chunk(read.start, read.records)
+        chunk = ScannedChunk(read.start, read.records)
         runs = entry_runs(chunk, self._dropped.marks)
         advanced.update(dict.fromkeys(dispatch_runs(runs, self._queues)))
         if read.records.count:

@@ -25,7 +25,7 @@ from rockoon_core.disk import Disk
 FILE = "config/droppedTopics.json"
 
 
-class Counts(NamedTuple):
+class QueueCounts(NamedTuple):
     """Number of queues with entries, and number of entries."""
 
     queues: int
@@ -44,7 +44,7 @@ class PointState(NamedTuple):
 class _Content:
     marks: Mapping[str, int] = field(default_factory=dict)
     """Topic to the physical offset below which its records are ignored."""
-    dropped: Mapping[tuple[str, PointState], Counts] = field(default_factory=dict)
+    dropped: Mapping[tuple[str, PointState], QueueCounts] = field(default_factory=dict)
     """Counts of a topic in a recovery point that is older than its deletion."""
     overtaken: Mapping[str, int] = field(default_factory=dict)
     """Topic to the physical offset below which its generations' messages are dropped."""
@@ -81,12 +81,12 @@ class DroppedTopics:
             marks[topic] = max(mark, marks.get(topic, 0))
         return marks
 
-    def dropped_since(self, point: PointState) -> Counts:
+    def dropped_since(self, point: PointState) -> QueueCounts:
         """Return what a recovery point counted of topics that were deleted after it."""
         found = [counts for (_, at), counts in self._content.dropped.items() if at == point]
-        return Counts(sum(each.queues for each in found), sum(each.entries for each in found))
+        return QueueCounts(sum(each.queues for each in found), sum(each.entries for each in found))
 
-    def add(self, log_end: int, counted: Mapping[str, Mapping[PointState, Counts]]) -> None:
+    def add(self, log_end: int, counted: Mapping[str, Mapping[PointState, QueueCounts]]) -> None:
         """Mark topics as deleted: their records below `log_end` are ignored from now on.
 
         Args:
@@ -178,7 +178,7 @@ def _read(root: Path) -> _Content:
         content = json.loads(path.read_bytes())
         marks = {str(topic): int(mark) for topic, mark in content["marks"].items()}
         dropped = {
-            (str(topic), PointState(int(end), int(queues), int(entries))): Counts(
+            (str(topic), PointState(int(end), int(queues), int(entries))): QueueCounts(
                 int(queues_gone), int(entries_gone)
             )
             for topic, end, queues, entries, queues_gone, entries_gone in content["dropped"]

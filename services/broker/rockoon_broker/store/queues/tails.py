@@ -20,7 +20,7 @@ TAIL_BYTES_MAX = 32 << 10
 TAIL_BYTES_LEFT = 24 << 10
 
 
-class QueueTail:
+class CachedTail:
     """Neighbouring batches of one queue, the newest last."""
 
     __slots__ = ("batches", "bytes", "end", "first")
@@ -61,7 +61,7 @@ class QueueTails:
         self._bytes = 0
         # Most recently written last. Keyed by object: a recreated queue of the same name is
         # another one.
-        self._tails: OrderedDict[ConsumeQueue, QueueTail] = OrderedDict()
+        self._tails: OrderedDict[ConsumeQueue, CachedTail] = OrderedDict()
 
     def add(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
         """Add a batch that has become visible in the queue.
@@ -77,7 +77,7 @@ class QueueTails:
         if not frames:
             return
         if tail is None or tail.end != first:
-            tail = QueueTail(first)
+            tail = CachedTail(first)
         tail.add(entries, frames)
         self._tails[queue] = tail
         self._bytes += tail.bytes

@@ -30,7 +30,7 @@ class KnownDurable:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class LogDamage:
     """A range of a log that was durable but is no longer a record."""
 
     position: int
@@ -39,7 +39,9 @@ class Damage:
     """Physical offset of the next whole record."""
 
 
-def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk) -> Damage | None:
+def find_damage(
+    log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk
+) -> LogDamage | None:
     """Scan from `boundary` to the first break; return it if it is damage. Changes nothing.
 
     Args:
@@ -63,12 +65,12 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
     # with an earlier time.
     newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
     if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:
-        return Damage(walk.end, behind)
+        return LogDamage(walk.end, behind)
     # Its time may be wrong; then a later file with a right, earlier time proves it durable.
     for start in log.starts:
         first = log.record(start) if start > behind else None
         if first is not None and int(first.store_timestamps_ms[0]) < durable.before_ms:
-            return Damage(walk.end, behind)
+            return LogDamage(walk.end, behind)
     return None
 
 

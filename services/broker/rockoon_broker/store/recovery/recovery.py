@@ -39,7 +39,7 @@ import numpy as np
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.log.epochs import Mark, Renewal, mark_of, renewals_among
-from rockoon_broker.store.log.scan import Chunk, LogScan
+from rockoon_broker.store.log.scan import LogScan, ScannedChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
@@ -111,7 +111,7 @@ class OwnRecords:
         self.offsets: list[int] = []
         self.renewals: list[Renewal] = []
 
-    def add(self, chunk: Chunk) -> list[Renewal]:
+    def add(self, chunk: ScannedChunk) -> list[Renewal]:
         """Add the own records of a chunk; return its renewals.
 
         Raises:
@@ -497,7 +497,7 @@ class Recoverer:
         return walk, newest_ms, listed
 
     def _apply_part(
-        self, part: Chunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
+        self, part: ScannedChunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
     ) -> int | None:
         """List records or only count them; return where they stop being a continuation, or None."""
         end, marks = None, self._dropped.marks

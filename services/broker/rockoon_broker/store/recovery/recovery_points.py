@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
-from rockoon_broker.store.queues.dropped_topics import Counts, PointState
+from rockoon_broker.store.queues.dropped_topics import PointState, QueueCounts
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
 from rockoon_core.disk import Disk
 from rockoon_format.checkpoint import Checkpoint
@@ -146,14 +146,14 @@ class RecoveryPoints:
         is_capped = not self.is_cap_new
         return is_capped and is_counted and self._newest[-1] == self._state(log_end)
 
-    def counted(self, topic: str) -> Mapping[PointState, Counts]:
+    def counted(self, topic: str) -> Mapping[PointState, QueueCounts]:
         """Return what each of the newest points counted of a topic's queues."""
         return {point: self._counts_of(topic, point.log_end) for point in self._newest}
 
-    def _counts_of(self, topic: str, boundary: int) -> Counts:
+    def _counts_of(self, topic: str, boundary: int) -> QueueCounts:
         queues = self._queues.of_topic(topic)
         stored = [self._queues.stored_below(queue, boundary) for queue in queues]
-        return Counts(sum(end > 0 for end in stored), sum(stored))
+        return QueueCounts(sum(end > 0 for end in stored), sum(stored))
 
     def _state(self, log_end: int) -> PointState:
         return PointState(log_end, self._queues.stored_count, self._queues.entry_count)

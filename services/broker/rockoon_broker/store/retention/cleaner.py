@@ -10,14 +10,14 @@ from pathlib import Path
 from rockoon_broker.store.clock import WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.hold import Hold
-from rockoon_broker.store.log.commit_log import CommitLog, LogFile
+from rockoon_broker.store.log.commit_log import CommitLog, CommitLogFile
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.retention.deletions import Deletions
-from rockoon_broker.store.retention.expiry import LogGrowth, Loss, earliest_loss
+from rockoon_broker.store.retention.deletions import DeletedRanges
+from rockoon_broker.store.retention.expiry import LogGrowth, MessageLoss, earliest_loss
 from rockoon_broker.store.retention.retention import (
     DeletionReason,
     FileDeletion,
@@ -57,7 +57,7 @@ class ExpiryForecast:
     def __init__(
         self,
         log: CommitLog,
-        newest_in: Callable[[LogFile], int],
+        newest_in: Callable[[CommitLogFile], int],
         clock: WallClock,
         usage: DiskUsage,
         rules: RetentionRules,
@@ -71,12 +71,12 @@ class ExpiryForecast:
         self._rules = rules
         self._now_ms = now_ms
         self._usage = usage
-        self._losses: dict[int, Loss] = {}
+        self._losses: dict[int, MessageLoss] = {}
         # State of the files checked so far, which are the oldest ones.
         self._newest_ms = 0
         self._checked_end = 0
 
-    def of(self, physical_offset: int) -> Loss:
+    def of(self, physical_offset: int) -> MessageLoss:
         """Return when the byte at a physical offset can be deleted. Raises OSError."""
         start = physical_offset - physical_offset % self._log.file_bytes
         if start not in self._losses:
@@ -86,7 +86,7 @@ class ExpiryForecast:
                     self._add_file(file)
         return self._losses.get(start) or self._loss(0, self._log.min_offset)
 
-    def _add_file(self, file: LogFile) -> None:
+    def _add_file(self, file: CommitLogFile) -> None:
         newest_ms = min(self._newest_in(file), self._now_ms)
         if file is self._log.files[-1]:
             # It will be written to at least once more (a blank) before it is not the last one.
@@ -95,7 +95,7 @@ class ExpiryForecast:
         self._checked_end = file.start + self._log.file_bytes
         self._losses[file.start] = self._loss(self._newest_ms, file.start)
 
-    def _loss(self, newest_ms: int, start: int) -> Loss:
+    def _loss(self, newest_ms: int, start: int) -> MessageLoss:
         return earliest_loss(
             newest_ms,
             self._usage,
@@ -158,7 +158,7 @@ class Cleaner:
         self.held_end = 0
         self.readings: dict[int, FileReading] | None = None
         self.growth = LogGrowth()
-        self.deletions = Deletions(settings.root, disk)
+        self.deletions = DeletedRanges(settings.root, disk)
         self.deleted_files: Counter[DeletionReason] = Counter()
         self.deleted_unread = 0
         self._held: Hold | None = None
@@ -378,7 +378,7 @@ class Cleaner:
         """Return the age of every CommitLog file, oldest first."""
         return [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files]
 
-    def _newest_in(self, file: LogFile) -> int:
+    def _newest_in(self, file: CommitLogFile) -> int:
         """Return the store time of a file's newest message, or else the file's modification time.
         Raises OSError."""
         newest_ms = self._runs.newest_in(file.start)

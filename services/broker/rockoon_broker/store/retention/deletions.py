@@ -30,7 +30,7 @@ class DeletedRange(NamedTuple):
     """Deletion time of its newest part, epoch milliseconds."""
 
 
-class Deletions:
+class DeletedRanges:
     """Deleted ranges of one store.
 
     A damaged file is replaced at the next deletion: the reasons are only informative and must

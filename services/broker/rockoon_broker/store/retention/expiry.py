@@ -31,7 +31,7 @@ class LossCause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class MessageLoss:
     """The earliest possible deletion of a message."""
 
     at_ms: int
@@ -39,7 +39,7 @@ class Loss:
     cause: LossCause
 
 
-NEVER = Loss(1 << 53, LossCause.EXPIRED)
+NEVER = MessageLoss(1 << 53, LossCause.EXPIRED)
 """For a store whose files retention keeps: later than any real expiry."""
 
 
@@ -96,7 +96,7 @@ def earliest_loss(
     bytes_per_second: float = 0.0,
     now_ms: int,
     local_hour: Callable[[int], int],
-) -> Loss:
+) -> MessageLoss:
     """Return when a CommitLog file can be deleted at the earliest.
 
     Args:
@@ -125,7 +125,7 @@ def earliest_loss(
     if at_ms > by_age.at_ms:
         return by_age
     is_full = usage.used_percent > rules.forced_percent
-    return Loss(at_ms, LossCause.DISK_FULL if is_full else LossCause.DISK_FILLS)
+    return MessageLoss(at_ms, LossCause.DISK_FULL if is_full else LossCause.DISK_FILLS)
 
 
 def _by_age(
@@ -134,15 +134,15 @@ def _by_age(
     rules: RetentionRules,
     now_ms: int,
     local_hour: Callable[[int], int],
-) -> Loss:
+) -> MessageLoss:
     """Return when a file can be deleted because of its age."""
     percent = usage.used_percent
     expires_ms = max(newest_ms + rules.reserved_ms, now_ms)
     if percent > rules.used_percent_max:
-        return Loss(expires_ms, LossCause.EXPIRED)
+        return MessageLoss(expires_ms, LossCause.EXPIRED)
     at_ms = expires_ms
     for _ in range(QUARTERS_SEARCHED_MAX):
         if local_hour(at_ms) in rules.delete_hours:
             break
         at_ms += QUARTER_MS - at_ms % QUARTER_MS
-    return Loss(at_ms, LossCause.EXPIRED_AT_HOUR)
+    return MessageLoss(at_ms, LossCause.EXPIRED_AT_HOUR)
