@@ -79,7 +79,7 @@ class Broker:
         ticks: runs the store's periodic work.
         key_index: indexes messages by key; None with `index = off`.
         unread: asks for unread messages before retention deletes files.
-        aside: delayed and half messages.
+        pending: delayed and half messages.
         compaction: uploads and publication of generations of compacted topics.
         nameservers: the nameservers of the cluster.
         recovery_seconds: duration of the opening of the store.
@@ -127,7 +127,7 @@ class Broker:
             may_append=may_append,
         )
         self.pulls = Pulls(store, self.waiting, clock)
-        self.aside = PendingMessages(
+        self.pending = PendingMessages(
             store,
             self.appends,
             settings,
@@ -141,7 +141,7 @@ class Broker:
             store.compaction, disk, clock, settings.disk_full_percent, self.store_changed.ring
         )
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
-        self._derived = (sequences, self.aside.pending_index)
+        self._derived = (sequences, self.pending.pending_index)
         self.unread, self.ticks = self._make_loops(nameservers, clock)
         # Beginning of the log at the last read of its first message, and that message's store time.
         self._oldest: tuple[int, int] | None = None
@@ -151,7 +151,7 @@ class Broker:
             self.settings.name,
             self.store,
             self.topics,
-            self.aside.pending_index,
+            self.pending.pending_index,
             nameservers,
             self.settings.retention_wait_for_groups,
             clock,
@@ -162,7 +162,7 @@ class Broker:
             self.appends.store_clock,
             self.store_changed,
             arrived=self.arrived,
-            shortened=self.aside.log_shortened,
+            shortened=self.pending.log_shortened,
             ticked=self._ticked,
         )
         return unread, ticks
@@ -247,7 +247,7 @@ class Broker:
         broker = cls(*parts, recovery_seconds, may_append)
         if store.keeps_all_files:
             log.warning("%s", KEEPS_ALL_FILES)
-        await asyncio.to_thread(broker.aside.begin)
+        await asyncio.to_thread(broker.pending.begin)
         if broker.key_index is not None:
             broker.key_index.gathers = True
         return broker
@@ -262,7 +262,7 @@ class Broker:
         """
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
-            self.aside.follow()
+            self.pending.follow()
             behind = self.store.visible_end if self.key_index is None else self.key_index.end_offset
             self.store.forget_copied(min(behind, self.store.visible_end))
         return records
@@ -279,10 +279,10 @@ class Broker:
         """
         # First, because other parts compute ages from this clock.
         self.appends.store_clock.lead_from(self.store.runs.newest_ms)
-        self.aside.find_levels()
+        self.pending.find_levels()
         records = apply_rest(self.store, self._derived)
         self.sequences.lead()
-        self.aside.lead()
+        self.pending.lead()
         self._leads = True
         self.store.ask_groups()
         self.store.forget_copied(self.store.appended_end)
@@ -328,7 +328,7 @@ class Broker:
             self.appends.check_accepted()
         if handling not in KINDS:
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
-        desk = self.aside.transactions if handling == HALF else self.aside.delays
+        desk = self.pending.transactions if handling == HALF else self.pending.delays
         placed = await desk.place(batch, check)
         if not batch.internal:
             count = len(batch.lengths) // 4
@@ -438,7 +438,7 @@ class Broker:
     def arrived(self, queue: QueueKey) -> None:
         """Wake readers and due work for a queue with new visible messages."""
         self.waiting.arrived(queue)
-        self.aside.arrived(queue)
+        self.pending.arrived(queue)
 
     def release_waiting(self) -> None:
         """Answer all waiting pulls now, and let none wait any more."""

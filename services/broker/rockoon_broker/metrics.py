@@ -251,7 +251,7 @@ def of_disk(usage: DiskUsage) -> Iterator[Measurement]:
 
 
 def of_pending_messages(broker: Broker) -> Iterator[Measurement]:
-    delays, transactions = broker.aside.delays, broker.aside.transactions
+    delays, transactions = broker.pending.delays, broker.pending.transactions
     yield TIMING.at(len(delays))
     yield DELIVERED.at(delays.delivery.counts.delivered)
     yield TIMER_LAG.at(delays.delivery.counts.lag_ms / 1000)

@@ -126,7 +126,7 @@ async def serve(
                 await doors.close(quiet_seconds)
             for task in loops:
                 task.cancel()
-            await broker.aside.finish()
+            await broker.pending.finish()
     finally:
         await nameservers.close()
         if broker is not None:
@@ -185,7 +185,7 @@ class BrokerDoors:
         if self.stop.fatal is None:
             await self.server.wait_quiet(quiet_seconds)
         self.service.refuse(not_ready("it is stopping"))
-        self.broker.aside.transactions.asking.end()
+        self.broker.pending.transactions.asking.end()
         self.broker.compaction.end()
 
 
@@ -216,7 +216,7 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     """Yield the tasks of a leading broker, by name; they run until cancelled."""
     yield "store-ticks", broker.ticks.run()
     yield "route-follower", broker.topics.routes.run(stop)
-    yield "messages-aside", broker.aside.run()
+    yield "pending-messages", broker.pending.run()
     yield "unread-files", broker.unread.run()
 
 
@@ -224,7 +224,7 @@ def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None
     """Yield the tasks that follow the log at all times, by name; they run until cancelled."""
     changed = broker.store_changed
     yield "producer-sequences", broker.sequences.run(changed)
-    yield "pending-snapshots", broker.aside.write_snapshots(changed)
+    yield "pending-snapshots", broker.pending.write_snapshots(changed)
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()
@@ -241,9 +241,9 @@ async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
             for task in loops:
                 task.cancel()
             # Producers would wait here for checks, and the next leader could ask none of them.
-            broker.aside.transactions.asking.end()
+            broker.pending.transactions.asking.end()
             broker.compaction.end()
-            await broker.aside.finish()
+            await broker.pending.finish()
 
 
 def replication_of(settings: BrokerSettings) -> ReplicationService:
@@ -426,7 +426,7 @@ async def at_most(seconds: float, event: asyncio.Event, stop: Stop) -> None:
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
-    pending = broker.aside.pending_index.capture()
+    pending = broker.pending.pending_index.capture()
     broker.compaction.close()
     if broker.key_index is not None:
         broker.key_index.close()
@@ -436,4 +436,4 @@ def close_store(broker: Broker, stop: Stop) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)
-        broker.aside.write_last(pending)
+        broker.pending.write_last(pending)

@@ -35,12 +35,12 @@ def records_of(batch: Batch) -> list[Record]:
     return records
 
 
-def parts_by_queue(aside: Sequence[AddressedRecord]) -> Iterator[tuple[QueueKey, list[bytes]]]:
+def parts_by_queue(records: Sequence[AddressedRecord]) -> Iterator[tuple[QueueKey, list[bytes]]]:
     """Yield runs of records of one queue, of a bounded size."""
     key: QueueKey | None = None
     part: list[bytes] = []
     size = 0
-    for one in aside:
+    for one in records:
         frame = encode_record(one.record, room=True)
         if part and (key != (one.topic, one.queue_id) or size + len(frame) > PART_BYTES):
             assert key is not None

@@ -239,10 +239,10 @@ class DelayedQueues:
             self.rolled.follow(source, now)
 
 
-def batch_for(aside: AddressedRecord) -> Batch:
+def batch_for(addressed: AddressedRecord) -> Batch:
     """Return a batch of one record made by the broker."""
-    frame = encode_record(aside.record, room=True)
-    return Batch.of_records(aside.topic, aside.queue_id, [frame])
+    frame = encode_record(addressed.record, room=True)
+    return Batch.of_records(addressed.topic, addressed.queue_id, [frame])
 
 
 def _level(key: QueueKey) -> int:

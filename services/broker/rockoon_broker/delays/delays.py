@@ -157,15 +157,15 @@ class Delays:
         records = records_of(batch)
         if len(self) + len(records) > self._pending_max:
             raise Busy(reason=f"{len(self)} delayed messages are already waiting")
-        aside: list[AddressedRecord] = []
+        waiting: list[AddressedRecord] = []
         now_ms, _ = self._now()
         for index, record in enumerate(records):
-            aside.append(waiting_record(record, now_ms, self._rules, index))
+            waiting.append(waiting_record(record, now_ms, self._rules, index))
             if index % REWRITTEN_AT_ONCE_MAX == REWRITTEN_AT_ONCE_MAX - 1:
                 # Decoding and encoding thousands of records needs many milliseconds; let other
                 # tasks run.
                 await asyncio.sleep(0)
-        parts = list(parts_by_queue(aside))
+        parts = list(parts_by_queue(waiting))
         # Check all parts first: parts are appended one by one, and a late refusal would leave half
         # of the batch.
         self._check_fit(parts)

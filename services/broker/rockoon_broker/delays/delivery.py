@@ -231,8 +231,8 @@ class DelayedDelivery:
 
     async def _close(self, source: int, why: str, unique_id: str = "") -> AppendResult:
         """Append a record that closes a message without delivery."""
-        aside = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
-        return await self._queues.complete_by(batch_for(aside), [source])
+        closed = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
+        return await self._queues.complete_by(batch_for(closed), [source])
 
     # Retention.
 

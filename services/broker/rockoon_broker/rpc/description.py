@@ -17,8 +17,8 @@ def describe(broker: Broker, send_backs: SendBacks) -> broker_pb2.DescribeBroker
     described = _in_numbers(broker)
     described.messages_sent_back = send_backs.messages_returned
     described.messages_dead = send_backs.messages_dead
-    described.delayed.CopyFrom(delayed_counts(broker.aside.delays))
-    describe_transactions(broker.aside.transactions, described)
+    described.delayed.CopyFrom(delayed_counts(broker.pending.delays))
+    describe_transactions(broker.pending.transactions, described)
     described.compaction.CopyFrom(compaction_state(broker))
     described.problems.extend(problems_of(broker))
     return described
@@ -56,7 +56,7 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
 
 def problems_of(broker: Broker) -> Iterator[str]:
     """Yield a sentence per problem that makes sends or reads fail, now or soon."""
-    store, aside = broker.store, broker.aside
+    store, pending = broker.store, broker.pending
     if reason := store.refusal_reason:
         yield f"it takes no messages: {reason}"
     if store.keeps_all_files:
@@ -74,7 +74,7 @@ def problems_of(broker: Broker) -> Iterator[str]:
         yield "no connected nameserver reaches etcd: changes of topics do not arrive"
     if broker.key_index is not None and broker.key_index.failure is not None:
         yield f"indexing by key is interrupted by the disk: {broker.key_index.failure}"
-    if (failure := aside.delays.delivery.work.failure) is not None and store.writable:
+    if (failure := pending.delays.delivery.work.failure) is not None and store.writable:
         yield f"delayed messages are not delivered: {failure}"
     for damage in broker.pulls.recent_damage():
         yield f"readers found damage in {damage.path}: {damage.reason}"

@@ -382,28 +382,28 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def CancelDelayed(
         self, request: broker_pb2.CancelDelayedRequest, context: object
     ) -> broker_pb2.CancelDelayedReply:
-        return await cancel_delayed(self._open().aside.delays, request)
+        return await cancel_delayed(self._open().pending.delays, request)
 
     async def ListDelayed(
         self, request: broker_pb2.ListDelayedRequest, context: object
     ) -> broker_pb2.ListDelayedReply:
-        return list_delayed(self._open().aside.delays, request, self._clock.now_ms())
+        return list_delayed(self._open().pending.delays, request, self._clock.now_ms())
 
     async def EndTransaction(
         self, request: broker_pb2.EndTransactionRequest, context: object
     ) -> broker_pb2.EndTransactionReply:
-        return await end_transaction(self._open().aside.transactions, request, self._store_host)
+        return await end_transaction(self._open().pending.transactions, request, self._store_host)
 
     async def CheckTransactions(
         self, request: broker_pb2.CheckTransactionsRequest, context: object
     ) -> AsyncIterator[broker_pb2.TransactionCheck]:
-        async for query in check_transactions(self._open().aside.transactions, request):
+        async for query in check_transactions(self._open().pending.transactions, request):
             yield query
 
     async def ListTransactions(
         self, request: broker_pb2.ListTransactionsRequest, context: object
     ) -> broker_pb2.ListTransactionsReply:
-        transactions = self._open().aside.transactions
+        transactions = self._open().pending.transactions
         return list_transactions(transactions, request, self._clock.now_ms())
 
     async def QueryMessages(

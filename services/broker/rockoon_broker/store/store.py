@@ -197,8 +197,8 @@ class Store(VisibleStore):
         )
         self._undispatched.dispatch(self._committed_end)
         self._undispatched.save()
-        for aside in self._queues.left_detached():
-            self._syncer.request_removal(DoomedDirectory(aside))
+        for detached in self._queues.left_detached():
+            self._syncer.request_removal(DoomedDirectory(detached))
         self._syncer.start()
 
     @classmethod

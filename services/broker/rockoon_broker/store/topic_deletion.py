@@ -90,6 +90,6 @@ class TopicDeletion:
         self._compaction.drop(topic)
         self._syncer.withdraw_removals(self._queues.topic_directory(topic))
         self._cleaner.withdraw_swept(self._queues.topic_directory(topic))
-        aside = detach(topic)
-        if aside is not None:
-            self._syncer.request_removal(DoomedDirectory(aside))
+        detached = detach(topic)
+        if detached is not None:
+            self._syncer.request_removal(DoomedDirectory(detached))

@@ -148,9 +148,9 @@ class Compaction:
             self._open_active()
         except StoreDamaged as damage:
             self._discard_damaged(damage)
-        in_force = self._manifest.generation if self._manifest else 0
+        active = self._manifest.generation if self._manifest else 0
         # Listed now: anything that arrives later is not left over from an earlier run.
-        for directory in takeover.stale(self.home, in_force):
+        for directory in takeover.stale(self.home, active):
             self._remove(directory)
 
     def _open_active(self) -> None:

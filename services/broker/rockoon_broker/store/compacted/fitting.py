@@ -32,7 +32,7 @@ class StoreFacts:
     marks: Mapping[str, int]
     """Topic to the physical offset below which its records were deleted, either with the topic or
     by retention while it was not compacted."""
-    in_force: Manifest | None
+    active: Manifest | None
     compacted: Collection[str]
     """Topics that are compacted."""
 
@@ -63,9 +63,9 @@ def check_fit(manifest: Manifest, store: StoreFacts) -> None:
         Unfit: it may not.
         OSError: the disk.
     """
-    in_force = store.in_force.generation if store.in_force else 0
-    if manifest.replaces != in_force:
-        raise Unfit(f"it replaces generation {manifest.replaces}, but {in_force} is active")
+    active = store.active.generation if store.active else 0
+    if manifest.replaces != active:
+        raise Unfit(f"it replaces generation {manifest.replaces}, but {active} is active")
     log_min = store.log.min_offset
     if manifest.log_end <= log_min and store.log.files:
         # Nothing is left to compare. A deletion of a topic may have been discarded, and newer
@@ -74,14 +74,14 @@ def check_fit(manifest: Manifest, store: StoreFacts) -> None:
             f"it was made of a log up to {manifest.log_end}, but this log begins at {log_min}"
         )
     check_log(manifest, store.log)
-    if store.in_force and manifest.log_end < store.in_force.log_end:
+    if store.active and manifest.log_end < store.active.log_end:
         raise Unfit(
-            f"it ends at {manifest.log_end}, before the active one at {store.in_force.log_end}"
+            f"it ends at {manifest.log_end}, before the active one at {store.active.log_end}"
         )
     listed = _by_key(topic for topic in manifest.topics if not is_dropped_since(topic, store.marks))
     former = _by_key(
         topic
-        for topic in (store.in_force.topics if store.in_force else ())
+        for topic in (store.active.topics if store.active else ())
         if not is_dropped_since(topic, store.marks)
     )
     topics = {topic.topic for topic in manifest.topics}
@@ -112,8 +112,8 @@ def check_copy(manifest: Manifest, store: StoreFacts) -> None:
     Raises: see `check_fit`.
     """
     check_log(manifest, store.log)
-    if store.in_force and manifest.log_end < store.in_force.log_end:
-        raise Unfit(f"it ends at {manifest.log_end}, but this copy's at {store.in_force.log_end}")
+    if store.active and manifest.log_end < store.active.log_end:
+        raise Unfit(f"it ends at {manifest.log_end}, but this copy's at {store.active.log_end}")
 
 
 def lowest_marks(manifests: Iterable[Manifest]) -> dict[str, int]:

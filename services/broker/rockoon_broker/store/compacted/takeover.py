@@ -279,14 +279,14 @@ def remove(directory: Path, disk: Disk) -> None:
         log.warning("could not delete %s: %s", directory, refusal)
 
 
-def stale(home: Path, in_force: int) -> list[Path]:
+def stale(home: Path, active: int) -> list[Path]:
     """Return leftovers of earlier runs: unfinished uploads and generations before the active one.
 
     Excludes files of resumable uploads, whose names have no underscore.
     """
     if not home.is_dir():
         return []
-    before = [home / generation_name(number) for number in numbered(home) if number < in_force]
+    before = [home / generation_name(number) for number in numbered(home) if number < active]
     return [*sorted(home.glob(f"{INCOMING_PREFIX}_*")), *before]
 
 

@@ -351,11 +351,11 @@ class ConsumeQueues:
         for queue in queues:
             for number in range(queue.file_first, queue.file_last + 1):
                 self._files.close_file((*queue.key, number))
-        aside = self._files.detach(self.topic_directory(topic))
+        detached = self._files.detach(self.topic_directory(topic))
         for queue in queues:
             self._count(queue, -1)
             self._remove(queue)
-        return aside
+        return detached
 
     def restart_numbering(self, topic: str) -> None:
         """Number new messages of a topic from 0; `renewed` follows when older ones are
@@ -368,14 +368,14 @@ class ConsumeQueues:
         """Like `detach`, but keeps offsets that were assigned since `restart_numbering`."""
         again = self._renewals[topic] > 1
         counted = [queue for queue in self.of_topic(topic) if queue.next_offset or again]
-        aside = self.detach(topic)
+        detached = self.detach(topic)
         for queue in counted:
             # Keep the same objects: batches that wait for dispatch refer to them.
             queue.file_first, queue.file_last = 0, -1
             queue.max_offset = queue.min_offset = 0
             queue.min_known_for = -1
             self._add(queue)
-        return aside
+        return detached
 
     def renewed(self, topic: str) -> None:
         """End a `restart_numbering`: the topic's entries from before it are removed."""

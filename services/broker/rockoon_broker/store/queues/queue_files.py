@@ -89,9 +89,9 @@ class QueueFiles:
         """
         if not directory.is_dir():
             return None
-        aside = self._root / DROPPED_DIRECTORY
-        self._disk.make_directory(aside)
-        while (place := aside / f"topic-{self._detached_count}").exists():
+        dropped = self._root / DROPPED_DIRECTORY
+        self._disk.make_directory(dropped)
+        while (place := dropped / f"topic-{self._detached_count}").exists():
             self._detached_count += 1
         self._detached_count += 1
         self._disk.move_directory(directory, place)
@@ -100,8 +100,8 @@ class QueueFiles:
 
     def left_detached(self) -> list[Path]:
         """Return directories of `detach` that are not deleted yet."""
-        aside = self._root / DROPPED_DIRECTORY
-        return sorted(aside.iterdir()) if aside.is_dir() else []
+        dropped = self._root / DROPPED_DIRECTORY
+        return sorted(dropped.iterdir()) if dropped.is_dir() else []
 
     def directory_changed(self, directory: Path) -> None:
         """Record that a directory has to be synced."""
