@@ -108,9 +108,12 @@ class Broker:
         self.store_changed = Bell()
         self.cluster = cluster_of(settings, disk)
         self.waiting = WaitingPulls(settings.waiting_pulls_max)
-        routes = (settings.name, topic_file, nameservers, self.cluster, clock)
         self.topics = ServedTopics(
-            *routes,
+            settings.name,
+            topic_file,
+            nameservers,
+            self.cluster,
+            clock,
             gone=self.waiting.topic_gone,
             drop=self._drop_topics,
             changed=self._update_compacted_topics,
@@ -213,8 +216,9 @@ class Broker:
         store = await asyncio.to_thread(opening)
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            parts = (store, topic_file, settings, nameservers, clock, disk, recovery_seconds)
-            broker = await cls.over(*parts)
+            broker = await cls.over(
+                store, topic_file, settings, nameservers, clock, disk, recovery_seconds
+            )
             store.inline_bytes_max = INLINE_BYTES_MAX
             await asyncio.to_thread(broker.lead)
         except BaseException:
@@ -243,8 +247,17 @@ class Broker:
         config = settings.store_path / CONFIG_DIRECTORY
         begin = partial(SequenceMemory.begin, store, config, disk, clock)
         sequences = await asyncio.to_thread(begin, settings.for_sequences())
-        parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
-        broker = cls(*parts, recovery_seconds, may_append)
+        broker = cls(
+            settings,
+            store,
+            sequences,
+            topic_file,
+            nameservers,
+            clock,
+            disk,
+            recovery_seconds,
+            may_append,
+        )
         if store.keeps_all_files:
             log.warning("%s", KEEPS_ALL_FILES)
         await asyncio.to_thread(broker.pending.begin)

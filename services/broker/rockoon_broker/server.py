@@ -74,14 +74,12 @@ async def serve(
 ) -> None:
     """Run a broker until `stop` is requested and the store is closed.
 
-    Shutdown order: mark as not ready, leave the routes, answer waiting pulls, serve late
-    calls, finish calls, end loops, close the store.
+    Shutdown: not ready, leave the routes, answer waiting pulls, finish calls, close the store.
 
     Args:
         settings: as loaded.
         stop: stop request; also set here if a sync fails or the broker's name is in use.
-        clock: clocks of the broker; the machine's by default.
-        disk: the store's file layer; the real one by default.
+        clock, disk: clocks and file layer; the real ones by default.
         announce: called with "broker", its name and its address when it serves.
         first_routes_seconds_max: maximum duration of each wait for the nameservers at the start.
         quiet_seconds: time without calls after which calls are refused at the end.
@@ -108,8 +106,10 @@ async def serve(
             async with make_server(settings, frontend, service, replication, telemetry) as server:
                 address = frontend.address(server)
                 if settings.copies > 1:
-                    of = (settings, frontend, service, replication, server, stop, metrics)
-                    await serve_copy(CopyParts(*of), address, clock, disk, announce)
+                    parts = CopyParts(
+                        settings, frontend, service, replication, server, stop, metrics
+                    )
+                    await serve_copy(parts, address, clock, disk, announce)
                     return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)

@@ -242,8 +242,16 @@ class Store(VisibleStore):
             raise StoreLocked(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
-            told = (on_synced, on_failed, on_loss)
-            return cls(settings, disk, clock or SystemWallClock(), lock, *told, by_quorum)
+            return cls(
+                settings,
+                disk,
+                clock or SystemWallClock(),
+                lock,
+                on_synced,
+                on_failed,
+                on_loss,
+                by_quorum,
+            )
         except BaseException:
             lock.release()
             raise
