@@ -106,7 +106,7 @@ def test_a_lost_file_before_times_go_back_may_have_held_any_time(indexed: Indexe
 
     # Later than the index begins, but not what it has.
     assert "before physical offset" in unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS)
-    again.mend()
+    again.fill_gap()
     assert unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS) == ""
     assert len(again.find("k", begin_ms=NOW_MS + YEAR_MS)) == 1
     again.close()

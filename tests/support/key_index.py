@@ -110,12 +110,12 @@ class Indexed(Owner):
             self.index.add(found, self.clock.time_ms)
             pieces += 1
 
-    def mend(self, *, bytes_max: int = 1024) -> None:
+    def fill_gap(self, *, bytes_max: int = 1024) -> None:
         """Fill every gap of the index."""
         assert self.index is not None
         while self.index.gaps:
-            position = max(self.index.mend_from, self.store.log_min_offset)
-            self.index.mend(self.store.read_log(position, bytes_max))
+            position = max(self.index.fill_from, self.store.log_min_offset)
+            self.index.fill_gap(self.store.read_log(position, bytes_max))
 
     def find(
         self,

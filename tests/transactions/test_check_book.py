@@ -63,22 +63,22 @@ def test_questions_follow_in_the_interval_until_there_were_enough() -> None:
     now = 106.0
     for _ in range(RULES.checks_max):
         (half,) = book.pop_due(now, 10)
-        assert not book.is_over(half, now)
+        assert not book.must_abandon(half, now)
         book.asked(half, now)
         assert not book.pop_due(now + 29.9, 10)
         now += 30
     (half,) = book.pop_due(now, 10)
-    assert book.is_over(half, now)
+    assert book.must_abandon(half, now)
 
 
 def test_age_ends_it_as_well_the_oldest_first() -> None:
     book = CheckBook(RULES, lambda: None)
     for position, age in ((1, 3599.0), (2, 3000.0), (3, 0.0)):
         book.add(position, 0, "G", age_seconds=age, immunity_seconds=None, checks=0, now=0.0)
-    assert not book.over_age(0.9, 10)
-    assert [half.position for half in book.over_age(1.0, 10)] == [1]
-    assert [half.position for half in book.over_age(700.0, 10)] == [1, 2]
-    assert [half.position for half in book.over_age(700.0, 1)] == [1]
+    assert not book.over_max_age(0.9, 10)
+    assert [half.position for half in book.over_max_age(1.0, 10)] == [1]
+    assert [half.position for half in book.over_max_age(700.0, 10)] == [1, 2]
+    assert [half.position for half in book.over_max_age(700.0, 1)] == [1]
     assert book.next_due_at == 0.0, "the second is old enough to be asked about"
     book.pop_due(0.5, 10)
     assert book.next_due_at == 1.0
@@ -118,7 +118,7 @@ def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended
             if step == "parked":
                 book.park(half)
             elif step == "put off":
-                book.put_off(half, now + 1)
+                book.postpone(half, now + 1)
             else:
                 book.asked(half, now)
             if step == "not asked after all":

@@ -125,7 +125,7 @@ class SyncWaits:
 
     batches: int = 0
     seconds: float = 0.0
-    _window_began: float = 0.0
+    _window_start: float = 0.0
     _longest: float = 0.0
     _longest_before: float = 0.0
 
@@ -143,7 +143,7 @@ class SyncWaits:
         return max(self._longest, self._longest_before)
 
     def _turn(self, now_seconds: float) -> None:
-        age_seconds = now_seconds - self._window_began
+        age_seconds = now_seconds - self._window_start
         if age_seconds >= WINDOW_SECONDS:
             self._longest_before = self._longest if age_seconds < 2 * WINDOW_SECONDS else 0.0
-            self._longest, self._window_began = 0.0, now_seconds
+            self._longest, self._window_start = 0.0, now_seconds

@@ -241,7 +241,7 @@ class Uploads:
         self._ended.append(upload_id)
         return taken if is_there else None
 
-    def is_over(self, upload_id: str) -> bool:
+    def has_ended(self, upload_id: str) -> bool:
         """Whether an upload with this id has ended, so that no more files are accepted."""
         return upload_id in self._ended
 
@@ -291,7 +291,7 @@ class Uploads:
         return self._directory / f"{_TAKEN}{self._token}-{self._ended_count}"
 
     def _open_upload(self, upload_id: str) -> _Upload:
-        if self.is_over(upload_id):
+        if self.has_ended(upload_id):
             raise _over(upload_id)
         if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
             raise Busy(reason=f"{self._files_open} files of generations are already being received")

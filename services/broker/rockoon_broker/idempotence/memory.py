@@ -231,7 +231,7 @@ class SequenceMemory:
             return False
         age_seconds = self._clock.monotonic_seconds() - self._written_at
         return age_seconds >= SNAPSHOT_SECONDS or (
-            self.ledger.changes != self._written_changes and self._is_far_behind
+            self.ledger.changes != self._written_changes and self._has_large_lag
         )
 
     @property
@@ -240,10 +240,10 @@ class SequenceMemory:
 
         Also without idempotent producers, so that a start knows that there were none.
         """
-        return self.ledger.changes != self._written_changes or self._is_far_behind
+        return self.ledger.changes != self._written_changes or self._has_large_lag
 
     @property
-    def _is_far_behind(self) -> bool:
+    def _has_large_lag(self) -> bool:
         return self._known_end - self._written_end >= self._log_bytes
 
     async def _write_waiting(self, snapshot: SequenceSnapshot, changes: int) -> None:

@@ -198,12 +198,12 @@ class IndexFollower:
         wanted = min(PIECE_BYTES_MIN, gap.end - position + 1)
         return await cold_reads.read(partial(self._store.read_log, position, wanted))
 
-    async def _mend(self, index: KeyIndex) -> float:
+    async def _fill_gap(self, index: KeyIndex) -> float:
         """Fill a part of the first gap; return the CPU seconds used."""
         if not index.gaps:
             return 0.0
         gap = index.gaps[0]
-        position = max(index.mend_from, self._store.log_min_offset)
+        position = max(index.fill_from, self._store.log_min_offset)
         if position > gap.end:
             # Retention has deleted the rest of the gap.
             index.leave_gap(gap)
@@ -212,7 +212,7 @@ class IndexFollower:
 
         def fill() -> float:
             began = time.thread_time()
-            index.mend(chunk)
+            index.fill_gap(chunk)
             return time.thread_time() - began
 
         try:
@@ -228,7 +228,7 @@ class IndexFollower:
         # State of the index at the last checkpoint; a newly opened file may need one.
         checkpointed = None
         while True:
-            own_seconds = await self._piece(index) + await self._mend(index)
+            own_seconds = await self._piece(index) + await self._fill_gap(index)
             now = self._clock.monotonic_seconds()
             if now - checkpointed_at >= CHECKPOINT_SECONDS:
                 checkpointed_at, checkpointed = now, (index.position, len(index.gaps))

@@ -37,7 +37,7 @@ class KeyIndex:
         covered_from: every record from this physical offset up to `position` is in the index,
             except for records in `gaps`.
         gaps: ranges with possibly missing keys, in log order. The follower checks
-            them, and fills them with `mend`.
+            them, and fills them with `fill_gap`.
         left_gaps: gaps that cannot be filled.
         begins_ms: store time of the first message in the index; None while it is empty.
         until_ms: store time of the last processed message; None before the first.
@@ -122,15 +122,15 @@ class KeyIndex:
         return entries.behind(min(taken, same))
 
     @property
-    def mend_from(self) -> int:
-        """Physical offset of the record that `mend` expects next, if there is a gap."""
+    def fill_from(self) -> int:
+        """Physical offset of the record that `fill_gap` expects next, if there is a gap."""
         return self.gaps[0].begin if self._filler is None else self._filler.position
 
-    def mend(self, chunk: LogChunk) -> None:
+    def fill_gap(self, chunk: LogChunk) -> None:
         """Add a part of the log to the first gap; the last part closes the gap.
 
         Args:
-            chunk: records at `mend_from`.
+            chunk: records at `fill_from`.
 
         Raises:
             FileExistsError: no file name in the gap is free. Call `leave_gap`.

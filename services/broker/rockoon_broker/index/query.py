@@ -179,7 +179,7 @@ def why_unreached(
         behind = log_end - index.position
         return f"the index is {behind} bytes of the log behind: retry the query"
     for gap in (*index.gaps, *index.left_gaps):
-        between, lacks = "at any time", _has_begin(runs, gap.begin, gap.end)
+        between, lacks = "at any time", _run_begins_in(runs, gap.begin, gap.end)
         if not lacks:
             lacks = gap.begin_ms <= query.end_ms and query.begin_ms <= gap.end_ms
             between = f"between {gap.begin_ms} and {gap.end_ms} (epoch ms)"
@@ -188,13 +188,13 @@ def why_unreached(
     begins_ms = index.begins_ms
     if index.covered_from <= log_begin or begins_ms is None:
         return ""
-    if _has_begin(runs, log_begin, index.covered_from):
+    if _run_begins_in(runs, log_begin, index.covered_from):
         return f"messages before physical offset {index.covered_from} may not be in the index"
     if query.begin_ms < begins_ms:
         return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
     return ""
 
 
-def _has_begin(runs: TimeRuns, begin: int, end: int) -> bool:
+def _run_begins_in(runs: TimeRuns, begin: int, end: int) -> bool:
     """Return whether a time run begins after one physical offset, at or before another."""
     return any(run.start <= end for run in runs.behind(begin))

@@ -50,7 +50,7 @@ class GenerationCopying:
         self._replica = replica
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         # Identity of a generation that does not continue the one here; a later one will.
-        self._passed_over = 0
+        self._ignored_identity = 0
         self._attempts = 0
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class GenerationCopying:
         while True:
             seconds = LOOK_SECONDS
             wanted = self._replica.member.leader_generation
-            known = (0, self._broker.store.compaction.identity, self._passed_over)
+            known = (0, self._broker.store.compaction.identity, self._ignored_identity)
             if self._replica.role is Role.FOLLOWER and wanted not in known:
                 try:
                     seconds = await self._get(wanted)
@@ -96,10 +96,10 @@ class GenerationCopying:
                 *(own.generation, own.log_end),
                 *(manifest.generation, manifest.log_end),
             )
-            self._passed_over = wanted
+            self._ignored_identity = wanted
             return LOOK_SECONDS
         uploads = self._broker.compaction.uploads
-        while uploads.is_over(upload_id := self._upload_id(told.manifest)):
+        while uploads.has_ended(upload_id := self._upload_id(told.manifest)):
             # Discarded while the leader was away, or ended by an attempt that the disk refused.
             self._attempts += 1
         for part in manifest.parts:

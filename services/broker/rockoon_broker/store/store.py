@@ -432,7 +432,7 @@ class Store(VisibleStore):
             self.probe_log()
         self._cleaner.sweep()
         dues.save(now_ms, self._undispatched.save)
-        self.points.keep_below(self.runs.least_to_come_ms(now_ms))
+        self.points.keep_below(self.runs.future_min_ms(now_ms))
         point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
         if point_due and not self._syncer.point_pending and self._undispatched.save():
             dues.point_ms = now_ms + settings.recovery_point_interval_ms

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rockoon_broker.clock import Clock
 from rockoon_broker.transactions.check_book import CheckBook, WaitingHalf
 from rockoon_broker.transactions.half_messages import committed_record
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_core.errors import Busy
 from rockoon_format.record import encode_record
 
@@ -181,11 +181,11 @@ class Asking:
         """
         if not self._halves.is_visible(half.position):
             # Not durable yet, so its sender has no answer either.
-            self._book.put_off(half, now + PAUSE_SECONDS)
+            self._book.postpone(half, now + PAUSE_SECONDS)
         elif not self._checkers.has(half.group):
             self._book.park(half)
         elif (checker := self._checkers.choose(half.group)) is None:
-            self._book.put_off(half, now + PAUSE_SECONDS)
+            self._book.postpone(half, now + PAUSE_SECONDS)
         else:
             self._book.asked(half, now)
             self.checks_sent += 1
@@ -226,7 +226,7 @@ class Asking:
             return None
         try:
             record, facts = self._halves.read(position)
-        except HalfMessageGone:
+        except HalfMessageNotFound:
             # Retention has just deleted it; the next turn counts it.
             return None
         return DueCheck(half, encode_record(committed_record(record, facts), room=True))

@@ -129,7 +129,7 @@ class CheckBook:
         return half
 
     def pop_due(self, now: float, count_max: int) -> list[WaitingHalf]:
-        """Return half messages to ask about now; call `asked`, `put_off` or `park` for each."""
+        """Return half messages to ask about now; call `asked`, `postpone` or `park` for each."""
         taken: list[WaitingHalf] = []
         while self._due and self._due[0][0] <= now and len(taken) < count_max:
             due_at, position = heapq.heappop(self._due)
@@ -138,11 +138,11 @@ class CheckBook:
                 taken.append(half)
         return taken
 
-    def is_over(self, half: WaitingHalf, now: float) -> bool:
+    def must_abandon(self, half: WaitingHalf, now: float) -> bool:
         """Return whether a due half message must be abandoned instead."""
         return half.checks >= self._rules.checks_max or now >= half.abandon_at
 
-    def over_age(self, now: float, count_max: int) -> list[WaitingHalf]:
+    def over_max_age(self, now: float, count_max: int) -> list[WaitingHalf]:
         """Return the oldest half messages above the maximum age, with or without producers."""
         found: list[WaitingHalf] = []
         for half in self._waiting.values():
@@ -154,14 +154,14 @@ class CheckBook:
     def asked(self, half: WaitingHalf, now: float) -> None:
         """Record that a producer was asked."""
         half.checks += 1
-        self.put_off(half, now + self._rules.interval_seconds)
+        self.postpone(half, now + self._rules.interval_seconds)
 
     def not_asked(self, half: WaitingHalf, now: float) -> None:
         """Record that a producer disconnected before it was asked."""
         half.checks -= 1
-        self.put_off(half, now)
+        self.postpone(half, now)
 
-    def put_off(self, half: WaitingHalf, until: float) -> None:
+    def postpone(self, half: WaitingHalf, until: float) -> None:
         """Make a half message due later."""
         half.due_at = until
         self._push(half)
@@ -173,7 +173,7 @@ class CheckBook:
     def on_producer(self, group: str, now: float) -> None:
         """Make half messages due that wait for a producer of this group."""
         for position in sorted(self._parked.pop(group, ())):
-            self.put_off(self._waiting[position], now)
+            self.postpone(self._waiting[position], now)
 
     def _push(self, half: WaitingHalf) -> None:
         if not self._due or half.due_at < self._due[0][0]:

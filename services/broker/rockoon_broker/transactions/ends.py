@@ -27,12 +27,12 @@ from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_QUEUE_ID,
     OP_TOPIC,
+    abandoned_record,
     committed_record,
-    given_up_record,
     op_record,
     rollback_record,
 )
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import (
     Outcomes,
@@ -191,7 +191,7 @@ class Ends:
     async def _append_end(self, half: WaitingHalf, ending: TransactionEnding) -> AppendResult:
         try:
             record, facts = self._halves.read(half.position)
-        except HalfMessageGone as failure:
+        except HalfMessageNotFound as failure:
             raise _not_found(half.position, half.group) from failure
         if ending is TransactionEnding.COMMITTED:
             made = committed_record(record, facts)
@@ -200,7 +200,7 @@ class Ends:
                 half.queue_offset, half.position, self._host, self._clock.now_ms()
             )
         else:
-            made = given_up_record(record)
+            made = abandoned_record(record)
 
         def check() -> None:
             if ending is TransactionEnding.COMMITTED:
@@ -247,7 +247,7 @@ class Ends:
         """Answer a call about a half message that no longer waits."""
         try:
             record, facts = self._halves.read(position)
-        except HalfMessageGone as failure:
+        except HalfMessageNotFound as failure:
             raise _not_found(position, group) from failure
         if facts.group != group or queue_offset not in (record.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)

@@ -192,7 +192,7 @@ def committed_record(half: Record, facts: HalfFacts) -> Record:
     )
 
 
-def given_up_record(half: Record) -> Record:
+def abandoned_record(half: Record) -> Record:
     """Return the abandoned half message for operators."""
     return replace(
         half,

@@ -32,7 +32,7 @@ from rockoon_broker.transactions.half_messages import (
     facts_of,
     op_offsets,
 )
-from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
+from rockoon_broker.transactions.put_back import ended_elsewhere, records_of
 from rockoon_format.config_json import (
     TOPIC_GROUP_SEPARATOR,
     ConfigError,
@@ -51,7 +51,7 @@ _OPS_NOTE = "transactions/ops"
 _FOREIGN_NOTE = "transactions/foreign"
 
 
-class HalfMessageGone(ValueError):
+class HalfMessageNotFound(ValueError):
     """No half message can be read at a physical offset."""
 
 
@@ -90,14 +90,14 @@ class HalfQueue:
             position: physical offset of its record.
 
         Raises:
-            HalfMessageGone: there is no half message there.
+            HalfMessageNotFound: there is no half message there.
             OSError: the disk.
         """
         try:
             record = self.records.read(position)
             return record, facts_of(record)
         except (UnknownOffset, NotAHalfMessage) as failure:
-            raise HalfMessageGone(str(failure)) from failure
+            raise HalfMessageNotFound(str(failure)) from failure
 
     def pop_facts(self, position: int) -> tuple[int, HalfFacts]:
         """Return store time, epoch milliseconds, and facts of a half message, once, when this
@@ -115,7 +115,7 @@ class HalfQueue:
         for offset, position in itertools.islice(ahead, count_max):
             self._read_below = offset + 1
             # Reported when this broker starts to lead.
-            with contextlib.suppress(HalfMessageGone):
+            with contextlib.suppress(HalfMessageNotFound):
                 record, facts = self.read(position)
                 self._facts_ahead[position] = record.store_timestamp_ms, facts
         if len(self._facts_ahead) > 2 * len(self.records) + count_max:
@@ -158,7 +158,7 @@ class HalfQueue:
         queue = self.records.queue(HALF_QUEUE)
         if self._is_foreign and len(queue):
             told = np.fromiter(self._ended_by_ops(0), np.int64)
-            queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
+            queue.complete(ended_elsewhere(self._store, queue.pending(), told))
         self._is_foreign = False
 
     def _ended_by_ops(self, first: int) -> Iterator[int]:

@@ -56,7 +56,7 @@ class _Copy:
     """Whether it was stored by a check."""
 
 
-def over_with_their_transaction(store: Store, pending: Pending, told: IntArray) -> list[int]:
+def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]:
     """Return half messages that seem to wait although their transaction has ended or a newer copy
     waits.
 

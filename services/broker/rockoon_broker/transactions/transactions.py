@@ -25,7 +25,7 @@ from rockoon_broker.transactions.half_messages import (
     HalfFacts,
     halves_of,
 )
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_core.errors import Busy, PropertiesTooLarge, RockoonError
 from rockoon_format.record import Record, RecordError, encode_record
 from rockoon_format.resources import group_resource
@@ -133,7 +133,7 @@ class Transactions:
         for position, offset in places:
             try:
                 stored_ms, facts = self._halves.pop_facts(position)
-            except HalfMessageGone as failure:
+            except HalfMessageNotFound as failure:
                 log.error("discarding the half message at offset %d: %s", position, failure)  # noqa: TRY400
                 self._halves.records.complete([position])
                 self.ends.counts.lost += 1
@@ -220,13 +220,13 @@ class Transactions:
         now = self._clock.monotonic_seconds()
         self._halves.records.add_entries()
         self._count_lost()
-        for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
+        for half in self._book.over_max_age(now, GIVE_UPS_PER_TURN_MAX):
             await self.ends.abandon(half)
         over: list[WaitingHalf] = []
         for half in self._book.pop_due(now, CHECKS_PER_TURN_MAX):
-            if self._book.is_over(half, now):
+            if self._book.must_abandon(half, now):
                 # If the log refuses, it is due again; otherwise it has ended by then.
-                self._book.put_off(half, now + PAUSE_SECONDS)
+                self._book.postpone(half, now + PAUSE_SECONDS)
                 over.append(half)
             else:
                 self.asking.ask(half, now)
@@ -255,7 +255,7 @@ class Transactions:
                 break
             try:
                 record, facts = self._halves.read(half.position)
-            except HalfMessageGone:
+            except HalfMessageNotFound:
                 continue
             found.append(ListedTransaction(half, facts, record.store_timestamp_ms))
         return found

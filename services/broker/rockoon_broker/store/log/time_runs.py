@@ -73,7 +73,7 @@ class TimeRuns:
         """Return whether a time is so far behind the newest message that a run has to end."""
         return self.newest_ms - now_ms > BEHIND_MS
 
-    def least_to_come_ms(self, now_ms: int) -> int | None:
+    def future_min_ms(self, now_ms: int) -> int | None:
         """Return a lower bound of all future store times if a run has to end; None if not.
 
         The bound allows for small backward steps of a disciplined clock.
