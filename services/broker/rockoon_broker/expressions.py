@@ -27,7 +27,7 @@ def expression_of(text: str) -> "Expression":
     Raises:
         InvalidExpression: the text is invalid; the message has the position.
     """
-    # Most clusters filter only by tags, and importing the language takes 7 ms.
+    # Most clusters filter only by tags, and the import of the language needs 7 ms.
     from rockoon_format import sql92
 
     try:

@@ -240,7 +240,8 @@ async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
         finally:
             for task in loops:
                 task.cancel()
-            # Producers would wait here for checks, and the next leader could ask none of them.
+            # Otherwise producers would wait here for checks instead of registering with the next
+            # leader.
             broker.pending.transactions.asking.end()
             broker.compaction.end()
             await broker.pending.finish()

@@ -13,7 +13,7 @@ from rockoon_broker.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# More than a time service changes a running clock at once.
+# More than a time service changes a running clock in one step.
 JUMP_MS = 60_000
 # Time in which an operator or a time server may correct a wrong time.
 BELIEVED_AFTER_MS = 600_000

@@ -75,7 +75,7 @@ class BrokerCompaction:
             bytes_max: length of the range.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             OSError: the disk.
         """
         path = self._store.directory_of(generation) / name

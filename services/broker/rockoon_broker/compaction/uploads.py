@@ -39,7 +39,7 @@ FILES_AT_ONCE_MAX = 32
 CHUNK_BYTES_MAX = 4 << 20
 IDLE_SECONDS_MAX = 3600.0
 ABANDONED_MAX = 1024
-# Syncing gigabytes at once would delay the log's syncs for seconds.
+# A sync of gigabytes would delay the log's syncs for seconds.
 SYNC_BYTES = 32 << 20
 
 _ENDED_IDS_MAX = 256
@@ -221,7 +221,7 @@ class Uploads:
         return self._disk.facts(path).bytes if path is not None and path.exists() else None
 
     def end(self, upload_id: str) -> Path | None:
-        """End an upload; return the directory of its files, None if there is no such upload.
+        """End an upload; return the directory of its files, None if the upload does not exist.
 
         No more files are added to the directory, which then belongs to the caller.
 
@@ -235,7 +235,7 @@ class Uploads:
         try:
             self._disk.move_directory(self._uploads[upload_id].directory, taken)
         except FileNotFoundError:
-            # Another program removed it; end the upload, so that it does not count forever.
+            # Another program removed it; end the upload; otherwise it would count forever.
             is_there = False
         del self._uploads[upload_id]
         self._ended.append(upload_id)
@@ -246,7 +246,7 @@ class Uploads:
         return upload_id in self._ended
 
     def end_or_create(self, upload_id: str) -> Path:
-        """Like `end`; without such an upload, creates an empty directory. Raises OSError."""
+        """Like `end`; creates an empty directory if the upload does not exist. Raises OSError."""
         taken = self.end(upload_id)
         if taken is None:
             taken = self._next_ended_path()

@@ -11,7 +11,7 @@ from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.record import Record, encode_record
 
 PART_BYTES = 1 << 20
-"""Maximum size of records that are appended at once; a single record may be longer."""
+"""Maximum size of records in one append; a single record may be longer."""
 
 
 def records_of(batch: Batch) -> list[Record]:

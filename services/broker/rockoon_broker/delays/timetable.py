@@ -135,7 +135,7 @@ class Timetable:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Compute due times by the wall clock and by the monotonic one, limited by the maximum
         delay."""
-        # An entry with a tag hash instead of a time is due at once.
+        # An entry with a tag hash instead of a time is due now.
         due_ms = np.where(codes < DELIVER_TIME_MS_MIN, now_ms, codes)
         return due_ms, np.minimum(due_ms - now_ms, self._delay_ms_max) + monotonic_ms
 

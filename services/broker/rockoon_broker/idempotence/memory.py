@@ -133,8 +133,8 @@ class SequenceMemory:
         # Messages that retention deleted before they were applied are unknown.
         self._whole = self._whole and chunk.start <= self.lacks_from()
         if records.count and not self._whole:
-            # Earlier messages may be of producers that the ledger does not know. Repeats of that
-            # time are refused; as new batches they would be stored twice.
+            # Earlier messages may be of producers that the ledger does not know. Repeats from
+            # then are refused; as new batches they would be stored twice.
             first_ms = int(records.store_timestamps_ms[0])
             ledger.extend_discarded(self._store.runs.least_ms(chunk.start, first_ms))
             self._whole = True

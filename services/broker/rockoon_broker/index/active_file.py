@@ -5,7 +5,7 @@ at once with pwrite; changed slots and the header are written at each checkpoint
 used, because with a full disk a write to it raises a signal that kills the broker.
 
 Invariant: the header on disk never counts an unsynced unit. So after a crash all counted units are
-valid; slots may be ahead of them or behind, and are computed again.
+valid; slots may be older or newer and are computed again.
 """
 
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ class IndexGap:
 
     @property
     def end_ms(self) -> int:
-        """Upper bound of store times in the gap, likewise."""
+        """Upper bound of store times in the gap, if no time run begins in it; epoch ms."""
         return self.behind.header.begin_timestamp_ms
 
     def missing(self, chunk: LogChunk) -> KeyEntries:

@@ -1,7 +1,7 @@
 """Pace of indexing: the size of a piece of work, and the pause after it. Pure.
 
 Indexing shares the CPU with appends. While CPU is scarce, its share grows with its lag:
-a burst is indexed afterwards, and the lag of a constantly busy broker settles where
+a burst is indexed later, and the lag of a constantly busy broker settles where
 the share suffices. If CPU is free, or a query waits, the index catches up at once.
 """
 
@@ -15,7 +15,7 @@ FAR_BEHIND_BYTES = 32 << 20
 IDLE_SHARE = 0.5
 # CPU is scarce if the broker uses this much of a CPU for other work than indexing,
 BUSY_RATIO = 0.5
-# or if a piece takes this many times its CPU time, because other threads run.
+# or if a piece needs this many times its CPU time, because other threads run.
 SLOWDOWN_MAX = 1.5
 POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
@@ -26,7 +26,7 @@ LITTLE_PAUSE_SECONDS = 0.1
 
 
 def piece_bytes(behind_bytes: int) -> int:
-    """Return how much of the log to index at once.
+    """Return the size of the next piece of the log to index.
 
     A small piece blocks the event loop for a shorter time. A large one costs less per
     message, and releases the interpreter lock less often, which is slow to regain while the

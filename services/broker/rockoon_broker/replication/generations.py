@@ -145,7 +145,7 @@ class GenerationCopying:
 def may_replace(leader: Manifest, own: Manifest) -> bool:
     """Return whether the leader's generation may replace the one of this copy.
 
-    If this copy led and nobody copied its generation, the next leader's generation may have the
-    same number, or cover less of the log, while this copy has already deleted more of its log.
+    If this copy led and no follower copied its generation, the next leader's generation may have
+    the same number, or cover less of the log, while this copy has already deleted more of its log.
     """
     return leader.generation > own.generation and leader.log_end >= own.log_end

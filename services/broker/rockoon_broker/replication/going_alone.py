@@ -1,6 +1,6 @@
 """Starts a single-copy broker on a store that was one of several copies, after asking first.
 
-If such a store were opened directly, it would show and acknowledge records that no other copy
+If the store were opened directly, it would show and acknowledge records that no other copy
 has, and that are cut when it is a copy again.
 """
 

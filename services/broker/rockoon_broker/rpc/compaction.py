@@ -98,7 +98,7 @@ async def read_generation(
     """Answer a request.
 
     Raises:
-        GenerationNotFound: it is not active, or has no such file.
+        GenerationNotFound: it is not active, or does not have the file.
         InvalidArgument, InvalidOffset: a field is out of bounds.
         StoreCorrupt: the disk refuses.
     """

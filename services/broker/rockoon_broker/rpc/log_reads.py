@@ -32,7 +32,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class LogReadState:
-    """State of a request: what has been read so far."""
+    """State of a request: position and records read."""
 
     start: int
     position: int

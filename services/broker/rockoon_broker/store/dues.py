@@ -19,7 +19,7 @@ class Dues:
         self.disk_check_ms = now_ms + settings.disk_check_delay_ms
 
     def save(self, now_ms: int, save: Callable[[], bool]) -> None:
-        """Run `save` if it is due. After a failure it is due again at once, so that a full disk is
+        """Run `save` if it is due. After a failure it is due immediately, so that a full disk is
         noticed even while a recovery point waits for space."""
         if now_ms >= self.save_ms and save():
             self.save_ms = now_ms + self._settings.recovery_point_interval_ms

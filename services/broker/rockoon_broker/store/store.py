@@ -8,7 +8,7 @@ docs/understand/threads.md lists all threads.
 Invariants:
 1. A message gets its queue offset and physical offset at `append`; a refused append uses neither.
 2. A message is listed in its ConsumeQueue and visible to readers only when it is committed
-   (RocketMQ's confirm offset): with one copy after a sync, with `flush=async` at once;
+   (RocketMQ's confirm offset): with one copy after a sync, with `flush=async` immediately;
    with several copies (`by_quorum`) when the owner confirms it. This holds after a restart too.
 3. Entries are listed in log order and written to files each second. If a write fails,
    appends are refused, and `abort` stays.
@@ -501,7 +501,7 @@ class Store(VisibleStore):
         stays and the next start recovers. A second call has no effect.
 
         Raises:
-            StoreFailed: the last syncs failed; all resources are released nevertheless.
+            StoreFailed: the last syncs failed; all resources are released.
         """
         if self._closed:
             return
@@ -676,7 +676,7 @@ def _changed(settings: StoreSettings, name: str, value: int) -> StoreSettings:
     try:
         changed = replace(settings, **{name: value})  # type: ignore[arg-type]
     except ValueError:
-        # Neither Rockoon nor RocketMQ has such files; the start reports it.
+        # Neither Rockoon nor RocketMQ creates files of this size; the start reports them.
         return settings
     log.warning(
         "%s is %s in this store and cannot change: the setting, %s, applies to new stores",

@@ -1,7 +1,7 @@
 """Deletion of topics: hides their messages in the log and removes their queues.
 
-In a log that never had another copy, a deletion applies at once. Otherwise it applies after a
-record of it, when that record is committed.
+In a log that never had another copy, a deletion applies immediately. Otherwise a record of the
+deletion is appended, and the deletion applies when that record is committed.
 """
 
 from collections.abc import Callable, Sequence

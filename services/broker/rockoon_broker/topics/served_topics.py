@@ -328,7 +328,7 @@ def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteCh
         history=update.etcd_cluster_id,
         topics=[topic_from_wire(topic, broker) for topic in update.topics],
         removed=list(update.removed_topics),
-        # Deleted topics are dropped at once, so earlier deletions need not be known.
+        # Deleted topics are dropped immediately, so earlier deletions need not be known.
         deletions=Deletions().after(update),
         went_back=update.etcd_went_back,
     )

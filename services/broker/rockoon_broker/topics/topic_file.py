@@ -210,7 +210,8 @@ def refuse_batch_queues(root: Path, topics: TopicFile) -> None:
 
     In a topic with the attribute queue.type = BatchCQ, each batch is one record with many messages,
     and its queues are in `batchconsumequeue`. Read as ordinary records, each batch would be one
-    message with a wrong offset; and a `consumequeue` of such a topic keeps RocketMQ from starting.
+    message with a wrong offset; and a `consumequeue` directory of the topic keeps RocketMQ from
+    starting.
     Source: BatchConsumeQueue, ConsumeQueueStore#queueTypeShouldBe.
 
     Args:

@@ -76,7 +76,7 @@ class TopicTable:
     revision: int = 0
     """etcd revision up to which all changes are included."""
     history: int = 0
-    """Identity of that etcd; 0 while unknown."""
+    """Identity of the etcd that counts the revision; 0 while unknown."""
     topics: Mapping[str, ServedTopic] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, names: Sequence[str]) -> "TopicTable":

@@ -103,7 +103,7 @@ def half_record(record: Record) -> Record:
         if name not in properties:
             raise NotAHalfMessage(f"a half message needs the property {name}")
     if fault := group_fault(properties[PROPERTY_PRODUCER_GROUP]):
-        # No producer of such a group could end it or be asked about it.
+        # No producer can be in a group with an invalid name, so none could end it.
         raise NotAHalfMessage(fault)
     for name in _DELAYS:
         if name in properties:

@@ -126,7 +126,7 @@ def lowest_marks(manifests: Iterable[Manifest]) -> dict[str, int]:
 
 def is_dropped_since(topic: GenerationTopic, marks: Mapping[str, int]) -> bool:
     """Return whether the topic was deleted, or lost newer messages by retention, after its records
-    were read. Then none of them may be shown."""
+    were read. Then no record may be shown."""
     return marks.get(topic.topic, 0) > topic.dropped_below
 
 

@@ -8,9 +8,9 @@ Recovery points written before a deletion counted the deleted queues. The file r
 per point, so that after a crash before the next point no queue seems to be lost.
 
 For a topic that is no longer compacted, a generation holds messages that are older than those after
-it in the log. When retention deletes the first of those, the generation's messages must go too: the
-topic is *overtaken* below the new beginning of the log. Otherwise they would reappear if the
-topic were compacted again, as if they were newer than the deleted ones.
+it in the log. When retention deletes the first later message, the generation's messages must go
+too: the topic is *overtaken* below the new beginning of the log. Otherwise they would reappear if
+the topic were compacted again, as if they were newer than the deleted ones.
 """
 
 import json

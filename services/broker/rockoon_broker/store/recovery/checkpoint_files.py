@@ -1,8 +1,8 @@
 """Marker files that state up to where a store is durable: abort, checkpoint, recovery point.
 
 - `abort` exists from start to clean stop. RocketMQ only checks that it exists. Here it also holds
-  the lineage (below), which tells it from another broker's file, and the offset from which every
-  record has a checksum: a later record without one is an incomplete write.
+  the lineage (below), which distinguishes it from another broker's file, and the offset from which
+  every record has a checksum: a later record without one is an incomplete write.
 - `checkpoint` is RocketMQ's: store times up to which log and ConsumeQueues are durable.
 - `recoveryPoint` is Rockoon's: the physical offset up to which the log *and* every ConsumeQueue are
   durable. The next start reads from there instead of from the beginning of a file of 1 GiB.

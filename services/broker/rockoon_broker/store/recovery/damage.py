@@ -61,7 +61,7 @@ def find_damage(
     record = log.record(behind)
     stored_ms = 0 if record is None else int(record.store_timestamps_ms[0])
     # A record older than its predecessor in the same file is a remain that another broker did
-    # not erase after the end. Whole files are never such remains, and a later file may begin
+    # not erase after the end. A whole file is never a remain, and a later file may begin
     # with an earlier time.
     newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
     if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:

@@ -2,7 +2,7 @@
 
 `config/deletions.json` holds ranges of physical offsets with the reason and the time of their
 deletion. Without it, messages deleted because of a full disk would be reported as expired. Only
-reasons other than `expired` are written, so that most brokers have no such file.
+reasons other than `expired` are written, so that most brokers do not have this file.
 """
 
 import json
