@@ -14,7 +14,5 @@ class Clock(WallClock, Protocol):
 
 
 class SystemClock(SystemWallClock):
-    """The machine's clocks."""
-
     # Called several times per message: a Python function would cost more than the clock.
     monotonic_seconds = staticmethod(time.monotonic)

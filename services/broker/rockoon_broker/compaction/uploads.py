@@ -72,8 +72,6 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """Result of a received file."""
-
     file_bytes: int
     sha256: bytes
 
@@ -179,7 +177,6 @@ class Uploads:
         self._partial = directory / f"{_PARTIAL}{self._token}"
 
     def __len__(self) -> int:
-        """Number of open uploads."""
         return len(self._uploads)
 
     async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> ReceivedFile:
@@ -211,7 +208,6 @@ class Uploads:
             upload.used_seconds = self._clock.monotonic_seconds()
 
     def has(self, upload_id: str) -> bool:
-        """Whether an upload is open."""
         return upload_id in self._uploads
 
     def size_of(self, upload_id: str, name: str) -> int | None:

@@ -58,8 +58,6 @@ LISTED_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessage:
-    """A waiting delayed message."""
-
     message_id: str
     topic: str
     queue_id: int
@@ -115,7 +113,6 @@ class Delays:
         )
 
     def __len__(self) -> int:
-        """Number of waiting messages."""
         return len(self._records)
 
     @property

@@ -47,7 +47,6 @@ class SequenceSnapshot:
     """Least recently used first."""
 
     def encode(self) -> bytes:
-        """Return the file's content."""
         numbers = (self.log_end, self.discarded_until_ms, len(self.sequences))
         parts = [_HEAD.pack(_MAGIC, self.lineage, *numbers)]
         for key, runs in self.sequences.items():

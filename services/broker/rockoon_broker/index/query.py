@@ -51,8 +51,6 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
-    """Result of a query."""
-
     frames: list[bytes]
     """Whole records, newest first."""
     not_searched_because: str

@@ -53,7 +53,6 @@ class PendingRecords:
             self.add(*key)
 
     def __len__(self) -> int:
-        """Number of pending records."""
         return sum(len(self.queue(key)) for key in self.keys)
 
     def add(self, topic: str, queue_id: int) -> None:
@@ -62,7 +61,6 @@ class PendingRecords:
         self._pending_index.add_queue(topic, queue_id)
 
     def queue(self, key: QueueKey) -> PendingQueue:
-        """Return one of the queues."""
         return self._pending_index.queue(*key)
 
     def set_entry_adder(self, key: QueueKey, add_entries: AddEntries) -> None:

@@ -33,7 +33,6 @@ class Snapshot:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the file's content."""
     pieces = [_HEAD.pack(_MAGIC, snapshot.lineage, snapshot.covered_end, len(snapshot.sections))]
     for name, content in snapshot.sections.items():
         raw = name.encode()

@@ -54,7 +54,6 @@ def list_delayed(
 
 
 def delayed_counts(delays: Delays) -> pb.DelayedCounts:
-    """Return the counts of delayed messages."""
     pending = delays.pending_by_level()
     counts = delays.delivery.counts
     return pb.DelayedCounts(

@@ -13,7 +13,6 @@ from rockoon_proto.v1 import broker_pb2
 
 
 def describe(broker: Broker, send_backs: SendBacks) -> broker_pb2.DescribeBrokerReply:
-    """Return the whole reply."""
     described = _in_numbers(broker)
     described.messages_sent_back = send_backs.messages_returned
     described.messages_dead = send_backs.messages_dead

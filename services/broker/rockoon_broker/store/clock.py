@@ -15,8 +15,6 @@ class WallClock(Protocol):
 
 
 class SystemWallClock:
-    """The machine's clock."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

@@ -44,8 +44,6 @@ class TransactionEnding(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionOutcome:
-    """End of one transaction."""
-
     ending: TransactionEnding
     queue_offset: int = -1
     """Queue offset of the committed message; -1 if there is none."""

@@ -107,7 +107,6 @@ class Transactions:
         self.ends.keep_outcomes(pending_index)
 
     def __len__(self) -> int:
-        """Number of waiting half messages."""
         return len(self._book)
 
     # Starting.

@@ -472,7 +472,6 @@ class Compaction:
 
     @property
     def manifest(self) -> Manifest | None:
-        """Manifest of the active generation."""
         return self._manifest
 
     @property

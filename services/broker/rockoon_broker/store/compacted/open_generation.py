@@ -47,8 +47,6 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRow:
-    """One record of a generation."""
-
     part: int
     row: int
 

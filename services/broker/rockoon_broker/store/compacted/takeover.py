@@ -79,8 +79,6 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRefusal:
-    """A refused generation and the reason."""
-
     generation: int
     reason: str
     at_ms: int

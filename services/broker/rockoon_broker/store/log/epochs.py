@@ -58,7 +58,6 @@ class Epochs:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch."""
         return self._begun[-1].epoch if self._begun else 0
 
     def note(self, physical_offset: int, mark: Mark) -> None:

@@ -20,8 +20,6 @@ _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 @dataclass(frozen=True, slots=True)
 class ScannedChunk:
-    """Some scanned records."""
-
     base: int
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
     records: Scan

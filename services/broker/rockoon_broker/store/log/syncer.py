@@ -214,7 +214,6 @@ class Syncer:
 
     @property
     def removals_pending(self) -> bool:
-        """Whether deletions are pending."""
         with self._changed:
             return bool(self._doomed or self._released)
 

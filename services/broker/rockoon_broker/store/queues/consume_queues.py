@@ -333,7 +333,6 @@ class ConsumeQueues:
         return newest
 
     def topic_directory(self, topic: str) -> Path:
-        """Return the directory of a topic's queues."""
         return self._root / topic
 
     def detach(self, topic: str) -> Path | None:

@@ -78,7 +78,6 @@ class RecoveryPoint:
 
 
 def new_lineage() -> bytes:
-    """Return a new random lineage."""
     return secrets.token_bytes(16)
 
 
@@ -89,8 +88,6 @@ def checkpoint_crc(checkpoint: Checkpoint) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Content of the abort file."""
-
     lineage: bytes = b""
     """Empty for another broker's file."""
     checksums_from: int | None = None

@@ -148,8 +148,6 @@ class OwnRecords:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Result of a recovery."""
-
     starts: tuple[int, ...]
     """Start offsets of the remaining CommitLog files."""
     log_end: int

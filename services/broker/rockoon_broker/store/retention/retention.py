@@ -31,8 +31,6 @@ class DeletionReason(StrEnum):
 
 @dataclass(frozen=True)
 class LogFileAge:
-    """Age of one CommitLog file."""
-
     start: int
     """Physical offset of its first byte."""
     newest_ms: int
