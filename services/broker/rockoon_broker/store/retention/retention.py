@@ -127,7 +127,6 @@ class LogFacts:
             service.
         deleted_elsewhere_end: physical offset up to which the leader has deleted the log.
         is_freeing: previously deleted files still use disk space.
-        retained_from: files from this physical offset on are kept in any case.
     """
 
     files: Sequence[LogFileAge]
