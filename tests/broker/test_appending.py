@@ -134,7 +134,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_room_again(
         disk.usage_percent = 50
         described = await broker.until(lambda seen: seen.writable)
         assert list(described.problems) == []
-        await eventually(lambda: "messages are taken again" in caplog.text)
+        await eventually(lambda: "messages are accepted again" in caplog.text)
         assert caplog.text.count("messages are refused: ") == 1
         await broker.append("T", 0, b"after")
         assert await broker.bodies("T") == [b"before", b"after"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rockoon_broker.replication.generations import goes_on
+from rockoon_broker.replication.generations import may_replace
 from rockoon_format.generation import LogTail, Manifest
 
 OWN = Manifest(
@@ -31,4 +31,4 @@ OWN = Manifest(
     ],
 )
 def test_a_copy_takes_what_goes_on_behind_its_own(number: int, log_end: int, taken: bool) -> None:
-    assert goes_on(replace(OWN, generation=number, log_end=log_end), OWN) is taken
+    assert may_replace(replace(OWN, generation=number, log_end=log_end), OWN) is taken

@@ -192,7 +192,7 @@ async def test_a_store_of_rocketmq_says_that_it_keeps_its_files(
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_BYTES))
     async with running_broker(tmp_path, [nameserver.address], **FULL) as broker:
         (problem,) = (await broker.describe()).problems
-        assert "written by RocketMQ" in problem
+        assert "RocketMQ wrote this store" in problem
         assert caplog.text.count("reserved_hours") == 1
     async with running_broker(tmp_path, [nameserver.address], reserved_hours=72, **FULL) as broker:
         assert not (await broker.describe()).problems

@@ -7,7 +7,7 @@ import pytest
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import SystemClock
-from rockoon_broker.topics.routes import change_from_wire
+from rockoon_broker.topics.served_topics import change_from_wire
 from rockoon_core.disk import Disk
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import QueueBlock, RouteUpdate, Topic, TopicConfig
@@ -39,8 +39,8 @@ async def test_it_is_left_to_the_next_start_and_never_said_to_be_in_force(
     gone = RouteUpdate(revision=2, removed_topics=["T"])
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         applying = tasks.create_task(broker.topics.apply(change_from_wire(gone, "broker-a")))
-        await eventually(lambda: "left to the next start" in caplog.text)
-        assert "waits for the disk" not in caplog.text
+        await eventually(lambda: "postponed to the next start" in caplog.text)
+        assert "delayed by the disk" not in caplog.text
         assert not applying.done()
         applying.cancel()
     assert broker.topics.table.revision == 1

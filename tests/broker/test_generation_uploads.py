@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.compaction.threads import Threads
 from rockoon_broker.compaction.uploads import (
     CHUNK_BYTES_MAX,
     FILES_AT_ONCE_MAX,
     IDLE_SECONDS_MAX,
     UPLOADS_MAX,
+    Threads,
     Uploads,
 )
 from rockoon_core.disk import Disk, DiskUsage
@@ -148,7 +148,7 @@ async def test_a_file_is_there_whole_and_synced_under_its_name(
     assert stored.sha256 == hashlib.sha256(b"onetwo").digest()
     assert len(disk.synced) == 1
     await uploads.put("job-1", "00000.entries", pieces())
-    directory = uploads.take("job-1")
+    directory = uploads.end("job-1")
     assert directory is not None
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == {
         "00000.records": b"onetwo",
@@ -159,7 +159,7 @@ async def test_a_file_is_there_whole_and_synced_under_its_name(
 async def test_a_file_that_is_sent_again_replaces_the_one_before(uploads: Uploads) -> None:
     await uploads.put("job-1", "00000.records", pieces(b"first"))
     await uploads.put("job-1", "00000.records", pieces(b"second"))
-    directory = uploads.take("job-1")
+    directory = uploads.end("job-1")
     assert directory is not None
     assert (directory / "00000.records").read_bytes() == b"second"
 
@@ -223,13 +223,13 @@ async def test_nothing_is_added_to_an_upload_that_was_taken(
         ]
         for sender in (going_on, ending):
             await sender.waits.wait()
-        directory = uploads.take("job-1")
+        directory = uploads.end("job-1")
         assert directory is not None
         going_on.send(b"more")
         ending.send(None)
     for each in late:
-        assert "was published or discarded" in str(each.result())
-    with pytest.raises(InvalidArgument, match="was published or discarded"):
+        assert "has already been published or discarded" in str(each.result())
+    with pytest.raises(InvalidArgument, match="has already been published or discarded"):
         await uploads.put("job-1", "00002.records", pieces(b"x"))
     await uploads.remove_abandoned()
     assert files_of(tmp_path) == set()
@@ -240,9 +240,9 @@ async def test_an_upload_that_somebody_removed_does_not_keep_its_place(
 ) -> None:
     await uploads.put("job-1", "00000.records", pieces(b"x"))
     shutil.rmtree(tmp_path / "compacted" / ".incoming-job-1")
-    assert uploads.take("job-1") is None
+    assert uploads.end("job-1") is None
     assert len(uploads) == 0
-    with pytest.raises(InvalidArgument, match="was published or discarded"):
+    with pytest.raises(InvalidArgument, match="has already been published or discarded"):
         await uploads.put("job-1", "00001.records", pieces(b"x"))
 
 
@@ -261,7 +261,7 @@ async def test_too_many_at_once_are_told_to_come_later(uploads: Uploads) -> None
         await uploads.put(f"job-{number}", "00000.records", pieces(b"x"))
     with pytest.raises(Busy, match=f"{UPLOADS_MAX} generations"):
         await uploads.put("another", "00000.records", pieces(b"x"))
-    assert uploads.take("job-0") is not None
+    assert uploads.end("job-0") is not None
     await uploads.put("another", "00000.records", pieces(b"x"))
 
 
@@ -311,12 +311,12 @@ async def test_after_a_restart_an_upload_is_as_old_as_its_last_file(
     after = Uploads(home, disk, watch, threads, used_percent_max=90)
     assert (len(after), after.idle()) == (2, ["old"])
     await after.put("new", "00000.entries", pieces(b"entries"))
-    taken = after.take("new")
+    taken = after.end("new")
     assert taken is not None
     assert files_of(taken) == {"00000.records", "00000.entries"}
 
 
 async def test_an_upload_nobody_has_begun_is_taken_as_an_empty_directory(uploads: Uploads) -> None:
-    assert uploads.take("none") is None
-    directory = uploads.take_or_make("none")
+    assert uploads.end("none") is None
+    directory = uploads.end_or_create("none")
     assert list(directory.iterdir()) == []

@@ -176,7 +176,7 @@ async def test_a_job_is_told_what_it_needs(tmp_path: Path, nameserver: BrokerRou
         assert {each.topic: each.dropped_below for each in again.dropped} == {"Latest": end}
         assert (again.log_end, again.topics[0].tombstone_retention_ms) == (end - 1, 86_400_000)
         for outside in (-1, end + 1):
-            with pytest.raises(errors.InvalidOffset, match="visible and durable, from 0 to"):
+            with pytest.raises(errors.InvalidOffset, match="visible and durable log, from 0 to"):
                 await describe(broker, log_end=outside)
 
 
@@ -267,9 +267,9 @@ async def test_what_does_not_fit_is_refused_with_the_reason_and_asked_again_too(
         cases: list[tuple[str, bytes, dict[str, bytes], str]] = [
             ("no-manifest", b"{}", {}, "no manifest"),
             ("files-missing", good.to_json(), {}, "there is no 00000.records"),
-            ("short", good.to_json(), {"00000.records": records[:-1]}, "bytes, and .* by the"),
+            ("short", good.to_json(), {"00000.records": records[:-1]}, "bytes, but .* by the"),
             ("flipped", good.to_json(), {"00000.records": flipped}, "checksum"),
-            ("other-log", replace(good, log_tail=wrong_tail).to_json(), {}, "is not the one"),
+            ("other-log", replace(good, log_tail=wrong_tail).to_json(), {}, "its log differs"),
             ("no-successor", replace(good, generation=5, replaces=4).to_json(), {}, "replaces"),
         ]
         for upload_id, manifest, changed, reason in cases:
@@ -296,9 +296,9 @@ async def test_an_upload_can_be_discarded(tmp_path: Path, nameserver: BrokerRout
             await broker.call("DiscardGeneration", pb.DiscardGenerationRequest(upload_id="job-1"))
         assert (await broker.describe()).compaction.uploads == 0
         assert not list((tmp_path / "store").rglob("*.records"))
-        with pytest.raises(errors.InvalidArgument, match="was published or discarded"):
+        with pytest.raises(errors.InvalidArgument, match="has already been published or discarded"):
             await put(broker, "job-1", "00000.records", b"x")
-        with pytest.raises(errors.InvalidArgument, match="is no upload's id"):
+        with pytest.raises(errors.InvalidArgument, match="is not an upload id"):
             await broker.call("DiscardGeneration", pb.DiscardGenerationRequest(upload_id="../x"))
 
 
@@ -388,7 +388,7 @@ async def test_damage_that_readers_met_is_told_by_the_broker(
             with pytest.raises(errors.StoreCorrupt):
                 await broker.pull("Latest")
         (problem,) = (await broker.describe()).problems
-        assert problem.startswith(f"readers met damage in {records}: at byte 0: ")
+        assert problem.startswith(f"readers found damage in {records}: at byte 0: ")
 
 
 async def test_a_topic_that_is_compacted_no_more_keeps_what_was_left_of_it(
@@ -501,7 +501,7 @@ async def test_without_an_index_only_what_is_compacted_is_found(
         reply = await broker.call("QueryMessages", request)
         assert bodies_of(reply) == [b"2"]
         assert not reply.whole_range_searched
-        assert f"only what is compacted, up to {made.log_end}" in reply.not_searched_because
+        assert f"only compacted messages, up to {made.log_end}" in reply.not_searched_because
 
 
 async def test_a_generation_made_before_its_topic_was_deleted_brings_nothing_back(
@@ -529,7 +529,7 @@ async def test_a_disk_that_takes_no_file_is_told_of_and_appends_go_on(
     await latest(nameserver)
     async with running_broker(tmp_path / "store", [nameserver.address], disk=disk) as broker:
         await send(broker, "a=1", "a=2")
-        with pytest.raises(errors.StoreNotWritable, match="does not take a generation's file"):
+        with pytest.raises(errors.StoreNotWritable, match="refuses a generation's file"):
             await put(broker, "job-1", "00000.records", b"x")
         disk.fail_write = lambda _path, _position: 0
         await compact_over_the_wire(broker, tmp_path / "store", tmp_path / "copy", "job-2")

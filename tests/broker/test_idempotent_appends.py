@@ -186,7 +186,7 @@ async def test_after_a_restart_repeats_are_still_known(
     errors = [each.message for each in caplog.records if each.levelno == logging.ERROR]
     said = {
         "a damaged snapshot": "is damaged",
-        "a longer log's": "reaches to offset",
+        "a longer log's": "ends at offset",
     }.get(left)
     assert len(errors) == (said is not None)
     assert said is None or said in errors[0]

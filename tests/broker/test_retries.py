@@ -4,8 +4,8 @@ import pytest
 
 from rockoon_broker.retries.retries import (
     FAILURE_BYTES_MAX,
-    Failure,
-    GroupRules,
+    FailureReport,
+    GroupRetryRules,
     RetryRules,
     returned,
     rules_of,
@@ -18,7 +18,7 @@ from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig, RouteUpdate
 
 HOST = encode_host("127.0.0.1", 10911)
 RULES = RetryRules()
-PLAIN = Failure()
+PLAIN = FailureReport()
 
 
 def record(**changes: object) -> Record:
@@ -90,16 +90,16 @@ def test_sixteen_retries_at_growing_levels_then_a_dead_letter() -> None:
         (RetryRules(attempts_max=3), PLAIN, 2, False),
         (RetryRules(attempts_max=3), PLAIN, 3, True),
         (RetryRules(attempts_max=0), PLAIN, 0, True),
-        (RetryRules(attempts_max=3), Failure(attempts_max=5), 4, False),
-        (RetryRules(attempts_max=30), Failure(attempts_max=2), 2, True),
-        (RetryRules(attempts_max=30), Failure(attempts_max=0), 0, True),
-        (RULES, Failure(delay_level=-1), 0, True),
+        (RetryRules(attempts_max=3), FailureReport(attempts_max=5), 4, False),
+        (RetryRules(attempts_max=30), FailureReport(attempts_max=2), 2, True),
+        (RetryRules(attempts_max=30), FailureReport(attempts_max=0), 0, True),
+        (RULES, FailureReport(delay_level=-1), 0, True),
         # RocketMQ drops it.
         (RetryRules(queues=0), PLAIN, 0, True),
     ],
 )
 def test_who_decides_when_it_is_enough(
-    rules: RetryRules, failure: Failure, failed_before: int, dead: bool
+    rules: RetryRules, failure: FailureReport, failed_before: int, dead: bool
 ) -> None:
     original = record(topic=b"%RETRY%g", reconsume_times=failed_before)
     assert returned(original, "g", rules, failure, 0).dead is dead
@@ -108,15 +108,15 @@ def test_who_decides_when_it_is_enough(
 @pytest.mark.parametrize(
     ("failure", "attempts"),
     [
-        (Failure(delay_level=-1), 3),
-        (Failure(delay_level=-1, deliveries=5), 7),
-        (Failure(delay_level=-1, deliveries=-5), 3),
-        (Failure(delay_level=-1, deliveries=2**31 - 1), 2**31 - 1),
-        (Failure(deliveries=5), 3),
+        (FailureReport(delay_level=-1), 3),
+        (FailureReport(delay_level=-1, deliveries=5), 7),
+        (FailureReport(delay_level=-1, deliveries=-5), 3),
+        (FailureReport(delay_level=-1, deliveries=2**31 - 1), 2**31 - 1),
+        (FailureReport(deliveries=5), 3),
     ],
 )
 def test_a_dead_letter_counts_deliveries_that_were_not_sent_back(
-    failure: Failure, attempts: int
+    failure: FailureReport, attempts: int
 ) -> None:
     original = record(topic=b"%RETRY%g", reconsume_times=2)
     made = returned(original, "g", RULES, failure, 0)
@@ -126,13 +126,15 @@ def test_a_dead_letter_counts_deliveries_that_were_not_sent_back(
 @pytest.mark.parametrize(
     ("failure", "properties"),
     [
-        (Failure(delay_level=1), {"DELAY": "1"}),
-        (Failure(delay_level=2, delay_ms=70), {"DELAY": "2"}),
-        (Failure(delay_ms=70), {"TIMER_DELAY_MS": "70"}),
+        (FailureReport(delay_level=1), {"DELAY": "1"}),
+        (FailureReport(delay_level=2, delay_ms=70), {"DELAY": "2"}),
+        (FailureReport(delay_ms=70), {"TIMER_DELAY_MS": "70"}),
         (PLAIN, {"DELAY": "5"}),
     ],
 )
-def test_the_consumer_may_choose_the_delay(failure: Failure, properties: dict[str, str]) -> None:
+def test_the_consumer_may_choose_the_delay(
+    failure: FailureReport, properties: dict[str, str]
+) -> None:
     original = record(
         topic=b"%RETRY%g",
         reconsume_times=2,
@@ -168,7 +170,7 @@ def test_a_committed_transaction_comes_back_as_an_ordinary_message_still_compres
 
 def test_the_reason_is_noted_in_bounds_and_replaced_by_the_next() -> None:
     reason = "\x01ValueError: " + "ü" * 1000
-    made = returned(record(), "g", RULES, Failure(reason=reason), 0)
+    made = returned(record(), "g", RULES, FailureReport(reason=reason), 0)
     noted = decode(made.record.properties)["ROCKOON_FAILURE"]
     assert noted.startswith("ValueError: ü")
     assert len(noted.encode()) <= FAILURE_BYTES_MAX
@@ -177,13 +179,13 @@ def test_the_reason_is_noted_in_bounds_and_replaced_by_the_next() -> None:
 
 
 def test_a_reason_with_nuls_is_noted_without_them() -> None:
-    made = returned(record(), "g", RULES, Failure(reason="\0" * 600 + "end"), 0)
+    made = returned(record(), "g", RULES, FailureReport(reason="\0" * 600 + "end"), 0)
     assert decode(made.record.properties)["ROCKOON_FAILURE"] == "end"
 
 
 def test_a_reason_that_does_not_fit_is_left_out_and_what_must_be_noted_is_not() -> None:
     nearly = record(properties=encode({"x": "y" * 32_500}))
-    made = returned(nearly, "g", RULES, Failure(reason="r" * 500), 0)
+    made = returned(nearly, "g", RULES, FailureReport(reason="r" * 500), 0)
     assert "ROCKOON_FAILURE" not in decode(made.record.properties)
     with pytest.raises(PropertiesTooLarge):
         returned(record(properties=encode({"x": "y" * 32_760})), "g", RULES, PLAIN, 0)
@@ -193,13 +195,13 @@ def test_rules_follow_the_routes() -> None:
     def group(name: str, **config: int) -> Group:
         return Group(config=GroupConfig(name=name, **config))  # type: ignore[arg-type]
 
-    rules = GroupRules()
-    rules.take(RouteUpdate(snapshot=True, groups=[group("a"), group("b", retry_queues=0)]))
+    rules = GroupRetryRules()
+    rules.apply(RouteUpdate(snapshot=True, groups=[group("a"), group("b", retry_queues=0)]))
     assert rules.of("a") == RetryRules(16, 1)
     assert rules.of("b") == RetryRules(16, 0)
-    rules.take(RouteUpdate(groups=[group("a", retry_attempts_max=0)], removed_groups=["b"]))
+    rules.apply(RouteUpdate(groups=[group("a", retry_attempts_max=0)], removed_groups=["b"]))
     assert rules.of("a") == RetryRules(0, 1)
     assert rules.of("b") is None
-    rules.take(RouteUpdate(snapshot=True))
+    rules.apply(RouteUpdate(snapshot=True))
     assert rules.of("a") is None
     assert rules_of(GroupConfig(name="a", retry_attempts_max=5)) == RetryRules(5, 1)

@@ -46,8 +46,8 @@ def ledger_with(*runs: Run, limits: MemoryLimits = LIMITS) -> SequenceLedger:
 def pass_time(ledger: SequenceLedger, since_ms: int, until_ms: int) -> None:
     """The log grows from one store time to another without a long gap."""
     for at_ms in range(since_ms, until_ms, GAP_MS_MAX):
-        ledger.forget(at_ms)
-    ledger.forget(until_ms)
+        ledger.discard_unused(at_ms)
+    ledger.discard_unused(until_ms)
 
 
 def test_a_new_producer_begins_with_0() -> None:
@@ -112,8 +112,8 @@ def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
     ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS + 1))
     pass_time(ledger, NOW_MS + 1, NOW_MS + LIMITS.memory_ms)
     assert len(ledger) == 1
-    assert ledger.forgotten_until_ms == NOW_MS
-    ledger.forget(NOW_MS + LIMITS.memory_ms + 1)
+    assert ledger.discarded_until_ms == NOW_MS
+    ledger.discard_unused(NOW_MS + LIMITS.memory_ms + 1)
     assert len(ledger) == 0
     with pytest.raises(SequenceUnknown):
         ledger.stored(batch(10), 1, NOW_MS)
@@ -126,7 +126,7 @@ def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
     pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     assert len(ledger) == 2
     now_ms = NOW_MS + LIMITS.memory_ms
-    ledger.forget(now_ms)
+    ledger.discard_unused(now_ms)
     assert len(ledger) == 0
     with pytest.raises(SequenceUnknown):
         ledger.stored(batch(0, ago_ms=1000), 1, now_ms)
@@ -140,11 +140,11 @@ def test_a_clock_that_jumps_by_a_day_makes_no_copy_forget_a_producer_in_use() ->
     day_ms = 24 * HOUR_MS
     ledger = ledger_with(run(0, 10), run(10, 1, at_ms=NOW_MS + 1000))
     for now_ms in (NOW_MS + day_ms, NOW_MS + day_ms + 60_000, NOW_MS + 120_000):
-        ledger.forget(now_ms)
+        ledger.discard_unused(now_ms)
         assert ledger.stored(batch(11), 1, now_ms) == ()
-    assert ledger.forgotten_until_ms == 0
+    assert ledger.discarded_until_ms == 0
     restored = SequenceLedger(LIMITS, ledger.copy())
-    restored.forget(NOW_MS + day_ms)
+    restored.discard_unused(NOW_MS + day_ms)
     assert restored.stored(batch(11), 1, NOW_MS + day_ms) == ()
 
 
@@ -156,12 +156,12 @@ def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
     ledger.note(keys[0], run(1, 1, at_ms=NOW_MS + 2))
     ledger.note(keys[2], run(0, 1, at_ms=NOW_MS + 3))
     assert list(ledger.copy()) == [keys[0], keys[2]]
-    assert ledger.forgotten_until_ms == NOW_MS + 1
+    assert ledger.discarded_until_ms == NOW_MS + 1
 
 
 def test_a_repeat_of_a_first_batch_is_refused_where_it_may_have_been_forgotten() -> None:
     """The rule: it was sent first, by its own word, when everything since is remembered."""
-    ledger = SequenceLedger(LIMITS, forgotten_until_ms=NOW_MS)
+    ledger = SequenceLedger(LIMITS, discarded_until_ms=NOW_MS)
     later_ms = NOW_MS + REPEAT_MARGIN_MS + 1000
     assert ledger.stored(batch(0), 1, NOW_MS) == ()
     assert ledger.stored(batch(0, ago_ms=999), 1, later_ms) == ()
@@ -245,7 +245,7 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(seed: int) -> Non
             if kept:
                 log.append((last_key, last._replace(messages=kept)))
             whole, behind = SequenceLedger(limits), decode_snapshot(snapshot.encode())
-            ledger = SequenceLedger(limits, behind.sequences, behind.forgotten_until_ms)
+            ledger = SequenceLedger(limits, behind.sequences, behind.discarded_until_ms)
             for each in log:
                 whole.note(*each)
             for each in log[covered:]:
@@ -276,7 +276,7 @@ def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
         ledger.note(KEY._replace(producer_id=producer), run(0, 1))
     pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     began = time.process_time()
-    ledger.forget(NOW_MS + LIMITS.memory_ms)
+    ledger.discard_unused(NOW_MS + LIMITS.memory_ms)
     assert not len(ledger)
     # A tenth of a second; it was six when each look for the oldest passed those that had gone.
     assert time.process_time() - began < 2

@@ -105,7 +105,7 @@ def test_a_log_without_a_snapshot_tells_everything_the_ledger_knew(tmp_path: Pat
         bench.append(0, 0, bytes(700))
     assert bench.owner.store.visible_end > 3 * FILE_BYTES
     recalled = bench.recall()
-    assert recalled.ledger.forgotten_until_ms == 0
+    assert recalled.ledger.discarded_until_ms == 0
     assert recalled.ledger.copy() == bench.memory.ledger.copy()
     bench.owner.store.close()
 
@@ -118,7 +118,7 @@ def test_files_older_than_what_is_remembered_are_not_read(tmp_path: Path) -> Non
     bench.clock.time_ms += 2 * HOUR_MS
     bench.append(2, 0, b"of late")
     assert bench.known(bench.recall()) == {2: 1}
-    assert bench.recall().ledger.forgotten_until_ms == NOW_MS
+    assert bench.recall().ledger.discarded_until_ms == NOW_MS
     assert bench.known(bench.recall(replace(LIMITS, memory_ms=3 * HOUR_MS))) == {1: 1, 2: 1}
     bench.owner.store.close()
 
@@ -192,7 +192,7 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again(
     bench.disk.fail_sync = lambda path: 5 if path.name.startswith(FILE) else 0
     bench.clock.seconds += SNAPSHOT_SECONDS
     await bench.memory.look()
-    assert "was not written, it is tried again" in caplog.text
+    assert "retrying" in caplog.text
     bench.disk.fail_sync = lambda _: 0
     await bench.memory.look()
     assert not bench.path.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
 from rockoon_broker.store.log.batch import Batch
-from rockoon_broker.store.retention.retention import LogFileAge, come_back
+from rockoon_broker.store.retention.retention import LogFileAge, corrected_ages
 from rockoon_runtime.access.replays import UsedSignatures
 from support.aside_desk import AsideDesk
 from support.broker import batch
@@ -113,7 +113,7 @@ def test_a_start_with_a_clock_behind_the_newest_message_waits_whether_it_stays_t
 def test_files_of_a_jump_expire_with_those_that_were_written_after_it() -> None:
     ages = [0, YEAR_MS, YEAR_MS + 1, 3000, 4000, YEAR_MS + 2]
     files = [LogFileAge(index, NOW_MS + age) for index, age in enumerate(ages)]
-    healed = [file.newest_ms - NOW_MS for file in come_back(files, NOW_MS + 9000)]
+    healed = [file.newest_ms - NOW_MS for file in corrected_ages(files, NOW_MS + 9000)]
     assert healed == [0, 3000, 3000, 3000, 4000, 9000]
 
 

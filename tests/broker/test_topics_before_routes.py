@@ -68,7 +68,7 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
             changed=lambda: None,
             record=record,
         )
-        topics.believe(LogTopics(nameserver.revision, history, known))
+        topics.use_log_topics(LogTopics(nameserver.revision, history, known))
         topics.check_writable("old", 0)
         for queue in (("young", 0), ("old", 1)):
             with pytest.raises(NotReady):

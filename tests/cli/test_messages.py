@@ -97,7 +97,7 @@ def test_a_broker_that_is_away_is_named(
     [
         (["query", "absent", "--key", "k"], "topic 'absent' does not exist"),
         (["query", "TAKEN", "--key", ""], "the key is empty"),
-        (["query", "TAKEN", "--key", "two keys"], "has a space: those separate keys"),
+        (["query", "TAKEN", "--key", "two keys"], "has a space, which separates keys"),
         (["query", "TAKEN", "--key", "k", "--from", "1h", "--to", "2h"], "or after its end"),
         (["get", "7F00000100002A139A5500000000FFFF"], "no message is stored at 7F0000"),
         (["get", "nonsense"], "no message is stored at nonsense"),

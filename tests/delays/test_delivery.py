@@ -479,7 +479,7 @@ async def test_a_disk_too_full_for_its_contents_loses_messages_loudly(
     assert desk.store.log_min_offset > 0
     await desk.turns()
     assert desk.delays.delivery.counts.lost >= 1
-    assert "before their time" in caplog.text
+    assert "before they were due" in caplog.text
     desk.store.close()
 
 

@@ -7,8 +7,8 @@ from rockoon_broker.delays.rewriting import (
     Undeliverable,
     closing,
     delivered,
-    set_aside,
     stored_once_more,
+    waiting_record,
 )
 from rockoon_broker.pending.sources import named_source
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
@@ -27,7 +27,7 @@ LONG_TOPIC = b"%RETRY%" + b"g" * 123
 
 def test_a_level_goes_where_rocketmq_puts_it() -> None:
     record = Record(topic=b"topicDelay", body=b"delayed", properties=b"DELAY\x013\x02")
-    aside = set_aside(record, 0, RULES)
+    aside = waiting_record(record, 0, RULES)
     assert (aside.topic, aside.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
     assert aside.record.properties == (
         b"DELAY\x013\x02REAL_TOPIC\x01topicDelay\x02REAL_QID\x010\x02"
@@ -35,7 +35,7 @@ def test_a_level_goes_where_rocketmq_puts_it() -> None:
 
 
 def test_a_level_above_the_last_is_the_last_in_the_record_too() -> None:
-    aside = set_aside(Record(topic=b"T", properties=b"DELAY\x0177\x02"), 0, RULES)
+    aside = waiting_record(Record(topic=b"T", properties=b"DELAY\x0177\x02"), 0, RULES)
     assert aside.queue_id == 17
     assert decode(aside.record.properties)["DELAY"] == "18"
 
@@ -51,7 +51,7 @@ def test_what_comes_back_is_the_message_with_another_hosts_bits_gone() -> None:
         reconsume_times=4,
         properties=b"TAGS\x01a\x02DELAY\x012\x02",
     )
-    kept = decode_record(encode_record(set_aside(record, 0, RULES).record))
+    kept = decode_record(encode_record(waiting_record(record, 0, RULES).record))
     # As an old store with another address may hold it.
     stored = Record(
         **{

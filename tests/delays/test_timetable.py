@@ -17,7 +17,7 @@ LONGEST_MS = 1_000_000
 def test_what_bears_no_time_is_due_at_once() -> None:
     queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
-    table.take_in(0, encode_entries([0, 100], [99, 99], [-5, 2**31]), NOW_MS, 0)
+    table.add_entries(0, encode_entries([0, 100], [99, 99], [-5, 2**31]), NOW_MS, 0)
     assert table.due(NOW_MS, 0, 9).positions.tolist() == [0, 100]
 
 
@@ -25,7 +25,7 @@ def test_no_more_than_wanted_come_the_most_overdue_first() -> None:
     queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     times = [NOW_MS + 5, NOW_MS + 1, NOW_MS + 3]
-    table.take_in(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
+    table.add_entries(0, encode_entries([0, 100, 200], [99] * 3, times), NOW_MS, 0)
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [100, 200]
     queue.complete([100])
     assert table.due(NOW_MS + 9, 9, 2).positions.tolist() == [0]
@@ -36,7 +36,7 @@ def test_of_very_many_that_are_due_each_comes_though_few_are_asked_for_at_a_time
     queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
     positions = np.arange(10_000) * 100
-    table.take_in(0, encode_entries(positions, [99] * 10_000, positions + NOW_MS), NOW_MS, 0)
+    table.add_entries(0, encode_entries(positions, [99] * 10_000, positions + NOW_MS), NOW_MS, 0)
     came: list[int] = []
     while len(due := table.due(NOW_MS + LONGEST_MS, LONGEST_MS, 64)):
         came += due.positions.tolist()
@@ -52,7 +52,7 @@ def test_what_is_taken_in_for_later_is_found_when_it_is_near() -> None:
     table = Timetable(queue, LONGEST_MS)
     assert len(table.due(NOW_MS, 0, 9)) == 0
     far = NOW_MS + 10 * NEAR_MS
-    table.take_in(0, encode_entries([0], [99], [far]), NOW_MS, 0)
+    table.add_entries(0, encode_entries([0], [99], [far]), NOW_MS, 0)
     for step in range(0, 10 * NEAR_MS, 777):
         assert len(table.due(NOW_MS + step, step, 9)) == 0
     assert table.due(far, 10 * NEAR_MS, 9).positions.tolist() == [0]
@@ -78,7 +78,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
             positions = [position + 100 * index for index in range(count)]
             position += 100 * count
             entries = encode_entries(positions, [99] * count, times)
-            table.take_in(queue.next_offset, entries, wall_ms, monotonic_ms)
+            table.add_entries(queue.next_offset, entries, wall_ms, monotonic_ms)
             for at, time in zip(positions, times, strict=True):
                 waiting[at] = (time, monotonic_ms + time - wall_ms)
         due = sorted(
@@ -108,7 +108,7 @@ def test_it_says_when_something_is_due_by_either_clock() -> None:
     table = Timetable(queue, LONGEST_MS)
     assert table.next_due_ms(NOW_MS, 0) == NEVER_MS
     times = [NOW_MS + 3000, NOW_MS + NEAR_MS + 5000]
-    table.take_in(0, encode_entries([0, 100], [99] * 2, times), NOW_MS, 0)
+    table.add_entries(0, encode_entries([0, 100], [99] * 2, times), NOW_MS, 0)
     assert len(table.due(NOW_MS, 0, 9)) == 0
     assert table.next_due_ms(NOW_MS + 1000, 1000) == 2000
     assert table.next_due_ms(NOW_MS - 9000, 1000) == 2000, "the clock was set back"
@@ -120,8 +120,8 @@ def test_it_says_when_something_is_due_by_either_clock() -> None:
 def test_what_came_while_the_clock_was_ahead_for_a_moment_is_not_late() -> None:
     queue = PendingQueue()
     table = Timetable(queue, LONGEST_MS)
-    table.take_in(0, encode_entries([0], [99], [NOW_MS + LONGEST_MS]), NOW_MS, 0)
+    table.add_entries(0, encode_entries([0], [99], [NOW_MS + LONGEST_MS]), NOW_MS, 0)
     assert len(table.due(NOW_MS, 0, 9)) == 0
     ahead = NOW_MS + 8000
-    table.take_in(1, encode_entries([100], [99], [ahead + 5000]), ahead, 0)
+    table.add_entries(1, encode_entries([100], [99], [ahead + 5000]), ahead, 0)
     assert table.due(NOW_MS + 5000, 5000, 9).positions.tolist() == [100]

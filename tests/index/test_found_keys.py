@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.index.pieces import next_pieces
+from rockoon_broker.index.follower import next_pieces
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.file_reads import ColdRead, cached, load
 from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun, KeyStretch
@@ -106,15 +106,15 @@ def test_who_is_behind_has_the_oldest_and_a_full_memory_waits_until_half_is_free
     for start in range(0, 80, 10):
         found.add(stretch(start, start + 10))
     # Of the first four one is taken: nothing is kept before another one is gone.
-    assert [each.end for each in (found.take(0, 80, 10) or KeyRun([])).stretches] == [10]
+    assert [each.end for each in (found.pop_run(0, 80, 10) or KeyRun([])).stretches] == [10]
     found.add(stretch(80, 90))
     assert found.stop_before(5, 99) == 10
-    assert found.take(20, 80, 5) == KeyRun([stretch(20, 30)])
+    assert found.pop_run(20, 80, 5) == KeyRun([stretch(20, 30)])
     found.add(stretch(90, 100))
-    assert found.take(30, 35, 99) is None
-    assert found.take(30, 99, 99) == KeyRun([stretch(30, 40)])
-    assert found.take(40, 200, 99) is None
+    assert found.pop_run(30, 35, 99) is None
+    assert found.pop_run(30, 99, 99) == KeyRun([stretch(30, 40)])
+    assert found.pop_run(40, 200, 99) is None
     assert found.stop_before(40, 200) == 90
     assert found.stop_before(40, 85) == 85
-    found.forget()
-    assert found.take(90, 200, 99) is None
+    found.clear()
+    assert found.pop_run(90, 200, 99) is None

@@ -52,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, Ke
 def reopened(root: Path) -> Indexed:
     owner = Indexed(small_settings(root))
     owner.open_index()
-    owner.mend()
+    owner.fill_gap()
     owner.follow()
     owner.close()
     return owner
@@ -102,7 +102,7 @@ def test_mending_that_was_ended_goes_on_with_the_next_start(tmp_path: Path) -> N
     index = owner.open_index()
     files = len(owner.directory.files())
     while len(owner.directory.files()) < files + 2:
-        index.mend(owner.store.read_log(index.mend_from, 300))
+        index.fill_gap(owner.store.read_log(index.fill_from, 300))
     owner.close()
     assert reopened(tmp_path).files() == indexed_one_by_one(keys)
 
@@ -115,12 +115,12 @@ def test_a_gap_without_a_name_for_its_file_stays_one(tmp_path: Path) -> None:
     owner = Indexed(small_settings(tmp_path))
     index = owner.open_index()
     with pytest.raises(FileExistsError):
-        owner.mend()
+        owner.fill_gap()
     (gap, *_) = index.gaps
     assert gap.before is not None
     assert gap.before.path == paths[0]
     index.leave_gap(gap)
-    owner.mend()
+    owner.fill_gap()
     assert index.left_gaps == [gap]
     assert len(owner.find("k1")) <= len(keys)
     assert len(owner.directory.files()) == len(paths) - 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.index.directory import IndexShape, is_index_name, name_behind
-from rockoon_broker.index.lookup import UNITS_WALKED_MAX, Candidates, Wanted, search_files
+from rockoon_broker.index.directory import IndexShape, is_index_name, name_after
+from rockoon_broker.index.lookup import UNITS_WALKED_MAX, KeyCandidates, KeySearch, search_files
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
 from support.key_index import (
@@ -133,7 +133,7 @@ def test_files_of_another_size_or_name_are_left_alone(
     assert (folder / "20200101000000000").read_bytes() == b"short"
     assert (folder / "notes.txt").exists()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{folder}/20200101000000000 has 5 bytes, not {SHAPE.file_bytes}: it is not served"
+        f"{folder}/20200101000000000 has 5 bytes instead of {SHAPE.file_bytes}: not used"
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_key_of_too_many_messages_says_so(tmp_path: Path) -> None:
     owner.follow(bytes_max=1 << 20)
     found = owner.search("hot")
     assert len(found.offsets) == 4096
-    assert found.gave_up.startswith("the key is too frequent: 4096 entries were looked at")
+    assert found.gave_up.startswith("the key is too frequent: 4096 entries were checked")
     owner.close()
 
 
@@ -271,7 +271,7 @@ def test_a_disk_that_refuses_costs_nothing_but_time(tmp_path: Path, fault: str, 
     "last", ["99991231235959999", "20261331000000000", "20261120256161999", "00000000000000000"]
 )
 def test_a_name_that_is_no_time_has_one_behind_it(last: str) -> None:
-    name = name_behind(last, NOW_MS)
+    name = name_after(last, NOW_MS)
     assert is_index_name(name)
     assert name > last
 
@@ -279,17 +279,17 @@ def test_a_name_that_is_no_time_has_one_behind_it(last: str) -> None:
 @pytest.mark.parametrize("last", ["99999999999999999"])
 def test_behind_the_last_name_there_is_none(last: str) -> None:
     with pytest.raises(OSError, match="move it away"):
-        name_behind(last, NOW_MS)
+        name_after(last, NOW_MS)
 
 
 def test_names_only_grow() -> None:
-    first = name_behind("", NOW_MS)
+    first = name_after("", NOW_MS)
     assert len(first) == 17
-    assert name_behind(first, NOW_MS + 1) > first
-    assert name_behind(first, NOW_MS - 3_600_000) > first
-    assert name_behind(first, NOW_MS) > first
-    assert name_behind("20231231235959999", NOW_MS) == "20240101000000000"
-    assert name_behind("99999999999999998", NOW_MS) == "99999999999999999"
+    assert name_after(first, NOW_MS + 1) > first
+    assert name_after(first, NOW_MS - 3_600_000) > first
+    assert name_after(first, NOW_MS) > first
+    assert name_after("20231231235959999", NOW_MS) == "20240101000000000"
+    assert name_after("99999999999999998", NOW_MS) == "99999999999999999"
 
 
 def test_when_every_file_has_expired_the_index_begins_with_the_next_message(
@@ -317,8 +317,8 @@ def test_a_file_cut_short_under_a_search_is_an_error_of_the_disk(indexed: Indexe
     files[0].path.write_bytes(files[0].path.read_bytes()[:300])
     with pytest.raises(OSError, match="ends before byte"):
         search_files(
-            Candidates(),
-            Wanted(index_key_hash("T#k"), 0, 1 << 60),
+            KeyCandidates(),
+            KeySearch(index_key_hash("T#k"), 0, 1 << 60),
             files[:1],
             SHAPE,
             indexed.directory.disk,

@@ -35,7 +35,7 @@ def with_keys(root: Path, disk: FailingDisk) -> Indexed:
 def take_all(owner: Indexed) -> None:
     """As the follower's thread does it: all that is left in one piece."""
     assert owner.index is not None
-    owner.index.take([owner.store.read_log(owner.index.position)], owner.clock.time_ms)
+    owner.index.add([owner.store.read_log(owner.index.position)], owner.clock.time_ms)
 
 
 def test_a_search_between_a_refused_write_and_its_consequence_hears_of_it(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_an_index_that_is_behind_where_times_go_back_says_so(indexed: Indexed) -
     def unreached(begin_ms: int, end_ms: int) -> str:
         return why_unreached(asked(begin_ms, end_ms), index, store.runs, store.visible_end, 0)
 
-    assert "behind: ask again" in unreached(0, NOW_MS + 5000)
+    assert "behind: retry the query" in unreached(0, NOW_MS + 5000)
     assert unreached(0, NOW_MS) == ""
     indexed.follow()
     assert unreached(0, FOREVER_MS) == ""
@@ -106,7 +106,7 @@ def test_a_lost_file_before_times_go_back_may_have_held_any_time(indexed: Indexe
 
     # Later than the index begins, but not what it has.
     assert "before physical offset" in unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS)
-    again.mend()
+    again.fill_gap()
     assert unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS) == ""
     assert len(again.find("k", begin_ms=NOW_MS + YEAR_MS)) == 1
     again.close()

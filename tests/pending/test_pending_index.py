@@ -28,9 +28,9 @@ def opened(owner: Owner) -> PendingIndex:
     return pending_index
 
 
-def take_in(pending_index: PendingIndex) -> None:
+def add_entries(pending_index: PendingIndex) -> None:
     while (found := pending_index.new_entries(WAITING)) is not None:
-        pending_index.queue(*WAITING).take_in(*found)
+        pending_index.queue(*WAITING).add_entries(*found)
 
 
 def complete(owner: Owner, pending_index: PendingIndex, source: int, body: bytes = b"done") -> int:
@@ -84,7 +84,7 @@ def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
 ) -> None:
     pending_index = opened(owner)
     positions = [owner.append("W").first_physical_offset for _ in range(30)]
-    take_in(pending_index)
+    add_entries(pending_index)
     for source in positions[::3]:
         complete(owner, pending_index, source)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
@@ -98,7 +98,7 @@ def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
 def test_the_record_at_offset_zero_can_be_settled(owner: Owner, tmp_path: Path) -> None:
     pending_index = opened(owner)
     assert owner.append("W").first_physical_offset == 0
-    take_in(pending_index)
+    add_entries(pending_index)
     complete(owner, pending_index, 0)
     owner.append("W")
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
@@ -111,11 +111,11 @@ def test_a_snapshot_spares_the_log_before_it(owner: Owner, tmp_path: Path) -> No
     for _ in range(50):
         owner.append("T", bodies=[bytes(300)])
         owner.append("W")
-    take_in(pending_index)
+    add_entries(pending_index)
     write_snapshot(owner, pending_index)
     late = owner.append("W").first_physical_offset
     complete(owner, pending_index, pending(pending_index)[7])
-    take_in(pending_index)
+    add_entries(pending_index)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
     found = opened(again)
     assert found.rebuilt_because == ""
@@ -133,7 +133,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     pending_index = opened(owner)
     for _ in range(10):
         owner.append("W")
-    take_in(pending_index)
+    add_entries(pending_index)
     complete(owner, pending_index, pending(pending_index)[4])
     write_snapshot(owner, pending_index)
     expected = pending(pending_index)
@@ -152,7 +152,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     again = Owner(settings(copy))
     found = opened(again)
     assert found.rebuilt_because
-    (said,) = (each for each in caplog.records if "worked out" in each.message)
+    (said,) = (each for each in caplog.records if "find pending messages" in each.message)
     assert (said.levelno == logging.INFO) == (damage == "other history")
     assert pending(found) == expected
     # A log that has grown since would seem to be the one it was taken of.
@@ -165,20 +165,20 @@ def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: 
     owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC), disk)
     pending_index = opened(owner)
     first = owner.append_durably("W").first_physical_offset
-    take_in(pending_index)
+    add_entries(pending_index)
     disk.hold()
     complete(owner, pending_index, first)
     pending_index.capture_if_due(1000.0)
-    assert pending_index.take_durable() is None
+    assert pending_index.pop_durable() is None
     disk.release()
     end = owner.store.appended_end
     owner.confirm(end)
-    captured = pending_index.take_durable()
+    captured = pending_index.pop_durable()
     assert captured is not None
     assert captured.snapshot.covered_end == end
-    assert pending_index.take_durable() is None
+    assert pending_index.pop_durable() is None
     pending_index.capture_if_due(2000.0)
-    assert pending_index.take_durable() is None, "nothing has changed since"
+    assert pending_index.pop_durable() is None, "nothing has changed since"
     owner.store.close()
 
 
@@ -200,12 +200,12 @@ def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_it
             if choose.random() < 0.8:
                 owner.confirm(appended.end_offset)
                 acknowledged.append(appended.first_physical_offset)
-            take_in(pending_index)
+            add_entries(pending_index)
             waiting = pending(pending_index)
             if waiting and choose.random() < 0.6:
                 complete(owner, pending_index, choose.choice(waiting))
             pending_index.capture_if_due(choose.random() * 1e6)
-            if (captured := pending_index.take_durable()) is not None:
+            if (captured := pending_index.pop_durable()) is not None:
                 pending_index.write(captured)
         disk.cut(tmp_path / f"{turn} cut", choose)
         after = Owner(settings(tmp_path / f"{turn} cut", flush=Flush.SYNC))

@@ -17,7 +17,7 @@ def entries_at(positions: list[int], codes: list[int] | None = None):  # type: i
 def filled(count: int, step: int = 100) -> PendingQueue:
     queue = PendingQueue()
     positions = [step * number for number in range(count)]
-    queue.take_in(0, entries_at(positions, list(range(count))))
+    queue.add_entries(0, entries_at(positions, list(range(count))))
     return queue
 
 
@@ -43,21 +43,21 @@ def test_an_empty_queue_knows_nothing() -> None:
     queue = PendingQueue()
     assert queue.complete([0]) == 0
     assert not queue.are_pending([0]).any()
-    assert len(queue.take_gone(10**9)) == len(queue.pending_until(10**18, 10**18)) == 0
+    assert len(queue.complete_deleted(10**9)) == len(queue.pending_until(10**18, 10**18)) == 0
 
 
 def test_entries_taken_in_before_and_fillers_are_passed_over() -> None:
     queue = PendingQueue()
     fillers = np.concatenate((decode_entries(filler_entries(2)), entries_at([500, 600])))
-    queue.take_in(0, fillers)
-    queue.take_in(1, fillers[1:])
+    queue.add_entries(0, fillers)
+    queue.add_entries(1, fillers[1:])
     assert queue.pending().offsets.tolist() == [2, 3]
     assert queue.next_offset == 4
 
 
 def test_a_gap_that_retention_left_is_nobodys() -> None:
     queue = filled(2)
-    queue.take_in(10, entries_at([5000]))
+    queue.add_entries(10, entries_at([5000]))
     assert queue.pending().offsets.tolist() == [0, 1, 10]
     queue.skip_to(40)
     assert (len(queue), queue.next_offset) == (3, 40)
@@ -66,15 +66,15 @@ def test_a_gap_that_retention_left_is_nobodys() -> None:
 def test_records_that_the_log_lost_are_told_once() -> None:
     queue = filled(5)
     queue.complete([100])
-    assert queue.take_gone(300).positions.tolist() == [0, 200]
-    assert len(queue.take_gone(300)) == 0
+    assert queue.complete_deleted(300).positions.tolist() == [0, 200]
+    assert len(queue.complete_deleted(300)) == 0
     assert queue.pending().positions.tolist() == [300, 400]
 
 
 def test_what_is_due_is_due_by_its_code_or_by_its_deadline() -> None:
     queue = PendingQueue()
     deadlines = np.array([900, 50, 900])
-    queue.take_in(0, entries_at([0, 100, 200], [10, 99, 99]), deadlines_ms=deadlines)
+    queue.add_entries(0, entries_at([0, 100, 200], [10, 99, 99]), deadlines_ms=deadlines)
     assert queue.pending_until(10, 50).positions.tolist() == [0, 100]
     queue.revise(np.array([99, 99, 5]), np.array([900, 900, 900]))
     assert queue.pending_until(10, 50).positions.tolist() == [200]
@@ -105,7 +105,7 @@ def test_it_does_as_a_dictionary_does_through_snapshots_and_random_settling(seed
         for _ in range(choose.randrange(60)):
             position += choose.randrange(91, 300)
             positions.append(position)
-        queue.take_in(first, entries_at(positions, [p * 2 for p in positions]))
+        queue.add_entries(first, entries_at(positions, [p * 2 for p in positions]))
         model |= {p: first + index for index, p in enumerate(positions)}
         chosen = choose.sample(sorted(model), min(len(model), choose.randrange(70)))
         assert queue.complete(chosen) == len(chosen)

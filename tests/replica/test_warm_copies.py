@@ -10,7 +10,7 @@ import pytest
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
-from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_core.disk import Disk
 from rockoon_runtime.waking import Bell
 from support.aside_desk import TwoClocks
@@ -41,7 +41,7 @@ async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_
     waiting = follower.derived.aside
     assert (len(waiting.delays), len(waiting.transactions)) == (50, 50)
     # Nor were the half messages read again.
-    assert waiting.transactions._halves._told == {}
+    assert waiting.transactions._halves._facts_ahead == {}
     # A repeat is found, and what comes next is taken.
     assert (await follower.send(1, 100, b"the last", b"of all")).runs[0].first_sequence == 100
     assert (await follower.send(1, 102, b"next")).runs[0].messages == 1
@@ -63,7 +63,7 @@ async def test_a_follower_whose_clock_has_jumped_by_days_gives_up_no_open_transa
     wrong.wall_ms += 10 * 86_400_000
     follower.derived.lead()
     (half,) = follower.derived.aside.transactions._book
-    assert half.give_up_at - wrong.monotonic_seconds() > 1000
+    assert half.abandon_at - wrong.monotonic_seconds() > 1000
     # Nor is the idempotent producer forgotten.
     assert (await follower.send(1, 1, b"two")).runs[0].messages == 1
     for copy in (leader, follower):
@@ -132,7 +132,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
     sent: dict[int, list[list[bytes]]] = defaultdict(list)
     delayed: list[bytes] = []
     halves: dict[bytes, tuple[int, int]] = {}
-    ended: dict[bytes, tuple[Ending, tuple[int, int], object]] = {}
+    ended: dict[bytes, tuple[TransactionEnding, tuple[int, int], object]] = {}
 
     async def act() -> None:
         what = choose.randrange(6)
@@ -150,7 +150,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
         elif what == 3 and halves:
             body = choose.choice(list(halves))
             half = halves.pop(body)
-            ending = choose.choice((Ending.COMMITTED, Ending.ROLLED_BACK))
+            ending = choose.choice((TransactionEnding.COMMITTED, TransactionEnding.ROLLED_BACK))
             leader.commit_all()
             ended[body] = ending, half, await leader.end(half, ending)
         elif what == 4:
@@ -188,12 +188,14 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
         # A caller whose answer was lost asks the next leader.
         assert await follower.end(half, ending) == outcome, body
     for half in halves.values():
-        await follower.end(half, Ending.COMMITTED)
+        await follower.end(half, TransactionEnding.COMMITTED)
     for _ in range(10):
         clock.pass_ms(400_000)
         await follower.deliver()
     stored = follower.bodies()
-    committed = [body for body, (ending, *_) in ended.items() if ending is Ending.COMMITTED]
+    committed = [
+        body for body, (ending, *_) in ended.items() if ending is TransactionEnding.COMMITTED
+    ]
     expected = sorted([*delayed, *halves, *committed])
     assert sorted(body for body in stored if not body.isdigit()) == expected
     # A sender whose answer was lost asks the next leader too.

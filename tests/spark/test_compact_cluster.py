@@ -147,7 +147,7 @@ def test_of_two_runs_at_once_the_later_one_is_refused_and_the_next_works(
             return super().former_parts(manifest)
 
     topic.send(choose, 50)
-    with pytest.raises(CompactionError, match=f"generation {number + 1} is in force"):
+    with pytest.raises(CompactionError, match=f"generation {number + 1} is active"):
         run(Overtaken(place.endpoint, place.broker, place.address))
     run(place)
     other, *_ = broker_targets(endpoint(local), "broker-b")

@@ -75,8 +75,8 @@ def on_queue(name: str, change: Callable[[CoveredQueue], CoveredQueue]) -> Chang
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda it: replace(it, replaces=0), "it replaces generation 0, and 1 is in force"),
-        (lambda it: replace(it, log_tail=replace(it.log_tail, crc32=1)), "is not the one"),
+        (lambda it: replace(it, replaces=0), "it replaces generation 0, but 1 is active"),
+        (lambda it: replace(it, log_tail=replace(it.log_tail, crc32=1)), "its log differs"),
         (
             lambda it: replace(
                 it,
@@ -84,23 +84,23 @@ def on_queue(name: str, change: Callable[[CoveredQueue], CoveredQueue]) -> Chang
                     it.log_tail, start=it.log_tail.start + 1, bytes=it.log_tail.bytes - 1
                 ),
             ),
-            "is not the one",
+            "its log differs",
         ),
         (
             lambda it: replace(
                 it, log_end=10**6, log_tail=replace(it.log_tail, start=10**6 - it.log_tail.bytes)
             ),
-            "this one ends at",
+            "this log ends at",
         ),
         (
             on_queue("C", lambda queue: replace(queue, covered_to=queue.covered_to - 1)),
             "message 4 is at",
         ),
-        (on_queue("C", lambda queue: replace(queue, covered_to=99)), "which ends at 5"),
-        (on_queue("C", lambda queue: replace(queue, covered_from=1)), "the one in force from 0"),
+        (on_queue("C", lambda queue: replace(queue, covered_to=99)), "the queue ends at 5"),
+        (on_queue("C", lambda queue: replace(queue, covered_from=1)), "the active one from 0"),
         (
             on_topic("C", lambda topic: replace(topic, dropped_below=1)),
-            "it has C as deleted below 1, and here it was deleted below 0",
+            "it has C as deleted below 1, but here it was deleted below 0",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_manifest_that_does_not_fit_is_refused(
 
 def test_a_generation_that_leaves_out_a_topic_is_refused(kept: CompactedStore) -> None:
     directory = made(kept, {"C": 0})
-    assert "leaves out queue 1 of D" in refused(kept, directory)
+    assert "lacks queue 1 of D" in refused(kept, directory)
 
 
 def test_a_topic_that_is_compacted_no_more_may_be_left_out(kept: CompactedStore) -> None:
@@ -130,7 +130,7 @@ def test_a_topic_whose_policy_changed_while_a_generation_was_made_loses_nothing_
 ) -> None:
     directory = made(kept)
     kept.store.set_compacted_topics({"C"})
-    assert "D is not compacted any more" in refused(kept, directory)
+    assert "D is no longer compacted" in refused(kept, directory)
     assert [body for _, body in kept.read("D", 1)] == [b"1", b"2", b"3"]
 
 
@@ -148,7 +148,7 @@ def test_a_generation_that_leaves_out_a_queue_is_refused(kept: CompactedStore) -
         return on_topic("C", lambda it: replace(it, queues=queues))(manifest)
 
     changed(directory, less)
-    assert "leaves out queue 7 of C" in refused(kept, directory)
+    assert "lacks queue 7 of C" in refused(kept, directory)
 
 
 @pytest.mark.parametrize("name", part_names(0))
@@ -191,7 +191,7 @@ def test_what_is_no_generation_is_refused(kept: CompactedStore) -> None:
     directory = made(kept)
     (directory / MANIFEST_FILE).write_bytes(b"{}")
     assert "no manifest" in refused(kept, directory)
-    assert "says that it is generation 2" in refused(kept, made(kept), number=5)
+    assert "states number 2" in refused(kept, made(kept), number=5)
     # One refused generation is kept.
     assert [path.name for path in home.glob(".refused*")] == [f".refused-{generation_name(5)}"]
 
@@ -217,7 +217,7 @@ def test_the_second_of_two_jobs_is_refused(kept: CompactedStore) -> None:
     assert kept.in_force == 2
     refusal = kept.store.compaction.refusal
     assert refusal is not None
-    assert refusal.reason == "it replaces generation 1, and 2 is in force"
+    assert refusal.reason == "it replaces generation 1, but 2 is active"
 
 
 def test_nothing_is_taken_before_the_broker_says_what_is_compacted(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_a_generation_waits_until_its_log_is_durable(tmp_path: Path) -> None:
     kept.send("C", 0, [("a", b"1"), ("a", b"2")])
     end = kept.store.appended_end
     directory = compact_store(tmp_path, topics=kept.topics)
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     for _ in range(20):
         kept.tick()
-    assert (kept.in_force, kept.store.compaction.looking_at) == (0, 1)
+    assert (kept.in_force, kept.store.compaction.pending_number) == (0, 1)
     disk.release()
     kept.owner.confirm(end)
     kept.settle()
@@ -256,7 +256,7 @@ def test_a_topic_deleted_while_a_generation_is_verified_is_not_served_from_it(
     kept: CompactedStore,
 ) -> None:
     directory = published(made(kept))
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     kept.store.drop_topics("C")
     kept.until(lambda: not directory.exists() or kept.in_force == 2)
     assert kept.store.get("C", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
@@ -281,12 +281,12 @@ def test_what_changes_while_a_generation_is_verified_is_heeded(tmp_path: Path) -
     assert not directory.exists()
     refusal = kept.store.compaction.refusal
     assert refusal is not None
-    assert "leaves out queue 0 of D" in refusal.reason
+    assert "lacks queue 0 of D" in refusal.reason
 
 
 def test_a_store_that_is_closed_while_it_verifies_begins_anew(kept: CompactedStore) -> None:
     published(made(kept))
-    kept.until(lambda: kept.store.compaction.looking_at)
+    kept.until(lambda: kept.store.compaction.pending_number)
     kept.restart()
     assert kept.in_force == 1
     kept.settle()
@@ -315,7 +315,7 @@ def test_a_generation_that_ends_before_the_one_in_force_is_refused(kept: Compact
             parts=tuple(replace(part, log_end=part.log_end - 1) for part in it.parts),
         ),
     )
-    assert "before the one in force" in refused(kept, directory, 3)
+    assert "before the active one" in refused(kept, directory, 3)
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
@@ -443,10 +443,10 @@ def test_a_disk_that_refuses_the_swap_is_asked_again(
     kept.send("C", 0, [("a", b"1"), ("a", b"2")])
     disk.fail_write = lambda path, _: errno.ENOSPC if path.name.startswith(CURRENT_FILE) else 0
     compact_store(tmp_path, topics=kept.topics)
-    kept.until(lambda: "not in force yet" in caplog.text)
+    kept.until(lambda: "not active yet" in caplog.text)
     for _ in range(50):
         kept.tick()
-    assert (kept.in_force, kept.store.compaction.looking_at) == (0, 1)
+    assert (kept.in_force, kept.store.compaction.pending_number) == (0, 1)
     assert kept.read("C", 0) == [(0, b"1"), (1, b"2")]
     disk.fail_write = healthy
     kept.settle()
@@ -535,4 +535,4 @@ def test_an_offer_that_comes_late_is_refused(kept: CompactedStore) -> None:
         kept.store.compaction._offers[0],
         manifest=replace(kept.store.compaction._offers[0].manifest, generation=1, replaces=0),
     )
-    assert answered(kept, late) == "generation 1 is in force"
+    assert answered(kept, late) == "generation 1 is active"

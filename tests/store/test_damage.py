@@ -115,7 +115,7 @@ def test_nobody_stumbles_over_a_log_file_that_is_cut_short_in_use(
         assert gone.next_offset == int(following.name)
         assert chunks[0].start == int(first.name)
         # Another copy of the log gets all before it, and nothing of it.
-        with pytest.raises(ValueError, match=r"nothing (whole )?begins"):
+        with pytest.raises(ValueError, match=r"no (whole )?record begins"):
             copy.copy_from(leader)
         assert copy.store.appended_end == gone.start
         assert store.blank_at(int(following.name) - 1) is None
@@ -145,9 +145,9 @@ def test_the_damage_can_be_cut_out_with_everything_behind_it_kept_aside(tmp_path
     before = log_of(tmp_path).read_bytes()
     after = recovered(configured)
     assert after.bodies() == BODIES[:30]
-    (kept,) = after.store.recovery.set_aside
+    (kept,) = after.store.recovery.lost_files
     assert kept.read_bytes() == before[int(kept.name) :].rstrip(b"\0")
-    assert after.store.recovery.records_set_aside == 69
+    assert after.store.recovery.records_in_lost == 69
     assert after.append("T", 0, [b"goes on"]).first_queue_offset == 30
     after.store.close()
 
@@ -169,13 +169,13 @@ def test_whole_records_behind_a_torn_one_are_kept_aside_where_no_sync_is_known(
     after = recovered(configured, root)
     assert after.store.recovery.reason == "recovery point"
     assert after.bodies() == BODIES[:30]
-    assert after.store.recovery.records_set_aside == 69
-    (kept,) = after.store.recovery.set_aside
+    assert after.store.recovery.records_in_lost == 69
+    (kept,) = after.store.recovery.lost_files
     assert kept.parent == root / "lost"
     assert all(body in kept.read_bytes() for body in BODIES[31:])
     after.store.close()
     again = recovered(configured, root)
-    assert again.store.recovery.set_aside == ()
+    assert again.store.recovery.lost_files == ()
     again.store.close()
 
 
@@ -232,7 +232,7 @@ def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        ("a flipped byte", "69 whole records stand behind"),
+        ("a flipped byte", "69 whole records follow"),
         ("no log", "the log ends at 0"),
         ("the last record", "was durable up to"),
         ("a torn end", None),

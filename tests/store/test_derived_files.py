@@ -173,7 +173,7 @@ def test_an_oldest_queue_file_that_is_missing_is_no_retention(tmp_path: Path) ->
     owner.store.close()
     oldest.unlink()
     after = Owner(settings(tmp_path))
-    assert "the beginning of a ConsumeQueue is missing" in after.store.recovery.reason
+    assert "the durable beginning of a ConsumeQueue is missing" in after.store.recovery.reason
     assert after.bodies("A", 0) == bodies
     after.store.close()
 

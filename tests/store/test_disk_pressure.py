@@ -9,7 +9,7 @@ import pytest
 
 from rockoon_broker.store.errors import StoreNotWritable
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_broker.store.retention.deletions import RANGES_MAX, Deletions
+from rockoon_broker.store.retention.deletions import RANGES_MAX, DeletedRanges
 from rockoon_broker.store.retention.expiry import LogGrowth, LossCause, earliest_loss
 from rockoon_broker.store.retention.foreign_store import MARK_FILE, OWN_FILES
 from rockoon_broker.store.retention.retention import (
@@ -216,7 +216,7 @@ def test_without_a_word_of_the_groups_every_file_stays(tmp_path: Path) -> None:
     owner, _ = filled(tmp_path, 3, percent=91)
     for _ in range(3):
         assert owner.store.clean(owner.clock.time_ms).delete == ()
-    with pytest.raises(StoreNotWritable, match="unread messages are not known"):
+    with pytest.raises(StoreNotWritable, match="unread messages are unknown"):
         owner.append()
     owner.store.close()
 
@@ -311,19 +311,19 @@ def test_a_disk_without_room_for_the_reason_deletes_all_the_same(tmp_path: Path)
 
 
 def test_ranges_of_one_reason_are_one_and_the_oldest_are_forgotten(tmp_path: Path) -> None:
-    deletions = Deletions(tmp_path, Disk())
+    deletions = DeletedRanges(tmp_path, Disk())
     reasons = (DeletionReason.DISK_PRESSURE, DeletionReason.WAIT_LIMIT)
     for number in range(600):
         reason = reasons[number // 2 % 2]
         deletions.record(number * 10, number * 10 + 10, reason, NOW_MS)
     assert len(deletions.ranges) == RANGES_MAX
-    again = Deletions(tmp_path, Disk())
+    again = DeletedRanges(tmp_path, Disk())
     assert again.ranges == deletions.ranges
     assert again.reason_at(5999) is DeletionReason.WAIT_LIMIT
     assert again.reason_at(5979) is DeletionReason.DISK_PRESSURE
     assert again.reason_at(0) is DeletionReason.EXPIRED
     (tmp_path / "config/deletions.json").write_bytes(b"{")
-    assert Deletions(tmp_path, Disk()).ranges == []
+    assert DeletedRanges(tmp_path, Disk()).ranges == []
 
 
 # Stores that RocketMQ wrote.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
-from rockoon_broker.store.queues.queue_numbers import go_on_as_told
+from rockoon_broker.store.queues.queue_numbers import restore_next_offsets
 from rockoon_format.consume_queue import encode_entries
 from rockoon_format.log_marks import EpochMark, decode_epoch_mark, encode_epoch_mark
 from support.replicas import Replica, opened
@@ -127,7 +127,7 @@ def test_a_hundred_thousand_numbers_are_known_at_once_and_get_their_files_a_few_
     numbers = {queue_id: 1 + queue_id % 3000 for queue_id in range(100_000)}
     mark = EpochMark(2, "a", (), numbers={"T": numbers})
     disk.fail_allocate = disk.fail_write = lambda *_: errno.ENOSPC
-    told = go_on_as_told(mark, 5, queues, {})
+    told = restore_next_offsets(mark, 5, queues, {})
     assert len(told) == queues.unwritten == 100_000
     assert list(tmp_path.iterdir()) == []
     assert {queue.queue_id: queue.max_offset for queue in queues} == numbers
@@ -142,7 +142,7 @@ def test_a_hundred_thousand_numbers_are_known_at_once_and_get_their_files_a_few_
     late = queues.find_or_create("T", 2999)
     queues.write(late, 3000, encode_entries([7], [100], [0]))
     assert (late.max_offset, queues.unwritten) == (3001, 99_899)
-    queues.set_aside("T")
+    queues.detach("T")
     assert (queues.unwritten, queues.stored_count, queues.entry_count) == (0, 0, 0)
     queues.close()
 

@@ -231,7 +231,7 @@ def test_a_store_keeps_its_file_sizes_whatever_the_settings_say(
     owner = recovered(settings(root, commit_log_file_bytes=8192, consume_queue_file_entries=20))
     assert owner.store.appended_end == end
     assert owner.store.settings == settings(root)
-    assert "commit_log_file_bytes is 4096 in this store and stays so" in caplog.text
+    assert "commit_log_file_bytes is 4096 in this store and cannot change" in caplog.text
     assert "consume_queue_file_entries is 10 in this store" in caplog.text
     owner.append()
     owner.store.close()

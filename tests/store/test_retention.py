@@ -261,7 +261,7 @@ def test_a_disk_that_cannot_be_looked_at_takes_no_messages_until_it_can(cleaned:
     now_ms = cleaned.owner.clock.time_ms + DAY_MS
     cleaned.disk.usage_failure = errno.EIO
     cleaned.store.tick(now_ms)
-    with pytest.raises(StoreNotWritable, match="cannot be looked at"):
+    with pytest.raises(StoreNotWritable, match="cannot read the fill"):
         cleaned.owner.append()
     cleaned.disk.usage_failure = 0
     cleaned.store.tick(now_ms + DAY_MS)

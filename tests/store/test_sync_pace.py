@@ -19,7 +19,7 @@ SHORT, LONG = SHORT_SECONDS_MAX, 2 * SHORT_SECONDS_MAX
 def short_ones_until_believed(pace: SyncPace) -> int:
     count = 0
     while not pace.is_short:
-        pace.note(SHORT, inline=False)
+        pace.record(SHORT, inline=False)
         count += 1
     return count
 
@@ -28,7 +28,7 @@ def test_a_disk_is_believed_after_some_short_syncs_and_not_before() -> None:
     pace = SyncPace()
     assert not pace.is_short
     assert short_ones_until_believed(pace) == IN_A_ROW
-    pace.note(SHORT, inline=True)
+    pace.record(SHORT, inline=True)
     assert pace.is_short
 
 
@@ -36,7 +36,7 @@ def test_a_long_sync_in_the_other_thread_ends_it_and_costs_nobody_more() -> None
     pace = SyncPace()
     for _ in range(50):
         assert short_ones_until_believed(pace) == IN_A_ROW
-        pace.note(LONG, inline=False)
+        pace.record(LONG, inline=False)
         assert not pace.is_short
 
 
@@ -47,7 +47,7 @@ def test_a_disk_that_is_long_now_and_then_stays_believed() -> None:
     for number in range(100_000):
         is_inline = pace.is_short
         inline += is_inline
-        pace.note(SHORT if number % 100 else LONG, inline=is_inline)
+        pace.record(SHORT if number % 100 else LONG, inline=is_inline)
     assert inline > 90_000
 
 
@@ -61,7 +61,7 @@ def test_however_long_syncs_take_they_hold_the_owner_up_for_little_on_average(se
         if pace.is_short and is_long:
             held_up += seconds
             longest = max(longest, seconds)
-        pace.note(seconds, inline=pace.is_short)
+        pace.record(seconds, inline=pace.is_short)
     assert longest > 0
     assert held_up <= count * EARNED_SECONDS + OWED_SECONDS_MAX + longest
 
@@ -69,6 +69,6 @@ def test_however_long_syncs_take_they_hold_the_owner_up_for_little_on_average(se
 def test_a_disk_that_was_gone_for_long_is_believed_again_at_last() -> None:
     pace = SyncPace()
     short_ones_until_believed(pace)
-    pace.note(60.0, inline=True)
+    pace.record(60.0, inline=True)
     expected = (OWED_SECONDS_MOST - OWED_SECONDS_MAX) / EARNED_SECONDS
     assert short_ones_until_believed(pace) == pytest.approx(expected, abs=2)

@@ -83,7 +83,7 @@ def test_messages_bear_the_time_again_once_the_clock_is_back(
     after += range(first + 7, first + 10)
     assert seconds == sorted(2 * after, key=after.index)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert f"go back by {YEAR_MS // 1000 - 1} s" in caplog.text
+    assert f"decrease by {YEAR_MS // 1000 - 1} s" in caplog.text
     search = owner.store.search_offset
     # Yesterday, the year, and today.
     assert search("T", 0, NOW_MS + 2000) == 2

@@ -109,7 +109,7 @@ def test_a_decision_that_cannot_be_read_refuses_the_start(tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[7] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreDamaged, match="where the log is to end"):
+    with pytest.raises(StoreDamaged, match="the decided end of the log"):
         Replica(tmp_path)
     content[7] ^= 1
     path.write_bytes(content)

@@ -309,7 +309,7 @@ def test_whatever_is_written_is_read_and_comes_into_files(
         twin.chance.choice(steps)()
         twin.check()
         twin.check_files()
-    twin.queues.take_unsynced()
+    twin.queues.pop_unsynced()
     assert not any(queue.unsaved_count for queue in twin.held)
     twin.check_files()
     twin.queues.close()

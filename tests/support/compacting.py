@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from rockoon_broker.store.compacted.compaction import LOOK_INTERVAL_MS
+from rockoon_broker.store.compacted.compaction import SEARCH_INTERVAL_MS
 from rockoon_format.batch import encode_batch
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import (
@@ -96,7 +96,7 @@ class Compacting(Owner):
     def take_over(self, number: int) -> None:
         """Go on until a generation that a run has made is in force."""
         before = self.store.compaction.refusal
-        self.clock.time_ms += LOOK_INTERVAL_MS
+        self.clock.time_ms += SEARCH_INTERVAL_MS
 
         def is_in_force() -> bool:
             self.store.tick(self.clock.time_ms)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.follower import next_pieces
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
-from rockoon_broker.index.pieces import next_pieces
+from rockoon_broker.index.lookup import CANDIDATES_MAX, KeyCandidates, KeySearch
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
@@ -107,15 +107,15 @@ class Indexed(Owner):
         pieces = 0
         while self.index.position < self.store.visible_end and pieces != pieces_max:
             found = next_pieces(self.store, self.index.position, bytes_max)
-            self.index.take(found, self.clock.time_ms)
+            self.index.add(found, self.clock.time_ms)
             pieces += 1
 
-    def mend(self, *, bytes_max: int = 1024) -> None:
+    def fill_gap(self, *, bytes_max: int = 1024) -> None:
         """Fill every gap of the index."""
         assert self.index is not None
         while self.index.gaps:
-            position = max(self.index.mend_from, self.store.log_min_offset)
-            self.index.mend(self.store.read_log(position, bytes_max))
+            position = max(self.index.fill_from, self.store.log_min_offset)
+            self.index.fill_gap(self.store.read_log(position, bytes_max))
 
     def find(
         self,
@@ -127,14 +127,14 @@ class Indexed(Owner):
     ) -> list[int]:
         """Physical offsets of the candidates, newest first."""
         assert self.index is not None
-        wanted = Wanted(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
+        wanted = KeySearch(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
         found = self.index.search(wanted)
         assert len(found.offsets) <= CANDIDATES_MAX
         return found.offsets
 
-    def search(self, key: str, topic: str = "T") -> Candidates:
+    def search(self, key: str, topic: str = "T") -> KeyCandidates:
         assert self.index is not None
-        return self.index.search(Wanted(index_key_hash(f"{topic}#{key}"), 0, FOREVER_MS))
+        return self.index.search(KeySearch(index_key_hash(f"{topic}#{key}"), 0, FOREVER_MS))
 
     def close(self) -> None:
         if self.index is not None:

@@ -18,7 +18,7 @@ from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_queue import HALF_QUEUE
-from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_core.disk import Disk
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns
@@ -183,7 +183,7 @@ class WarmCopy:
         placed = (await self.derived.aside.transactions.place(batch, _anywhere)).first
         return placed.first_physical_offset, placed.first_queue_offset
 
-    async def end(self, half: tuple[int, int], ending: Ending) -> Any:
+    async def end(self, half: tuple[int, int], ending: TransactionEnding) -> Any:
         """End a half message; what was appended is committed at once."""
         ends = self.derived.aside.transactions.ends
         async with asyncio.TaskGroup() as tasks:

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
+from rockoon_broker.transactions.asking import CHECKERS_MAX, QUEUED_MAX, Checkers
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules
-from rockoon_broker.transactions.checkers import CHECKERS_MAX, QUEUED_MAX, Checkers
 from rockoon_broker.transactions.half_messages import OP_BODY_BYTES_MAX, op_offsets, op_record
 from rockoon_broker.transactions.op_book import WAIT_SECONDS_MAX, OpBook
 from rockoon_broker.transactions.outcomes import (
     REMEMBERED_MAX,
     SNAPSHOT_MAX,
-    Ending,
-    Outcome,
     Outcomes,
+    TransactionEnding,
+    TransactionOutcome,
 )
 from rockoon_core.errors import Busy
 from support.seeds import seeds
@@ -52,47 +52,47 @@ def test_the_first_question_comes_when_the_half_message_is_old_enough(
     facts: dict[str, Any], due_at: float
 ) -> None:
     book = book_with(**facts)
-    assert not book.take_due(due_at - 0.001, 10)
-    (half,) = book.take_due(due_at, 10)
+    assert not book.pop_due(due_at - 0.001, 10)
+    (half,) = book.pop_due(due_at, 10)
     assert half.position == 5
-    assert not book.take_due(1e9, 10), "taken once"
+    assert not book.pop_due(1e9, 10), "taken once"
 
 
 def test_questions_follow_in_the_interval_until_there_were_enough() -> None:
     book = book_with()
     now = 106.0
     for _ in range(RULES.checks_max):
-        (half,) = book.take_due(now, 10)
-        assert not book.is_over(half, now)
+        (half,) = book.pop_due(now, 10)
+        assert not book.must_abandon(half, now)
         book.asked(half, now)
-        assert not book.take_due(now + 29.9, 10)
+        assert not book.pop_due(now + 29.9, 10)
         now += 30
-    (half,) = book.take_due(now, 10)
-    assert book.is_over(half, now)
+    (half,) = book.pop_due(now, 10)
+    assert book.must_abandon(half, now)
 
 
 def test_age_ends_it_as_well_the_oldest_first() -> None:
     book = CheckBook(RULES, lambda: None)
     for position, age in ((1, 3599.0), (2, 3000.0), (3, 0.0)):
         book.add(position, 0, "G", age_seconds=age, immunity_seconds=None, checks=0, now=0.0)
-    assert not book.over_age(0.9, 10)
-    assert [half.position for half in book.over_age(1.0, 10)] == [1]
-    assert [half.position for half in book.over_age(700.0, 10)] == [1, 2]
-    assert [half.position for half in book.over_age(700.0, 1)] == [1]
+    assert not book.over_max_age(0.9, 10)
+    assert [half.position for half in book.over_max_age(1.0, 10)] == [1]
+    assert [half.position for half in book.over_max_age(700.0, 10)] == [1, 2]
+    assert [half.position for half in book.over_max_age(700.0, 1)] == [1]
     assert book.next_due_at == 0.0, "the second is old enough to be asked about"
-    book.take_due(0.5, 10)
+    book.pop_due(0.5, 10)
     assert book.next_due_at == 1.0
 
 
 def test_what_nobody_can_be_asked_about_waits_for_a_producer_uncounted() -> None:
     book = book_with()
-    (half,) = book.take_due(106.0, 10)
+    (half,) = book.pop_due(106.0, 10)
     book.park(half)
-    assert not book.take_due(1e6, 10)
-    book.producer_came("others", 200.0)
-    assert not book.take_due(1e6, 10)
-    book.producer_came("G", 200.0)
-    assert book.take_due(200.0, 10) == [half]
+    assert not book.pop_due(1e6, 10)
+    book.on_producer("others", 200.0)
+    assert not book.pop_due(1e6, 10)
+    book.on_producer("G", 200.0)
+    assert book.pop_due(200.0, 10) == [half]
     assert half.checks == 0
 
 
@@ -109,7 +109,7 @@ def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended
         book.add(position, position, group, age_seconds=0, immunity_seconds=None, checks=0, now=now)
         waiting[position] = group
         now += chance.random()
-        due = book.take_due(now, 5)
+        due = book.pop_due(now, 5)
         is_awake = woken or (sleeps_until is not None and sleeps_until <= now)
         assert is_awake or not due, "nobody would look"
         for half in due:
@@ -118,7 +118,7 @@ def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended
             if step == "parked":
                 book.park(half)
             elif step == "put off":
-                book.put_off(half, now + 1)
+                book.postpone(half, now + 1)
             else:
                 book.asked(half, now)
             if step == "not asked after all":
@@ -127,13 +127,13 @@ def test_random_histories_lose_no_half_message_and_ask_about_none_that_has_ended
             ended = chance.choice(list(waiting)) if waiting else -1
             assert (book.remove(ended) is not None) == (waiting.pop(ended, None) is not None)
         if chance.random() < 0.1:
-            book.producer_came(chance.choice("ABC"), now)
+            book.on_producer(chance.choice("ABC"), now)
         sleeps_until = book.next_due_at
         woken.clear()
         assert len(book._due) <= 2 * len(waiting) + 65, "ended ones do not pile up"
     for group in "ABC":
-        book.producer_came(group, now)
-    assert {half.position for half in book.take_due(now + 1e6, 10_000)} == set(waiting)
+        book.on_producer(group, now)
+    assert {half.position for half in book.pop_due(now + 1e6, 10_000)} == set(waiting)
     assert [half.position for half in book] == sorted(waiting)
 
 
@@ -173,12 +173,12 @@ def test_there_is_a_bound_on_producers_and_none_comes_to_a_broker_that_stops() -
 
 def test_ends_are_told_in_records_that_are_full_or_have_waited() -> None:
     ops = OpBook()
-    ops.note(7, 10.0)
+    ops.add(7, 10.0)
     assert ops.due(10.0 + WAIT_SECONDS_MAX - 0.1) == []
     assert ops.due(10.0 + WAIT_SECONDS_MAX) == [7]
     assert ops.due(10.1, closing=True) == [7]
     for offset in range(10_000, 12_000):
-        ops.note(offset, 11.0)
+        ops.add(offset, 11.0)
     first = ops.due(11.0)
     body = op_record(first, bytes(8), 0).body
     assert OP_BODY_BYTES_MAX - 10 < len(body) <= OP_BODY_BYTES_MAX
@@ -198,10 +198,12 @@ def test_op_bodies_of_others_are_read_with_care(body: bytes, offsets: list[int])
 def test_the_newest_endings_are_remembered_and_kept() -> None:
     outcomes = Outcomes()
     for half in range(REMEMBERED_MAX + 10):
-        outcomes.note(half, Outcome(Ending.COMMITTED, half + 1, half + 2, half + 3))
+        outcomes.add(
+            half, TransactionOutcome(TransactionEnding.COMMITTED, half + 1, half + 2, half + 3)
+        )
     assert len(outcomes) == REMEMBERED_MAX
     assert outcomes.find(9) is None
-    assert outcomes.find(10) == Outcome(Ending.COMMITTED, 11, 12, 13)
+    assert outcomes.find(10) == TransactionOutcome(TransactionEnding.COMMITTED, 11, 12, 13)
     kept = Outcomes.from_bytes(outcomes.to_bytes())
     assert len(kept) == SNAPSHOT_MAX
     last = REMEMBERED_MAX + 9

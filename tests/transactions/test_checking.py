@@ -107,7 +107,7 @@ async def test_who_does_not_know_is_asked_again_until_the_half_message_is_given_
             await broker.append(GIVEN_UP_TOPIC, 0, b"x")
         assert (described.transactions_pending, described.transaction_checks_sent) == (0, 3)
         for resolution in (pb.COMMIT, pb.ROLLBACK):
-            with pytest.raises(errors.TransactionEnded, match="given up"):
+            with pytest.raises(errors.TransactionEnded, match="abandoned"):
                 await end(broker, place, resolution)
         with pytest.raises(errors.TransactionNotFound):
             await payer.answer(check, pb.UNKNOWN)

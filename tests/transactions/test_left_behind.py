@@ -123,7 +123,7 @@ async def test_a_half_message_that_grows_too_old_is_given_up_although_nobody_can
         place = await begin(broker, b"forgotten")
         described = await broker.until(lambda each: each.transactions_given_up == 1)
         assert (described.transactions_pending, described.transaction_checks_sent) == (0, 0)
-        with pytest.raises(errors.TransactionEnded, match="given up"):
+        with pytest.raises(errors.TransactionEnded, match="abandoned"):
             await end(broker, place, pb.COMMIT)
     (moved,) = stored(tmp_path, "TRANS_CHECK_MAX_TIME_TOPIC")
     assert moved.body == b"forgotten"

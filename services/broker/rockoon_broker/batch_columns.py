@@ -1,4 +1,4 @@
-"""Columns of a batch: its records' fields, for those that look at them before the store does."""
+"""Columns of a batch: record fields that are needed before the store sees the batch."""
 
 from rockoon_broker.store.log.batch import Batch
 from rockoon_core.errors import MalformedBatch
@@ -7,10 +7,10 @@ from rockoon_format.record import RecordError
 
 
 def columns_of(batch: Batch) -> Columns:
-    """The records' fields, not checked.
+    """Decode the records' fields without checks of their values.
 
     Raises:
-        MalformedBatch: these are no records.
+        MalformedBatch: the bytes are not records.
     """
     try:
         return decode_columns(batch.frames, batch.sizes)
@@ -19,14 +19,14 @@ def columns_of(batch: Batch) -> Columns:
 
 
 def whole_columns_of(batch: Batch) -> Columns:
-    """The records' fields, each record with its CRC and at least one.
+    """Decode the records' fields; requires at least one record and matching CRCs.
 
     Raises:
-        MalformedBatch: it is not so.
+        MalformedBatch: there is no record, or a CRC does not match.
     """
     columns = columns_of(batch)
     if len(columns) == 0:
         raise MalformedBatch(index=0, reason="the batch has no records")
     if len(columns.damaged):
-        raise MalformedBatch(index=int(columns.damaged[0]), reason="it does not have its CRC")
+        raise MalformedBatch(index=int(columns.damaged[0]), reason="its CRC does not match")
     return columns

@@ -1,11 +1,12 @@
-"""A broker: its store, the topics it serves, and the doors to both.
+"""A broker: its store, the topics it serves, and access to both.
 
     routes → topics ─┐
     Append → appends ┼→ store → Syncer's thread → confirmed → waiting pulls, waiting appends
     Pull   → pulls ──┘
 
-Everything here runs on the event loop's thread, which owns the store. Only opening it, and writing
-the topics down, happen in another thread; the store is not used meanwhile, or not touched by it.
+Everything here runs on the event loop's thread, which owns the store, except for opening the store
+and writing files: these run on other threads, which do not touch the open store at the same time.
+docs/understand/threads.md lists all threads.
 """
 
 import asyncio
@@ -34,10 +35,9 @@ from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
 from rockoon_broker.topics import topic_file as topics_json
-from rockoon_broker.topics.foreign_store import refuse_batch_queues
 from rockoon_broker.topics.log_topics import record
 from rockoon_broker.topics.served_topics import ServedTopics
-from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_broker.topics.topic_file import TopicFile, refuse_batch_queues
 from rockoon_broker.topics.topics import TopicPlan
 from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_broker.unread import UnreadFiles
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 CONFIG_DIRECTORY = "config"
 STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
-# What they hold is had again, from the log and from the nameserver.
+# Files that can be lost: their content comes from the log or the nameserver.
 MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
-# What a turn gathers of single messages; what is written in bulk is synced while the loop goes on.
+# Limit for inline syncs: single messages of one loop iteration. Bulk writes sync on the thread.
 INLINE_BYTES_MAX = 128 << 10
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 
@@ -71,18 +71,18 @@ class Broker:
 
     Attributes:
         store: the log.
-        sequences: what idempotent producers have sent.
-        cluster: whose the store is.
-        topics: what is served, in step with the routes.
-        appends, pulls: the ways into the log and out of it.
-        waiting: who waits for messages.
-        ticks: has the store do what is due.
-        key_index: keeps the index by key in step; None with `index = off`.
-        unread: asks what consumer groups have not read, before retention deletes it.
-        aside: messages that wait for something before their readers get them.
-        compaction: generations of compacted topics that are handed over.
-        nameservers: whom to ask.
-        recovery_seconds: how long opening the store took.
+        sequences: stored sequence numbers of idempotent producers.
+        cluster: cluster id of the store.
+        topics: served topics, following the routes.
+        appends, pulls: write and read access to the log.
+        waiting: pulls that wait for messages.
+        ticks: runs the store's periodic work.
+        key_index: indexes messages by key; None with `index = off`.
+        unread: asks for unread messages before retention deletes files.
+        pending: delayed and half messages.
+        compaction: uploads and publication of generations of compacted topics.
+        nameservers: the nameservers of the cluster.
+        recovery_seconds: duration of the opening of the store.
     """
 
     def __init__(
@@ -104,16 +104,19 @@ class Broker:
         self.recovery_seconds = recovery_seconds
         self._disk = disk
         self._leads = False
-        # Rung when the log has grown, lost its oldest files, or the store has something else to do.
+        # Rung when the log has grown or lost its oldest files, or the store has other work.
         self.store_changed = Bell()
         self.cluster = cluster_of(settings, disk)
         self.waiting = WaitingPulls(settings.waiting_pulls_max)
-        routes = (settings.name, topic_file, nameservers, self.cluster, clock)
         self.topics = ServedTopics(
-            *routes,
+            settings.name,
+            topic_file,
+            nameservers,
+            self.cluster,
+            clock,
             gone=self.waiting.topic_gone,
             drop=self._drop_topics,
-            changed=self._tell_compacted,
+            changed=self._update_compacted_topics,
             record=self._record_topics,
         )
         self.appends = Appends(
@@ -127,7 +130,7 @@ class Broker:
             may_append=may_append,
         )
         self.pulls = Pulls(store, self.waiting, clock)
-        self.aside = PendingMessages(
+        self.pending = PendingMessages(
             store,
             self.appends,
             settings,
@@ -141,9 +144,9 @@ class Broker:
             store.compaction, disk, clock, settings.disk_full_percent, self.store_changed.ring
         )
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
-        self._derived = (sequences, self.aside.pending_index)
+        self._derived = (sequences, self.pending.pending_index)
         self.unread, self.ticks = self._make_loops(nameservers, clock)
-        # Where the log began when its first message was last looked at, and that one's store time.
+        # Beginning of the log at the last read of its first message, and that message's store time.
         self._oldest: tuple[int, int] | None = None
 
     def _make_loops(self, nameservers: Nameservers, clock: Clock) -> tuple[UnreadFiles, StoreTicks]:
@@ -151,7 +154,7 @@ class Broker:
             self.settings.name,
             self.store,
             self.topics,
-            self.aside.pending_index,
+            self.pending.pending_index,
             nameservers,
             self.settings.retention_wait_for_groups,
             clock,
@@ -162,7 +165,7 @@ class Broker:
             self.appends.store_clock,
             self.store_changed,
             arrived=self.arrived,
-            shortened=self.aside.log_shortened,
+            shortened=self.pending.log_shortened,
             ticked=self._ticked,
         )
         return unread, ticks
@@ -178,27 +181,26 @@ class Broker:
         disk: Disk,
         on_failed: Callable[[str], None],
     ) -> "Broker":
-        """Open the store and read which topics it serves.
+        """Open the store and read the topic file.
 
         Args:
             settings: as loaded.
             store_host: IPv4 address and port to write into records.
-            nameservers: whose routes to follow.
-            clock: every time the broker needs.
+            nameservers: source of the routes.
+            clock: wall clock and monotonic clock of the broker.
             disk: the store's file layer.
-            on_failed: called on the loop's thread, once, when a sync has failed; from then on
+            on_failed: called on the loop's thread, once, after a failed sync; from then on
                 nothing is acknowledged, and the process must end.
-
         Raises:
             SettingsError: the store refuses a setting.
             StoreError, OSError: the store cannot be opened.
-            StartInterrupted: `disk.interrupt` was called meanwhile. The store is as a crash would
-                leave it, or closed when it was open already.
+            StartInterrupted: `disk.interrupt` was called. The store is in a state as after a
+                crash, or closed if it was already open.
         """
         loop = asyncio.get_running_loop()
         opened: list[Broker] = []
 
-        # Both are called on the Syncer's thread, which makes no sync before the first append.
+        # Both callbacks run on the Syncer's thread, which does not sync before the first append.
         def synced(end: int) -> None:
             loop.call_soon_threadsafe(opened[0].appends.confirmed, end)
 
@@ -214,8 +216,9 @@ class Broker:
         store = await asyncio.to_thread(opening)
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            parts = (store, topic_file, settings, nameservers, clock, disk, recovery_seconds)
-            broker = await cls.over(*parts)
+            broker = await cls.over(
+                store, topic_file, settings, nameservers, clock, disk, recovery_seconds
+            )
             store.inline_bytes_max = INLINE_BYTES_MAX
             await asyncio.to_thread(broker.lead)
         except BaseException:
@@ -237,80 +240,89 @@ class Broker:
         recovery_seconds: float = 0.0,
         may_append: Callable[[], None] = lambda: None,
     ) -> "Broker":
-        """Make a broker of an open store, which knows what snapshots say, and does not lead yet.
+        """Make a broker from an open store. Snapshots are loaded; it does not lead yet.
 
-        For `may_append` see `Appends`, for the rest `open`.
+        For `may_append` see `Appends`, for the other arguments `open`.
         """
         config = settings.store_path / CONFIG_DIRECTORY
         begin = partial(SequenceMemory.begin, store, config, disk, clock)
         sequences = await asyncio.to_thread(begin, settings.for_sequences())
-        parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
-        broker = cls(*parts, recovery_seconds, may_append)
+        broker = cls(
+            settings,
+            store,
+            sequences,
+            topic_file,
+            nameservers,
+            clock,
+            disk,
+            recovery_seconds,
+            may_append,
+        )
         if store.keeps_all_files:
             log.warning("%s", KEEPS_ALL_FILES)
-        await asyncio.to_thread(broker.aside.begin)
+        await asyncio.to_thread(broker.pending.begin)
         if broker.key_index is not None:
             broker.key_index.gathers = True
         return broker
 
-    # What is derived of the log: applied before this broker leads, then noted at each append.
+    # Derived state: applied from the log before this broker leads, then updated by each append.
 
     def follow(self, bytes_max: int) -> int | None:
-        """Apply a piece of what readers see; returns how many records it had, None at the end.
+        """Apply a part of the visible log; return its number of records, None at the end.
 
         Raises:
             OSError, StoreFailed, StoreClosed: the log cannot be read.
         """
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
-            self.aside.follow()
+            self.pending.follow()
             behind = self.store.visible_end if self.key_index is None else self.key_index.end_offset
             self.store.forget_copied(min(behind, self.store.visible_end))
         return records
 
     def lead(self) -> int:
-        """Apply the rest of what readers see, and be the one that appends from now on.
+        """Apply the rest of the visible log, and start to lead.
 
         Returns:
-            How many records of the log were read for it.
+            Number of applied records.
 
         Raises:
-            StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
+            StoreLayoutError: a file with RocketMQ's progress cannot be read.
             OSError, StoreFailed, StoreClosed: the log cannot be read.
         """
-        # First: what other parts judge by the time is as old as the log says.
+        # First, because other parts compute ages from this clock.
         self.appends.store_clock.lead_from(self.store.runs.newest_ms)
-        self.aside.find_levels()
+        self.pending.find_levels()
         records = apply_rest(self.store, self._derived)
         self.sequences.lead()
-        self.aside.lead()
+        self.pending.lead()
         self._leads = True
         self.store.ask_groups()
         self.store.forget_copied(self.store.appended_end)
         if self.key_index is not None:
             self.key_index.gathers = False
         if self.topics.table.topics and not self.store.compaction.by_quorum:
-            # An empty table may have seen no routes yet: it does not say that nothing is compacted.
-            # That of a copy may be of a time before others led.
-            self._tell_compacted()
+            # An empty table may be older than any routes and does not prove that nothing is
+            # compacted. A copy's table may be from before other copies led.
+            self._update_compacted_topics()
         return records
 
     async def append(
         self, batch: Batch, route_revision: int, handling: Handling = ORDINARY
     ) -> AppendResult:
-        """Put a batch into the log; see `Appends.place`.
+        """Append a batch to the log; see `Appends.place`.
 
         Args:
-            batch: its queue is its own, whatever is done with it.
-            route_revision: routes that the sender has seen the queue in, 0 for none.
-            handling: what to do with it.
+            batch: its queue is the destination, whatever the handling.
+            route_revision: revision of the sender's routes, 0 for none.
+            handling: ordinary, delayed or half.
         """
         topic, queue_id = batch.queue
         await self.topics.catch_up([batch.queue], route_revision)
         behind = route_revision > self.topics.table.revision and self.topics.routes.following
         if behind and self.topics.knows(topic, queue_id):
-            # The topic may be deleted and another by now. What the old one is given would be
-            # acknowledged and then go with it, so the sender has to wait.
+            # The topic may have been deleted and recreated. An append to the old one would be
+            # acknowledged and then lost, so the sender has to wait.
             reason = f"routes of revision {route_revision} have not reached it"
             raise NotReady(service="the broker", reason=reason)
         found = self.topics.table.topics.get(topic)
@@ -329,7 +341,7 @@ class Broker:
             self.appends.check_accepted()
         if handling not in KINDS:
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
-        desk = self.aside.transactions if handling == HALF else self.aside.delays
+        desk = self.pending.transactions if handling == HALF else self.pending.delays
         placed = await desk.place(batch, check)
         if not batch.internal:
             count = len(batch.lengths) // 4
@@ -378,13 +390,13 @@ class Broker:
         return found.is_plain
 
     async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
-        """Messages of a queue; see `Pulls.pull`.
+        """Read messages of a queue; see `Pulls.pull`.
 
         Args:
-            query: what is wanted.
-            route_revision: routes that the reader has seen the queue in, 0 for none.
-            create_revision: etcd's when the queue was created, 0 for any: in a topic that was
-                created later it is another queue, and the one meant is not found.
+            query: queue, offset, limits and filter.
+            route_revision: revision of the reader's routes, 0 for none.
+            create_revision: etcd revision at which the queue was created, 0 for any. If the topic
+                was created later, QueueNotFound is raised.
         """
         await self.topics.catch_up([(query.topic, query.queue_id)], route_revision)
         return await self.pulls.pull(query, self.readable(query, route_revision, create_revision))
@@ -392,7 +404,7 @@ class Broker:
     def readable(
         self, query: PullQuery, route_revision: int, create_revision: int
     ) -> Callable[[], None]:
-        """What raises when a queue may not be read (any more); arguments as of `pull`."""
+        """Return a function that raises if a queue may not be read; arguments as for `pull`."""
 
         topics = self.topics
         # A table is never changed, only replaced.
@@ -418,40 +430,40 @@ class Broker:
 
     def _drop_topics(self, topics: Sequence[str]) -> None:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""
-        # The store first, durably: whatever else forgets them may do so again.
+        # The store first, durably: the other steps can be repeated.
         self.store.drop_topics(*topics)
-        self._forget_topics(topics)
+        self._drop_topic_state(topics)
 
-    def believe_log(self) -> None:
-        """Go by what the log says of topics, if it has had copies; before anybody is served."""
+    def load_log_topics(self) -> None:
+        """Use the topics in the log's records, if it has had copies; call before `serve`."""
         if self.store.epoch:
-            self.topics.believe(self.store.log_topics)
+            self.topics.use_log_topics(self.store.log_topics)
 
     async def _record_topics(self, planned: TopicPlan) -> None:
-        """Have the log say which topics it holds, of a log with copies; see `record`."""
+        """Append a topic change to a log with copies; see `record`."""
         gone = await record(self.store, self.appends, planned)
         if gone:
             log.info("deleted: the messages of %s were dropped", ", ".join(gone))
-            self._forget_topics(gone)
+            self._drop_topic_state(gone)
 
-    def _forget_topics(self, topics: Sequence[str]) -> None:
+    def _drop_topic_state(self, topics: Sequence[str]) -> None:
         self.sequences.ledger.drop_topics(*topics)
         self.appends.taken.drop_topics(*topics)
         self.pulls.given.drop_topics(*topics)
         self.store_changed.ring()
 
-    def _tell_compacted(self) -> None:
+    def _update_compacted_topics(self) -> None:
         compacted = {topic.name for topic in self.topics.table.compacted}
         self.store.set_compacted_topics(compacted)
         self.store_changed.ring()
 
     def arrived(self, queue: QueueKey) -> None:
-        """A queue has messages that its readers can have: wake who waits for them."""
+        """Wake readers and due work for a queue with new visible messages."""
         self.waiting.arrived(queue)
-        self.aside.arrived(queue)
+        self.pending.arrived(queue)
 
     def release_waiting(self) -> None:
-        """Answer every waiting pull now, and let none wait any more."""
+        """Answer all waiting pulls now, and let none wait any more."""
         self.waiting.release()
 
     @property
@@ -465,11 +477,11 @@ class Broker:
 
     @property
     def disk_usage(self) -> DiskUsage:
-        """The store's partition. Raises OSError."""
+        """Fill of the store's partition. Raises OSError."""
         return self._disk.usage(self.settings.store_path)
 
     def oldest_message_ms(self) -> int | None:
-        """When the log's first message was stored, epoch milliseconds; None when there is none.
+        """Return the store time of the log's first message, epoch milliseconds; None without one.
 
         Raises:
             OSError: the disk.
@@ -487,7 +499,7 @@ class Broker:
 
 
 def cluster_of(settings: BrokerSettings, disk: Disk) -> StoreCluster:
-    """Whose the store is."""
+    """Return the cluster identity file of the store."""
     path = settings.store_path / CONFIG_DIRECTORY / CLUSTER_ID_FILE
     accepted = cluster_id("accept_cluster_id", settings.accept_cluster_id)
     return StoreCluster(path, disk.replace_file, accepted)
@@ -496,7 +508,7 @@ def cluster_of(settings: BrokerSettings, disk: Disk) -> StoreCluster:
 def key_index_of(
     settings: BrokerSettings, store: Store, disk: Disk, clock: Clock, store_changed: Bell
 ) -> IndexFollower | None:
-    """What keeps the index by key in step; None with `index = off`."""
+    """Return the index follower; None with `index = off`."""
     if settings.index != "on":
         return None
     shape = IndexShape(settings.index_slots, settings.index_units)
@@ -505,7 +517,7 @@ def key_index_of(
 
 
 def limits_of(settings: BrokerSettings) -> AppendLimits:
-    """What a batch of a client must not exceed."""
+    """Return the limits of a client's batch."""
     return AppendLimits(
         batch_bytes_max=settings.batch_bytes_max,
         batch_messages_max=settings.batch_messages_max,
@@ -515,7 +527,7 @@ def limits_of(settings: BrokerSettings) -> AppendLimits:
 
 
 def prepared(settings: BrokerSettings, disk: Disk) -> TopicFile:
-    """The file of the topics that are served, of a store that this broker can serve.
+    """Return the topic file of a store after checking that this broker can serve the store.
 
     Raises:
         StoreError, OSError: it cannot.

@@ -7,14 +7,12 @@ from rockoon_broker.store.clock import SystemWallClock, WallClock
 
 
 class Clock(WallClock, Protocol):
-    """Wall-clock time for what is stored, monotonic time for how long things take."""
+    """Wall-clock time for store times, monotonic time for durations."""
 
     def monotonic_seconds(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary start; never decreases."""
 
 
 class SystemClock(SystemWallClock):
-    """The machine's clocks."""
-
-    # Asked several times for each message: a function of its own would cost more than the clock.
+    # Called several times per message: a Python function would cost more than the clock.
     monotonic_seconds = staticmethod(time.monotonic)

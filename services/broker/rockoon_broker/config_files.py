@@ -1,4 +1,4 @@
-"""Files under `config/`: what RocketMQ leaves when it is killed, directories in their places."""
+"""Files under `config/`: reads RocketMQ's interrupted replacements, moves blocking directories."""
 
 import logging
 from collections.abc import Iterable
@@ -12,13 +12,14 @@ log = logging.getLogger(__name__)
 
 
 def read_config(path: Path) -> bytes | None:
-    """The content of a file that RocketMQ replaces; None if there is none.
+    """Return the content of a file that RocketMQ replaces; None if it does not exist.
 
-    RocketMQ moves the file to `.bak` and then makes it again. Killed in between, it leaves none, or
-    an empty one, and reads the other at its next start. Source: ConfigManager#persist, #load.
+    RocketMQ moves the file to `.bak` and then creates it again. If it is killed in between, the
+    file is missing or empty, and its next start reads the other one.
+    Source: ConfigManager#persist, #load.
 
     Args:
-        path: of the file itself.
+        path: path of the file itself.
 
     Raises:
         OSError: the disk.
@@ -31,14 +32,14 @@ def read_config(path: Path) -> bytes | None:
 
 
 def move_directories_away(root: Path, config: Path, names: Iterable[str], disk: Disk) -> None:
-    """Move to `lost` whatever is a directory and stands where one of these files belongs.
+    """Move directories that block the path of given files to `lost`.
 
-    Only for files that may be missing: what they hold is had from the log or the nameserver again.
+    Only for files that may be missing, because the log or the nameserver has their content.
 
     Args:
         root: the store's directory.
-        config: where the files belong.
-        names: of the files.
+        config: directory of the files.
+        names: names of the files.
         disk: the file layer.
 
     Raises:
@@ -50,4 +51,6 @@ def move_directories_away(root: Path, config: Path, names: Iterable[str], disk: 
             if path.is_dir():
                 target = move_to_lost(path, root / LOST_DIRECTORY, disk)
                 disk.sync_directory(config)
-                log.warning("%s is a directory: moved to %s, the file is made again", path, target)
+                log.warning(
+                    "%s is a directory: moved to %s, the file is created again", path, target
+                )

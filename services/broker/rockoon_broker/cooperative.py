@@ -1,4 +1,4 @@
-"""Long work on the event loop, done in turns."""
+"""Long work on the event loop, done in short turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rockoon_broker.clock import Clock
 
-# What appends and pulls wait at most for one call that asks about thousands of queues.
+# Maximum delay of appends and pulls by one call about thousands of queues.
 TURN_SECONDS = 0.005
 
 Item = TypeVar("Item")
@@ -15,12 +15,12 @@ Item = TypeVar("Item")
 async def in_turns(
     items: Iterable[Item], clock: Clock, turn_seconds: float = TURN_SECONDS
 ) -> AsyncIterator[Item]:
-    """Hand out items one by one; whoever else is ready runs whenever a turn is over.
+    """Yield items one by one; other tasks of the event loop run after each turn.
 
     Args:
-        items: what the caller works on, without waiting for anything.
-        clock: tells how long a turn has taken.
-        turn_seconds: length of a turn; only the item that it ends with makes it longer.
+        items: processed by the caller without an await.
+        clock: measures the duration of a turn.
+        turn_seconds: minimum duration of a turn; its last item may exceed it.
     """
     began = clock.monotonic_seconds()
     for item in items:

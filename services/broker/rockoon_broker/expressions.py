@@ -1,4 +1,4 @@
-"""Filter expressions on the broker: each compiled once, and what they leave of a look at a queue.
+"""Filter expressions on the broker: a cache of compiled ones, and filtering of found messages.
 
 Source: ExpressionMessageFilter#isMatchedByCommitLog.
 """
@@ -22,18 +22,18 @@ EXPRESSIONS_MAX = 256
 
 @lru_cache(maxsize=EXPRESSIONS_MAX)
 def expression_of(text: str) -> "Expression":
-    """The compiled expression, from memory if it was used lately.
+    """Return the compiled expression, cached if recently used.
 
     Raises:
-        InvalidExpression: the text is none; the sentence names the place.
+        InvalidExpression: the text is invalid; the message has the position.
     """
-    # Most clusters filter by tags only, and the language takes 7 ms to load.
+    # Most clusters filter only by tags, and the import of the language needs 7 ms.
     from rockoon_format import sql92
 
     try:
         return sql92.compile(text)
     except sql92.InvalidExpression as failure:
-        # Errors travel in metadata, which is short: only what stands around the place is repeated.
+        # Errors are sent in metadata, which is short: quote only the text around the position.
         around, _, _ = failure.pointer.partition("\n")
         raise InvalidExpression(
             expression=around, reason=str(failure), position=failure.position
@@ -43,14 +43,14 @@ def expression_of(text: str) -> "Expression":
 def select(
     found: GetResult, expression: "Expression", messages_max: int, bytes_max: int
 ) -> GetResult:
-    """Keep of a look's messages those that an expression wants.
+    """Filter found messages by an expression.
 
     Args:
-        found: messages as they stand in the queue, or why there are none (then returned as it is).
-        expression: a message is wanted when it answers True. One that is damaged goes to the reader
-            in any case, who notices: to leave it out would be to lose it.
-        messages_max: more are not returned; the next offset is then that of the first left out.
-        bytes_max: likewise, but the first message always fits.
+        found: result of a read; returned unchanged if it has no messages.
+        expression: keeps messages for which it is True. Damaged messages are kept too, so that the
+            consumer notices the damage.
+        messages_max: maximum number of messages; the next offset is that of the first one left out.
+        bytes_max: maximum size; the first message is always included.
     """
     if found.status is not GetStatus.FOUND:
         return found

@@ -1,7 +1,7 @@
-"""Metrics of a broker, under RocketMQ's names where it has one for the same thing.
+"""Metrics of a broker, with RocketMQ's names where RocketMQ has the same metric.
 
-See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`; lag and
-what else is about groups comes from the offset service, which alone knows it.
+See BrokerMetricsConstant and DefaultStoreMetricsConstant of RocketMQ 5 for `rocketmq_...`. Lag and
+other metrics of groups come from the offset service.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,46 +21,55 @@ from rockoon_replica.metrics import of_copy
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 
 MESSAGES_IN = counter(
-    "rocketmq_messages_in_total", "Messages taken from clients", "topic", "message_type"
+    "rocketmq_messages_in_total",
+    "Messages received from clients and stored",
+    "topic",
+    "message_type",
 )
 THROUGHPUT_IN = counter(
-    "rocketmq_throughput_in_total", "Bytes of messages taken from clients", "topic", "message_type"
+    "rocketmq_throughput_in_total",
+    "Bytes of messages received from clients and stored",
+    "topic",
+    "message_type",
 )
 MESSAGE_SIZE = histogram(
     "rocketmq_message_size",
-    "Size of messages taken from clients, as stored, bytes",
+    "Size of messages received from clients, as stored, bytes",
     "topic",
     "message_type",
     bounds=SIZE_BOUNDS,
     unit="bytes",
 )
 MESSAGES_OUT = counter(
-    "rocketmq_messages_out_total", "Messages given to readers", "topic", "consumer_group"
+    "rocketmq_messages_out_total", "Messages sent to consumers", "topic", "consumer_group"
 )
 THROUGHPUT_OUT = counter(
-    "rocketmq_throughput_out_total", "Bytes of messages given to readers", "topic", "consumer_group"
+    "rocketmq_throughput_out_total",
+    "Bytes of messages sent to consumers",
+    "topic",
+    "consumer_group",
 )
 DEAD = counter(
-    "rocketmq_send_to_dlq_messages_total", "Messages put into dead-letter topics since the start"
+    "rocketmq_send_to_dlq_messages_total", "Messages stored in dead-letter topics since the start"
 )
-PRODUCERS = gauge("rocketmq_producer_connections", "Producers' streams that are open")
+PRODUCERS = gauge("rocketmq_producer_connections", "Open streams of producers")
 PERMISSION = gauge(
-    "rocketmq_broker_permission", "What the broker allows: 6 reading and writing, 4 reading only"
+    "rocketmq_broker_permission", "Permissions of the broker: 6 reading and writing, 4 only reading"
 )
 TOPICS = gauge("rocketmq_topic_number", "Topics served")
-HALF = gauge("rocketmq_half_messages", "Half messages that wait for the end of their transaction")
+HALF = gauge("rocketmq_half_messages", "Half messages that wait for a commit or rollback")
 COMMITTED = counter("rocketmq_commit_messages_total", "Transactions committed")
 ROLLED_BACK = counter("rocketmq_rollback_messages_total", "Transactions rolled back")
-TIMING = gauge("rocketmq_timing_messages", "Delayed messages that wait for their time")
-DELIVERED = counter(
-    "rocketmq_timer_dequeue_total", "Delayed messages that have reached their topic"
-)
+TIMING = gauge("rocketmq_timing_messages", "Delayed messages that are not due yet")
+DELIVERED = counter("rocketmq_timer_dequeue_total", "Delayed messages delivered to their topic")
 STORAGE = gauge("rocketmq_storage_size", "Bytes in use on the store's partition", unit="bytes")
 FLUSH_BEHIND = gauge(
     "rocketmq_storage_flush_behind_bytes", "Bytes of the log not synced yet", unit="bytes"
 )
 DISPATCH_BEHIND = gauge(
-    "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log no reader sees yet", unit="bytes"
+    "rocketmq_storage_dispatch_behind_bytes",
+    "Bytes of the log not visible to consumers yet",
+    unit="bytes",
 )
 RESERVE_TIME = gauge(
     "rocketmq_storage_message_reserve_time",
@@ -70,12 +79,12 @@ RESERVE_TIME = gauge(
 
 READY = gauge(
     "rockoon_ready",
-    "1 when the broker takes calls, or its copy is level with who does, otherwise 0",
+    "1 if the broker serves calls, or its copy has caught up with the leader, otherwise 0",
 )
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
 DISK_PRESSURE = gauge(
     "rockoon_disk_pressure_seconds",
-    "When the log's growth brings the disk to the mark of disk_pressure_policy, seconds; 0 above "
+    "Seconds until the log's growth fills the disk to the mark of disk_pressure_policy; 0 above "
     "it, no value while the log does not grow",
 )
 DELETED_FILES = counter(
@@ -87,30 +96,39 @@ DELETED_UNREAD = counter(
     "rockoon_deleted_unread_messages_total",
     "Messages deleted that a known group had not read, counted for each group, since the start",
 )
-BATCHES = counter("rockoon_appended_batches_total", "Batches whose sender waited for a sync")
+BATCHES = counter("rockoon_appended_batches_total", "Batches whose producer waited for a sync")
 SYNC_WAIT = counter(
     "rockoon_sync_wait_seconds_total",
-    "Seconds that batches waited from their place in the log to the sync; divided by "
-    "rockoon_appended_batches_total it is what a sync costs a sender",
+    "Seconds that batches waited between append and sync; divided by "
+    "rockoon_appended_batches_total: mean delay of a producer by syncs",
 )
 SYNC_WAIT_MAX = gauge(
-    "rockoon_sync_wait_seconds_max", "Longest such wait of the last ten to twenty seconds"
+    "rockoon_sync_wait_seconds_max",
+    "Longest wait of a batch for its sync in the last ten to twenty seconds",
 )
-RECOVERY_SECONDS = gauge("rockoon_recovery_seconds", "How long the last opening of the store took")
-RECOVERY_RECORDS = gauge("rockoon_recovery_records", "Records read by it behind the recovery point")
-RECOVERY_CLEAN = gauge("rockoon_recovery_clean", "1 when the store had been closed cleanly")
-LOG_END = counter("rockoon_log_end_bytes_total", "Where the log ends; its growth is bytes appended")
-LOG_MIN = gauge("rockoon_log_min_offset_bytes", "Where the log begins")
-INDEX_LAG = gauge("rockoon_index_lag_bytes", "Bytes of the log that the index by key lacks")
+RECOVERY_SECONDS = gauge("rockoon_recovery_seconds", "Duration of the last opening of the store")
+RECOVERY_RECORDS = gauge(
+    "rockoon_recovery_records",
+    "Records read by the last opening of the store after the recovery point",
+)
+RECOVERY_CLEAN = gauge("rockoon_recovery_clean", "1 if the store had been closed cleanly")
+LOG_END = counter(
+    "rockoon_log_end_bytes_total",
+    "End offset of the log; its growth is the number of bytes appended",
+)
+LOG_MIN = gauge("rockoon_log_min_offset_bytes", "Begin offset of the log")
+INDEX_LAG = gauge("rockoon_index_lag_bytes", "Bytes of the log that are not indexed by key yet")
 WAITING_PULLS = gauge("rockoon_waiting_pulls", "Pulls that wait for messages, each a call")
 SUBSCRIPTIONS = gauge(
-    "rockoon_pull_subscriptions", "Queues that pull streams read, counted once for each stream"
+    "rockoon_pull_subscriptions", "Queues read by pull streams, counted once per stream"
 )
-RETURNED = counter("rockoon_messages_returned_total", "Messages put into retry topics")
-TIMER_LAG = gauge("rockoon_timer_lag_seconds", "How late the last delayed messages came")
+RETURNED = counter("rockoon_messages_returned_total", "Messages stored in retry topics")
+TIMER_LAG = gauge(
+    "rockoon_timer_lag_seconds", "Delay of the last delayed messages after their due time"
+)
 COMPACTION_HELD = gauge(
     "rockoon_compaction_held_bytes",
-    "Bytes of the log that retention must keep because no generation has them yet",
+    "Bytes of the log that retention keeps because no generation has their messages yet",
 )
 COMPACTION_WAITING = gauge(
     "rockoon_compaction_waiting_seconds",
@@ -118,20 +136,18 @@ COMPACTION_WAITING = gauge(
 )
 RETENTION_HELD = gauge(
     "rockoon_retention_held_bytes",
-    "Bytes of the log that retention would delete if all copies that count had them",
+    "Bytes of the log that retention keeps only for copies that lack them",
 )
-COMPACTION_RECORDS = gauge("rockoon_compaction_records", "Records of the generation in force")
-COMPACTION_REFUSED = gauge(
-    "rockoon_compaction_refused", "1 when the newest generation was refused by its verification"
-)
-ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+COMPACTION_RECORDS = gauge("rockoon_compaction_records", "Records of the active generation")
+COMPACTION_REFUSED = gauge("rockoon_compaction_refused", "1 if the newest generation was refused")
+ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that the broker uses")
 
 OWN = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 TABLE = OWN + TABLE_OF_COPIES
 
 
 class BrokerMetrics:
-    """Measures a broker; before it is open, only that it is not ready."""
+    """Measures a broker; before it is open, only `rockoon_ready`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -139,15 +155,15 @@ class BrokerMetrics:
         self._copy: tuple[LogCopy[BrokerCopy], BrokerService] | None = None
 
     def follow(self, broker: Broker, service: BrokerService) -> None:
-        """Measure these from now on, until the store is closed."""
+        """Measure this broker until the store is closed."""
         self._followed = (broker, service)
 
     def follow_copy(self, copy: LogCopy[BrokerCopy], service: BrokerService) -> None:
-        """Measure a broker whose log has copies, whether it leads or follows."""
+        """Measure a broker of a log with copies, whether it leads or follows."""
         self._copy = (copy, service)
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of `TABLE`. Touches the disk once or twice, as `DescribeBroker` does."""
+        """Return values of `TABLE`. Accesses the disk once or twice, like `DescribeBroker`."""
         if self._copy is not None:
             return self._of_copy(*self._copy)
         if self._followed is None:
@@ -175,7 +191,7 @@ class BrokerMetrics:
             RETURNED.at(service.messages_returned),
             *of_traffic(broker, self._clock.monotonic_seconds()),
             *of_store(broker, self._clock.now_ms()),
-            *of_messages_aside(broker),
+            *of_pending_messages(broker),
             *of_compaction(broker, self._clock.now_ms()),
         ]
 
@@ -211,7 +227,7 @@ def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
         usage, oldest_ms = broker.disk_usage, broker.oldest_message_ms()
         pressure_ms = store.pressure_ms(now_ms)
     except OSError:
-        # Unknown is better than wrong: these series have a gap.
+        # A gap is better than a wrong value.
         return
     yield from of_disk(usage)
     if pressure_ms is not None:
@@ -234,8 +250,8 @@ def of_disk(usage: DiskUsage) -> Iterator[Measurement]:
     yield DISK_USED.at(usage.used_ratio)
 
 
-def of_messages_aside(broker: Broker) -> Iterator[Measurement]:
-    delays, transactions = broker.aside.delays, broker.aside.transactions
+def of_pending_messages(broker: Broker) -> Iterator[Measurement]:
+    delays, transactions = broker.pending.delays, broker.pending.transactions
     yield TIMING.at(len(delays))
     yield DELIVERED.at(delays.delivery.counts.delivered)
     yield TIMER_LAG.at(delays.delivery.counts.lag_ms / 1000)
@@ -253,6 +269,6 @@ def of_compaction(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
     held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
     yield COMPACTION_HELD.at(max(0, held_bytes))
-    # A message whose record cannot be read has no age.
+    # A message with an unreadable record has no age.
     stored_ms = hold.stored_ms if hold is not None else None
     yield COMPACTION_WAITING.at(0.0 if stored_ms is None else max(0, now_ms - stored_ms) / 1000)

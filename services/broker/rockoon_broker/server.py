@@ -1,4 +1,4 @@
-"""A broker's life, from its settings to its end."""
+"""The broker process: start, serving, and shutdown."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ from rockoon_runtime.wire import GrpcServer
 log = logging.getLogger(__name__)
 
 CALLS_BESIDE_PULLS_MAX = 10_000
-# How long a start waits for the nameservers before it serves without.
+# How long a start waits for the nameservers before it serves without routes.
 FIRST_ROUTES_SECONDS_MAX = 3.0
 
 
@@ -72,19 +72,17 @@ async def serve(
     first_routes_seconds_max: float = FIRST_ROUTES_SECONDS_MAX,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> None:
-    """Run a broker until `stop` is requested and everything is put away.
+    """Run a broker until `stop` is requested and the store is closed.
 
-    It ends from the outside in: not ready, out of the routes, waiting readers answered, what still
-    comes taken, calls finished, loops ended, store closed.
+    Shutdown: not ready, leave the routes, answer waiting pulls, finish calls, close the store.
 
     Args:
         settings: as loaded.
-        stop: the wish to stop; set here too, when a sync fails or the broker's name is taken.
-        clock: every time the broker needs; the machine's by default.
-        disk: the store's file layer; the real one by default.
+        stop: stop request; also set here if a sync fails or the broker's name is in use.
+        clock, disk: clocks and file layer; the real ones by default.
         announce: called with "broker", its name and its address when it serves.
-        first_routes_seconds_max: how long the start waits for the nameservers, each time it does.
-        quiet_seconds: how long nobody must have called before calls are refused at the end.
+        first_routes_seconds_max: maximum duration of each wait for the nameservers at the start.
+        quiet_seconds: time without calls after which calls are refused at the end.
 
     Raises:
         Fatal: the store was refused.
@@ -108,8 +106,10 @@ async def serve(
             async with make_server(settings, frontend, service, replication, telemetry) as server:
                 address = frontend.address(server)
                 if settings.copies > 1:
-                    of = (settings, frontend, service, replication, server, stop, metrics)
-                    await serve_copy(CopyParts(*of), address, clock, disk, announce)
+                    parts = CopyParts(
+                        settings, frontend, service, replication, server, stop, metrics
+                    )
+                    await serve_copy(parts, address, clock, disk, announce)
                     return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
@@ -126,17 +126,17 @@ async def serve(
                 await doors.close(quiet_seconds)
             for task in loops:
                 task.cancel()
-            await broker.aside.finish()
+            await broker.pending.finish()
     finally:
         await nameservers.close()
         if broker is not None:
-            broker.topics.note_revision()
+            broker.topics.write_revision()
             close_store(broker, stop)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDoors:
-    """What callers and nameservers see of an open broker: opened last, closed first."""
+    """Endpoints of an open broker for clients and nameservers: opened last, closed first."""
 
     broker: Broker
     service: BrokerService
@@ -148,7 +148,7 @@ class BrokerDoors:
     async def open(
         self, keys: KeyFollower | None, first_routes_seconds_max: float
     ) -> list[asyncio.Task[None]]:
-        """Learn the routes, answer calls, be found; returns the loops, to be cancelled at the end.
+        """Get the routes, answer calls, register; return the loops, to be cancelled at the end.
 
         Args:
             keys: keeps access keys up to date; None when access is off.
@@ -161,9 +161,9 @@ class BrokerDoors:
             loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
             await at_most(first_routes_seconds_max, keys.attempted, stop)
         await at_most(first_routes_seconds_max, broker.topics.routes.attempted, stop)
-        # The nameservers may be another cluster's.
+        # The nameservers may belong to another cluster.
         if stop.fatal is None:
-            # In the routes last: who finds it there must be answered.
+            # Registered last: clients that find the broker in the routes must be answered.
             self.service.serve(broker)
             await self.server.set_serving(True)
             loops.append(tasks.create_task(self._stay_registered(), name="registration"))
@@ -172,20 +172,20 @@ class BrokerDoors:
         return loops
 
     async def _stay_registered(self) -> None:
-        # A nameserver that has just started may not know whose it is, and then takes any store.
+        # A nameserver that has just started may not know its cluster and would accept any store.
         await self.broker.topics.routes.accepted.wait()
         await self.registration.run(self.stop)
 
     async def close(self, quiet_seconds: float) -> None:
-        """Be found no more, answer those that had found it before, then refuse."""
+        """Leave the routes, serve clients that still have old routes, then refuse calls."""
         self.server.begin_drain()
-        # Producers choose other brokers from then on, readers wait for this one to return.
+        # From now on producers choose other brokers; consumers wait for this one to return.
         await self.registration.leave()
         self.broker.release_waiting()
         if self.stop.fatal is None:
             await self.server.wait_quiet(quiet_seconds)
         self.service.refuse(not_ready("it is stopping"))
-        self.broker.aside.transactions.asking.end()
+        self.broker.pending.transactions.asking.end()
         self.broker.compaction.end()
 
 
@@ -205,7 +205,7 @@ def make_server(
         register,
         [SERVICE_NAME],
         tracer=telemetry.tracer,
-        # Pulls that wait must not keep appends out.
+        # Waiting pulls must not block appends.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
     )
     service.tell_batches(server.note_call)
@@ -213,18 +213,18 @@ def make_server(
 
 
 def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-    """What a broker does all the time while it leads, by name; until cancelled."""
+    """Yield the tasks of a leading broker, by name; they run until cancelled."""
     yield "store-ticks", broker.ticks.run()
     yield "route-follower", broker.topics.routes.run(stop)
-    yield "messages-aside", broker.aside.run()
+    yield "pending-messages", broker.pending.run()
     yield "unread-files", broker.unread.run()
 
 
 def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-    """What keeps in step with the log, whoever leads, by name; until cancelled."""
+    """Yield the tasks that follow the log at all times, by name; they run until cancelled."""
     changed = broker.store_changed
     yield "producer-sequences", broker.sequences.run(changed)
-    yield "pending-snapshots", broker.aside.write_snapshots(changed)
+    yield "pending-snapshots", broker.pending.write_snapshots(changed)
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()
@@ -232,7 +232,7 @@ def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None
 
 @asynccontextmanager
 async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
-    """Have an open broker do, meanwhile, what it does all the time."""
+    """Run the tasks of a leading broker."""
     async with asyncio.TaskGroup() as tasks:
         loops = [tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)]
         try:
@@ -240,22 +240,23 @@ async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
         finally:
             for task in loops:
                 task.cancel()
-            # Producers would wait here to be asked, and the next leader would ask nobody.
-            broker.aside.transactions.asking.end()
+            # Otherwise producers would wait here for checks instead of registering with the next
+            # leader.
+            broker.pending.transactions.asking.end()
             broker.compaction.end()
-            await broker.aside.finish()
+            await broker.pending.finish()
 
 
 def replication_of(settings: BrokerSettings) -> ReplicationService:
-    """What answers followers. Raises SettingsError."""
+    """Return the replication service for followers. Raises SettingsError."""
     if settings.copies > 1 and settings.flush != "sync":
-        # What was acknowledged in memory only is not made good by other copies yet.
+        # With flush = async, acknowledged records may be lost on all copies.
         raise SettingsError("copies > 1 needs flush = sync")
     return ReplicationService(replica_identities(settings))
 
 
 class CopyParts(NamedTuple):
-    """What a broker is made of whose log has copies."""
+    """Parts of a broker of a log with copies."""
 
     settings: BrokerSettings
     frontend: NodeFrontend
@@ -273,7 +274,7 @@ async def serve_copy(
     disk: Disk,
     announce: Callable[[str, str, str], None],
 ) -> None:
-    """Be a replica of the broker's log until `stop` is requested; see `serve`."""
+    """Run a replica of the broker's log until `stop` is requested; see `serve`."""
     settings, stop = parts.settings, parts.stop
     store_host = await resolve_store_host(settings.store_host or address)
 
@@ -313,7 +314,7 @@ async def serve_copy(
 
 @asynccontextmanager
 async def interrupting(disk: Disk, stop: Stop) -> AsyncIterator[None]:
-    """End what reads when the broker is to stop."""
+    """Interrupt disk reads when a stop is requested."""
 
     async def interrupt() -> None:
         await stop.wait()
@@ -324,7 +325,7 @@ async def interrupting(disk: Disk, stop: Stop) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            # It may have been told to stop when all was read.
+            # The stop may have been requested when all was read.
             waiting.cancel()
             disk.go_on()
 
@@ -337,7 +338,7 @@ async def open_broker(
     clock: Clock,
     disk: Disk,
 ) -> Broker | None:
-    """Open the broker; None when its start was interrupted, Fatal if its store is refused."""
+    """Open the broker; None if the start was interrupted, Fatal if the store is refused."""
     store_host = await resolve_store_host(settings.store_host or address)
     facts = await leave_store_copies(settings.store_path, settings.name, nameservers, stop, disk)
     if stop.requested:
@@ -353,14 +354,14 @@ async def open_broker(
     except (StoreError, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
     except StartInterrupted:
-        log.info("stopping before the store is recovered: the next start begins again")
+        log.info("stopped before the store was recovered: the next start recovers it")
         return None
     open_own_epoch(broker, facts, clock.now_ms())
     with contextlib.suppress(OSError):
         keep_private(settings.store_path)
     recovery = broker.store.recovery
     log.info(
-        "store %s open after %.2f s: %d records read behind offset %d (%s), %d topics",
+        "store %s open after %.2f s: %d records read from offset %d on (%s), %d topics",
         settings.store_path,
         broker.recovery_seconds,
         recovery.records_scanned,
@@ -368,20 +369,20 @@ async def open_broker(
         recovery.reason or "stopped cleanly",
         len(broker.topics.table.served),
     )
-    if recovery.set_aside:
+    if recovery.lost_files:
         log.warning(
-            "the log ends at offset %d; what stood behind it, %d bytes with %d whole records that "
-            "were not known to be durable, is kept in %s",
+            "the log ends at offset %d; %d bytes after it with %d whole records, which were "
+            "not known to be durable, are kept in %s",
             recovery.log_end,
             recovery.bytes_cleared,
-            recovery.records_set_aside,
-            ", ".join(map(str, recovery.set_aside)),
+            recovery.records_in_lost,
+            ", ".join(map(str, recovery.lost_files)),
         )
     return broker
 
 
 async def resolve_store_host(address: str) -> tuple[str, int]:
-    """IPv4 address and port for "host:port".
+    """Resolve "host:port" to IPv4 address and port.
 
     Raises:
         SettingsError: the host has no IPv4 address, which records need.
@@ -400,7 +401,7 @@ async def resolve_store_host(address: str) -> tuple[str, int]:
 def registration_of(
     broker: Broker, frontend: NodeFrontend, address: str, disk: Disk, started_at_ms: int
 ) -> Registration:
-    """The broker's entry in the routes; Fatal if its store's identity cannot be had."""
+    """Return the broker's registration; Fatal if the store's identity cannot be read."""
     store_path = broker.settings.store_path
     config = store_path / CONFIG_DIRECTORY
     try:
@@ -416,17 +417,17 @@ def registration_of(
 
 
 async def at_most(seconds: float, event: asyncio.Event, stop: Stop) -> None:
-    """Wait for something that is good to have, but not for ever, nor when the broker is to stop."""
+    """Wait for an optional event, up to a time limit or until the broker must stop."""
     try:
         async with asyncio.timeout(seconds):
             await stop.or_event(event)
     except TimeoutError:
-        log.warning("no nameserver has answered in %.1f s: going on without", seconds)
+        log.warning("no nameserver has answered in %.1f s: starting without routes", seconds)
 
 
 def close_store(broker: Broker, stop: Stop) -> None:
     sequences = broker.sequences.snapshot()
-    pending = broker.aside.pending_index.capture()
+    pending = broker.pending.pending_index.capture()
     broker.compaction.close()
     if broker.key_index is not None:
         broker.key_index.close()
@@ -436,4 +437,4 @@ def close_store(broker: Broker, stop: Stop) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)
-        broker.aside.write_last(pending)
+        broker.pending.write_last(pending)

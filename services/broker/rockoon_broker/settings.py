@@ -1,4 +1,4 @@
-"""Every setting of a broker, and what the store makes of them."""
+"""Settings of a broker, and the store settings derived from them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +18,26 @@ STORE_PATH = Path("store")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(CopySettings):
-    """How one broker runs. Each field's text is what `--help` and `--print-settings` show."""
+    """Settings of one broker. Field texts are shown by `--help` and `--print-settings`."""
 
-    cluster: str = setting("rockoon", "name of the cluster; callers that name another are refused")
+    cluster: str = setting(
+        "rockoon", "name of the cluster; calls with another cluster name are refused"
+    )
     name: str = setting("broker-a", "name of this broker, unique among the cluster's live brokers")
-    listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 takes a free one")
+    listen: str = setting("127.0.0.1:10911", "host:port to listen on; port 0 chooses a free port")
     advertise: str | None = setting(
-        None, "host:port that others are told; by default where it listens"
+        None, "host:port announced to clients and services; by default the listen address"
     )
     advertise_external: str = setting(
         "",
-        "host:port told to clients that came in by a nameserver's external_listen (empty: they "
-        "cannot call this broker)",
+        "host:port announced to clients that connect to a nameserver's external_listen (empty: "
+        "they cannot call this broker)",
     )
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "host:port of every nameserver, separated by commas"
     )
     store_path: Path = setting(  # noqa: RUF009 - a field, made once
-        STORE_PATH, "directory of commitlog/, consumequeue/ and config/; made when missing"
+        STORE_PATH, "directory of commitlog/, consumequeue/ and config/; created if missing"
     )
     store_host: str | None = setting(
         None,
@@ -43,58 +45,61 @@ class BrokerSettings(CopySettings):
     )
     accept_cluster_id: str = setting(
         "",
-        "cluster (16 hexadecimal digits, as the refusal names it) to which a store of another one "
-        "may go over: its topics are then taken for those of the same names there",
+        "cluster id (16 hexadecimal digits, as in the refusal) that may adopt a store of another "
+        "cluster: the store's topics become the topics of the same names there",
     )
 
     flush: str = setting(
         "sync",
-        "sync: acknowledge a message when it is on disk; async: when the system has it",
+        "sync: acknowledge a message when it is on disk; async: when it is in the page cache",
         choices=("sync", "async"),
         shared=True,
     )
     flush_interval_ms: int = setting(
-        500, "how often the log is synced with flush = async, milliseconds", minimum=1
+        500, "interval of log syncs with flush = async, milliseconds", minimum=1
     )
     commit_log_file_bytes: int = setting(
         1 << 30,
-        "size of a CommitLog file of a new store; one that has files keeps theirs",
+        "size of a CommitLog file in bytes, for a new store; an existing store keeps its size",
         minimum=1024,
     )
     consume_queue_file_entries: int = setting(
         300_000,
-        "entries in a ConsumeQueue file of a new store; one that has files keeps theirs",
+        "entries in a ConsumeQueue file, for a new store; an existing store keeps its size",
         minimum=1,
     )
     unsynced_bytes_max: int = setting(
-        256 << 20, "bytes that may wait for a sync before appends wait as well", minimum=4096
+        256 << 20, "maximum unsynced bytes; while there are more, appends wait", minimum=4096
     )
 
     reserved_hours: float | None = setting(
         None,
-        "age after which a CommitLog file is deleted, by default 72; a store that RocketMQ wrote "
+        "hours after which a CommitLog file is deleted, default 72; a store that RocketMQ wrote "
         "keeps every file until this is set",
         minimum=0,
         shared=True,
     )
     delete_when: str = setting("04", "local hours in which expired files are deleted: 04;16")
     disk_used_percent_max: int = setting(
-        75, "above this share of the disk expired files go at any hour", minimum=10, maximum=95
+        75,
+        "above this percentage of the disk, expired files are deleted at any hour",
+        minimum=10,
+        maximum=95,
     )
     disk_forced_percent: int = setting(
         85,
-        "above this share the oldest files are deleted before they expire, as far as "
+        "above this percentage, the oldest files are deleted before they expire, as far as "
         "disk_pressure_policy allows",
         minimum=30,
         maximum=100,
     )
     disk_full_percent: int = setting(
-        90, "above this share new messages are refused", minimum=35, maximum=100
+        90, "above this percentage, new messages are refused", minimum=35, maximum=100
     )
     disk_reserve_percent: int = setting(
         5,
-        "share of the disk above disk_full_percent for the broker's own records: retries, ends of "
-        "transactions, delayed messages that are due, and what a follower copies",
+        "percentage of the disk above disk_full_percent for the broker's own records: retries, "
+        "ends of transactions, due delayed messages, and records copied by a follower",
         minimum=0,
         maximum=50,
     )
@@ -111,68 +116,71 @@ class BrokerSettings(CopySettings):
         "has read them; * means every known group",
     )
     retention_wait_bytes_max: int = setting(
-        0, "expired bytes of the log that are kept for those groups, at most", minimum=0
+        0, "maximum expired bytes of the log that are kept for those groups", minimum=0
     )
     disk_check_interval_ms: int = setting(
-        10_000, "how often the disk is looked at and old files deleted, milliseconds", minimum=1
+        10_000, "interval of disk checks and deletions of old files, milliseconds", minimum=1
     )
     copy_away_seconds_max: float = setting(
         60.0,
-        "how long retention keeps what a copy that is away lacks; then that one counts no longer",
+        "how long retention keeps log files for a disconnected copy, seconds",
         minimum=0.0,
         maximum=86_400.0,
     )
 
     body_bytes_max: int = setting(
-        4 << 20, "largest message body", minimum=1, maximum=1 << 26, shared=True
+        4 << 20, "maximum size of a message body, bytes", minimum=1, maximum=1 << 26, shared=True
     )
     properties_bytes_max: int = setting(
         31_743,
-        "largest properties of a message; a record holds 32767, retries and delays note theirs",
+        "maximum size of a message's properties, bytes; a record holds 32767, including those "
+        "that retries and delays add",
         minimum=0,
         maximum=32_767,
         shared=True,
     )
     record_checksums: bool = setting(
         True,
-        "give every record a checksum of all its bytes, as RocketMQ's enabledAppendPropCRC does; "
-        "without, records only get one whose sender left room for it, as Rockoon's SDK does",
+        "give every record a checksum of all its bytes, like RocketMQ's enabledAppendPropCRC; if "
+        "false, only records with space reserved by the producer get one, as by Rockoon's SDK",
     )
     batch_bytes_max: int = setting(
-        16 << 20, "largest batch in one request", minimum=1024, maximum=60 << 20, shared=True
+        16 << 20, "maximum size of a batch, bytes", minimum=1024, maximum=60 << 20, shared=True
     )
     batch_messages_max: int = setting(
-        65_536, "most messages in one batch", minimum=1, maximum=1 << 20
+        65_536, "maximum number of messages in a batch", minimum=1, maximum=1 << 20
     )
     memory_bytes: int | None = setting(
-        None, "RAM assumed by the rule `first message still in memory`; by default the machine's"
+        None,
+        "RAM in bytes for the rule `first message still in memory`; by default the machine's",
     )
 
     index: str = setting(
         "on",
-        "on: messages can be looked up by key; off: nothing is indexed, no such query answered",
+        "on: messages are indexed by key; off: no index, queries by key are refused",
         choices=("on", "off"),
         shared=True,
     )
     index_slots: int = setting(
         SLOTS_DEFAULT,
-        "hash slots in an index file; must not change once there are any",
+        "hash slots in an index file; must not change once index files exist",
         minimum=1,
         maximum=1 << 28,
     )
     index_units: int = setting(
         UNITS_DEFAULT,
-        "keys in an index file, 20 bytes each; must not change once there are any",
+        "keys in an index file, 20 bytes each; must not change once index files exist",
         minimum=2,
         maximum=1 << 30,
     )
 
     producer_memory_hours: float = setting(
-        24.0, "how long an idempotent producer is remembered that sends nothing", minimum=0.1
+        24.0, "hours for which the state of an inactive idempotent producer is kept", minimum=0.1
     )
     producer_sequences_max: int = setting(
         10_000,
-        "idempotent producers remembered, counted once for each queue; the oldest go first",
+        "maximum states of idempotent producers, one per producer and queue; the oldest are "
+        "discarded first",
         minimum=1,
         maximum=1_000_000,
     )
@@ -184,47 +192,49 @@ class BrokerSettings(CopySettings):
     )
     delay_seconds_max: int = setting(
         259_200,
-        "how far ahead the time of a delayed message may lie, seconds",
+        "maximum delay of a message, seconds",
         minimum=1,
         shared=True,
     )
     delayed_messages_max: int = setting(
         5_000_000,
-        "delayed messages that may wait at once, some 40 bytes each; further ones are refused",
+        "maximum number of waiting delayed messages, about 40 bytes each; more are refused",
         minimum=1,
     )
     transaction_timeout_ms: int = setting(
-        6_000, "age at which a half message's producers are first asked, milliseconds", minimum=0
+        6_000, "age of a half message at its first check, milliseconds", minimum=0
     )
     transaction_check_interval_ms: int = setting(
-        30_000, "how often they are asked again, milliseconds", minimum=1
+        30_000, "interval of further checks of a half message, milliseconds", minimum=1
     )
     transaction_checks_max: int = setting(
-        15, "how often they are asked before the half message is given up", minimum=1
+        15, "number of checks after which a half message is abandoned", minimum=1
     )
     transactions_pending_max: int = setting(
-        100_000, "half messages that may wait at once; further ones are refused", minimum=1
+        100_000, "maximum number of waiting half messages; more are refused", minimum=1
     )
     waiting_pulls_max: int = setting(
-        10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
+        10_000,
+        "maximum number of waiting pulls; more are answered at once, without messages",
+        minimum=0,
     )
 
     @property
     def retention_hours(self) -> float:
-        """Age after which a CommitLog file is deleted; of a store that RocketMQ wrote as well,
-        whose delayed messages must be safe whenever an operator sets it."""
+        """Hours after which a CommitLog file expires. The default also applies to a store written
+        by RocketMQ, whose delayed messages must be safe when an operator sets `reserved_hours`."""
         return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
 
     def for_sequences(self) -> MemoryLimits:
-        """What is remembered of idempotent producers."""
+        """Return the limits of the memory of idempotent producers."""
         memory_ms = int(self.producer_memory_hours * 3_600_000)
         return MemoryLimits(self.producer_sequences_max, memory_ms)
 
     def for_delays(self) -> DelayRules:
-        """What delayed messages may ask for.
+        """Return the rules of delayed messages.
 
         Raises:
-            SettingsError: the levels cannot be read.
+            SettingsError: the levels are invalid.
         """
         try:
             levels_ms = parse_delay_levels(self.delay_levels)
@@ -233,12 +243,12 @@ class BrokerSettings(CopySettings):
         return DelayRules(levels_ms, self.delay_seconds_max)
 
     def for_checks(self) -> CheckRules:
-        """When producers are asked about half messages."""
+        """Return the rules for checks of half messages."""
         return CheckRules(
             timeout_seconds=self.transaction_timeout_ms / 1000,
             interval_seconds=self.transaction_check_interval_ms / 1000,
             checks_max=self.transaction_checks_max,
-            # Long before the file that holds it is deleted.
+            # Long before its CommitLog file expires.
             age_seconds_max=max(
                 self.retention_hours * 3600 / 2,
                 (self.transaction_timeout_ms + self.transaction_check_interval_ms) / 1000,
@@ -246,13 +256,13 @@ class BrokerSettings(CopySettings):
         )
 
     def for_store(self, store_host: tuple[str, int]) -> StoreSettings:
-        """The store's part.
+        """Return the settings of the store.
 
         Args:
             store_host: IPv4 address and port to write into records.
 
         Raises:
-            SettingsError: a value that only the store can judge is wrong.
+            SettingsError: a value is out of the store's bounds.
         """
         try:
             return StoreSettings(
@@ -272,7 +282,7 @@ class BrokerSettings(CopySettings):
                 retention_wait_for_groups=self.retention_wait_for_groups,
                 retention_wait_bytes_max=self.retention_wait_bytes_max,
                 disk_check_interval_ms=self.disk_check_interval_ms,
-                # A start has enough to read; a minute of it, as RocketMQ waits.
+                # Not during the reads of a start; at most a minute, as in RocketMQ.
                 disk_check_delay_ms=min(6 * self.disk_check_interval_ms, 60_000),
                 body_bytes_max=self.body_bytes_max,
                 properties_bytes_max=self.properties_bytes_max,

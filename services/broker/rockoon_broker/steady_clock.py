@@ -1,10 +1,10 @@
-"""The time that goes into the store: the machine's, unless it has just jumped.
+"""Store clock: the machine's time, except after a jump.
 
-A wrong reading would stay in the log: in searches by time, and in what retention takes for expired.
-Therefore a jump, ahead or back, is not followed before the clock has gone on from it for a while;
-until then time goes on from before it, by the clock that never jumps. A clock that comes back
-meanwhile has left no trace. A start goes on from the newest message if the clock is behind that:
-machines without a battery start in the past, and are told the time a little later.
+A wrong time would stay in the log, and affect searches by time and the expiry of files. So after a
+jump, ahead or back, the time continues by the monotonic clock, and follows the machine's clock only
+when that has kept its new time for a while. If the clock returns before, no store time is affected.
+If the clock is behind the newest message at a start, the time continues from that message: machines
+without a battery start in the past and get the right time a little later.
 """
 
 import logging
@@ -13,9 +13,9 @@ from rockoon_broker.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# More than what clocks that are disciplined are set by at once.
+# More than a time service changes a running clock in one step.
 JUMP_MS = 60_000
-# As long as an operator, or a time server that was wrong, may take.
+# Time in which an operator or a time server may correct a wrong time.
 BELIEVED_AFTER_MS = 600_000
 
 
@@ -41,14 +41,14 @@ class SteadyClock:
             self._believed_ms = newest_ms - self._monotonic_ms()
 
     def begin(self, newest_ms: int) -> None:
-        """Believe the machine's clock, or the newest message if the clock is behind it."""
+        """Start from the machine's clock, or from the newest message if the clock is behind it."""
         clock = self._clock
         now_ms, at_ms = clock.now_ms(), self._monotonic_ms()
-        # What the clock shows, less what the one that never jumps does: believed, and read last.
+        # Wall clock minus monotonic clock: the accepted difference, and the last one read.
         self._believed_ms = self._shown_ms = now_ms - at_ms
         if newest_ms - now_ms > JUMP_MS:
             self._believed_ms = newest_ms - at_ms
-        # When the jump began that is not believed yet, by the clock that never jumps.
+        # Monotonic time of the start of a jump that is not accepted yet.
         self._jumped_at_ms: int | None = None
 
     def now_ms(self) -> int:
@@ -59,14 +59,14 @@ class SteadyClock:
         ahead_ms = shown_ms - self._believed_ms
         if -JUMP_MS <= ahead_ms <= JUMP_MS:
             if self._jumped_at_ms is not None:
-                log.warning("the clock has come back: no message bears a time of its jump")
+                log.warning("clock jump is over; no message was stored with the wrong time")
                 self._jumped_at_ms = None
             self._believed_ms = shown_ms
             return shown_ms + at_ms
         if self._jumped_at_ms is None or abs(self._shown_ms - shown_before_ms) > JUMP_MS:
             if self._jumped_at_ms is None:
                 log.error(
-                    "the clock has jumped and is %d s %s: store times follow it in %d s",
+                    "the clock has jumped and is %d s %s: store times will follow it in %d s",
                     abs(ahead_ms) // 1000,
                     "ahead" if ahead_ms > 0 else "behind",
                     BELIEVED_AFTER_MS // 1000,
@@ -74,7 +74,7 @@ class SteadyClock:
             self._jumped_at_ms = at_ms
         elif at_ms - self._jumped_at_ms >= BELIEVED_AFTER_MS:
             log.error(
-                "the clock has been %d s %s for long: it is right",
+                "the clock has been %d s %s for long: store times follow it now",
                 abs(ahead_ms) // 1000,
                 "ahead" if ahead_ms > 0 else "behind",
             )

@@ -1,4 +1,4 @@
-"""Ticks of a broker's store: what is due is done, and refusals are told, once each."""
+"""Periodic work of a broker's store; also logs each refusal once."""
 
 import asyncio
 import logging
@@ -13,19 +13,19 @@ from rockoon_runtime.waking import Bell
 log = logging.getLogger(__name__)
 
 TICK_SECONDS_MAX = 0.1
-# Between two ticks of a store that has nothing to do: a clock that is set is noticed after that.
+# Pause between two ticks of an idle store; a change of the clock is noticed after it.
 IDLE_SECONDS_MAX = 10.0
 
 
 class StoreTicks:
-    """The loop in which a store does what is due.
+    """The loop that runs the store's periodic work.
 
     Args:
         store: open.
-        clock: what the store is told as the time.
-        store_changed: wakes the loop while it has nothing to do; rung when the log has lost its
+        clock: provides the time for the store.
+        store_changed: wakes the idle loop; rung here when the log has lost its
             oldest files.
-        arrived: called for each queue that has new messages for its readers.
+        arrived: called for each queue with new visible messages.
         shortened: called when the log has lost its oldest files.
         ticked: called after each tick.
     """
@@ -46,14 +46,15 @@ class StoreTicks:
         self._arrived = arrived
         self._shortened = shortened
         self._ticked = ticked
-        # What the disk refuses and was told of.
+        # Refusals by the disk that have been logged.
         self._refused: set[str] = set()
         self._append_refused = False
 
     async def run(self) -> None:
-        """Let the store do what is due, until cancelled or the store has failed.
+        """Run the store's work until cancelled or the store has failed.
 
-        While it has something to do, several times a second; else when that changes.
+        Several times a second while there is work; otherwise when it is woken.
+
         """
         pause_seconds = min(TICK_SECONDS_MAX, self._store.settings.flush_interval_ms / 1000)
         log_min = self._store.log_min_offset
@@ -62,7 +63,7 @@ class StoreTicks:
             try:
                 advanced = self._store.tick(now_ms)
             except StoreFailed:
-                # `_failed` ends the broker, with the reason.
+                # `Broker._failed` ends the process with the reason.
                 return
             for queue in advanced:
                 self._arrived(queue)
@@ -79,24 +80,24 @@ class StoreTicks:
             await asyncio.sleep(pause_seconds)
 
     def _report_refusals(self) -> None:
-        """Say once when the disk begins to refuse something, and once when it does it again."""
+        """Log once when the disk begins to refuse something, and once when it no longer does."""
         for what, refusal in (
             ("old files cannot be deleted", self._store.removal_failure),
             ("no recovery point can be written", self._store.point_failure),
         ):
             if refusal is not None and what not in self._refused:
                 self._refused.add(what)
-                log.warning("%s, it is tried again and again: %s", what, refusal)
+                log.warning("%s, retrying: %s", what, refusal)
             if refusal is None and what in self._refused:
                 self._refused.discard(what)
-                log.warning("%s: that is over", what)
+                log.warning("%s: resolved", what)
 
     def _report_refused_messages(self) -> None:
-        """Say once when messages are refused, whatever percentage comes after, and once when they
-        are taken again."""
+        """Log once when messages are refused, whatever the reason changes to, and once when they
+        are accepted again."""
         reason = self._store.refusal_reason
         if reason and not self._append_refused:
             log.error("messages are refused: %s", reason)
         if not reason and self._append_refused:
-            log.info("messages are taken again")
+            log.info("messages are accepted again")
         self._append_refused = bool(reason)

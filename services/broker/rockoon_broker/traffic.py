@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Topics times groups. Readers may call their group anything, so there has to be an end.
+# Topics times groups. Clients choose group names freely, so the number must be bounded.
 SERIES_MAX = 10_000
 OTHERS = "(others)"
 
 WINDOW_SECONDS = 10.0
 
-# Of message sizes, bytes: BrokerMetricsManager of RocketMQ 5.
+# Bounds of message sizes, bytes: BrokerMetricsManager of RocketMQ 5.
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 SIZE_BUCKETS = len(SIZE_BOUNDS) + 1
 _LENGTH_BYTES = 4
-# Batches, of all series together, whose sizes wait to be counted: that takes as long as two or
-# three alone, whatever their series.
+# Number of batches, of all series, whose sizes wait to be counted together. Counting them
+# together costs as much as two or three alone.
 SIZES_WAITING_MAX = 64
 
 # RocketMQ's values of the label message_type.
@@ -29,11 +29,11 @@ TRANSACTION = "transaction"
 
 
 class Series(NamedTuple):
-    """Whose messages are counted together."""
+    """Key of a counter."""
 
     topic: str
     what: str
-    """Kind of message on the way in, consumer group on the way out."""
+    """Kind of message for received ones, consumer group for sent ones."""
 
 
 @dataclass(slots=True)
@@ -41,19 +41,19 @@ class Count:
     messages: int = 0
     bytes: int = 0
     by_size: list[int] = field(default_factory=lambda: [0] * SIZE_BUCKETS)
-    """How many messages there are of each size: buckets of `SIZE_BOUNDS`, and the rest."""
+    """Number of messages per size bucket: those of `SIZE_BOUNDS`, and larger ones."""
 
 
 @dataclass(slots=True)
 class Flow:
-    """One direction, since the process started.
+    """Traffic in one direction since the process started.
 
-    On the way in: what clients sent and the log has taken, by topic and kind of message. On the way
-    out: what readers were given, by topic and consumer group.
+    Inbound: messages of clients in the log, by topic and kind of message. Outbound: messages
+    sent to readers, by topic and consumer group.
     """
 
     _counts: dict[Series, Count] = field(default_factory=dict)
-    # Of what clients sent, 4 bytes a message, and where they are to be counted.
+    # Packed record sizes with the counters to which they are to be added.
     _waiting: list[tuple[Count, bytes]] = field(default_factory=list)
 
     def add(
@@ -68,12 +68,12 @@ class Flow:
 
         Args:
             topic, what: its series.
-            messages: how many it has.
-            size_bytes: of all of them together.
-            lengths: sizes of the records, packed little-endian u32, when they are to be counted by
+            messages: number of messages.
+            size_bytes: total size.
+            lengths: record sizes, packed little-endian u32, if they are to be counted by
                 size.
         """
-        # As good as a Series, and made in a fifth of the time.
+        # Equal to a Series as a key, and created in a fifth of the time.
         count = self._counts.get((topic, what))  # type: ignore[call-overload]
         if count is None:
             full = len(self._counts) >= SERIES_MAX
@@ -84,7 +84,7 @@ class Flow:
         if lengths and size_bytes <= SIZE_BOUNDS[0]:
             count.by_size[0] += messages
         elif len(lengths) == _LENGTH_BYTES:
-            # Of one message, that costs less than to wait with others.
+            # For one message, counting is cheaper than waiting.
             count.by_size[bisect_left(SIZE_BOUNDS, size_bytes)] += 1
         elif lengths:
             self._waiting.append((count, lengths))
@@ -92,7 +92,7 @@ class Flow:
                 self._count_waiting()
 
     def drop_topics(self, *topics: str) -> None:
-        """Forget deleted topics: the next of such a name counts again."""
+        """Remove the counters of deleted topics; a new topic of the name starts at 0."""
         gone = frozenset(topics)
         for series in [series for series in self._counts if series.topic in gone]:
             del self._counts[series]
@@ -119,30 +119,31 @@ class SyncWaits:
     """How long batches waited for their sync, since the process started.
 
     Attributes:
-        batches: how many waited.
-        seconds: how long, together.
+        batches: number of batches.
+        seconds: total wait.
     """
 
     batches: int = 0
     seconds: float = 0.0
-    _window_began: float = 0.0
+    _window_start: float = 0.0
     _longest: float = 0.0
     _longest_before: float = 0.0
 
     def note(self, waited_seconds: float, now_seconds: float) -> None:
-        """Count a batch that became durable `now_seconds`, monotonic."""
+        """Count a batch that became durable at `now_seconds`, monotonic."""
         self.batches += 1
         self.seconds += waited_seconds
         self._turn(now_seconds)
         self._longest = max(self._longest, waited_seconds)
 
     def longest_seconds(self, now_seconds: float) -> float:
-        """The longest wait of the last 10 to 20 seconds: seen by whoever looks that often."""
+        """Return the longest wait of the last 10 to 20 seconds, so that periodic reads miss
+        none."""
         self._turn(now_seconds)
         return max(self._longest, self._longest_before)
 
     def _turn(self, now_seconds: float) -> None:
-        age_seconds = now_seconds - self._window_began
+        age_seconds = now_seconds - self._window_start
         if age_seconds >= WINDOW_SECONDS:
             self._longest_before = self._longest if age_seconds < 2 * WINDOW_SECONDS else 0.0
-            self._longest, self._window_began = 0.0, now_seconds
+            self._longest, self._window_start = 0.0, now_seconds

@@ -1,9 +1,9 @@
-"""Asks the offset service for unread messages of files that retention would delete.
+"""Asks the offset service for unread messages in files that retention would delete.
 
-Retention decides in the store, which knows no wire: a pass that would delete files names their ends
-(`Store.wanted_readings`). This task finds the queue offsets of each file, asks the offset service,
-and has the store decide again (`Store.clean_with`). If the offset service does not answer, progress
-is unknown, and counts as unread.
+Retention decides in the store, which has no network access: a pass that would delete files sets
+`Store.wanted_readings`. This task determines the queue offsets of each file, asks the offset
+service, and runs another pass (`Store.clean_with`). If the offset service does not answer, progress
+is unknown, and files count as unread.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ RETRY_SECONDS = 1.0
 
 
 class UnreadFiles:
-    """Answers a store's questions about its oldest files, until cancelled.
+    """Answers a store's requests about its oldest files, until cancelled.
 
     Args:
         broker: name of this broker.
-        store: open, leads.
+        store: open; this broker leads.
         topics: the served topics, and the address of the offset service.
         pending: delayed and half messages.
-        nameservers: whose channels and credentials are used for the call.
-        waited_groups: as in the setting `retention_wait_for_groups`.
-        clock: the broker's.
-        store_changed: called after a pass, to wake the loop of the store.
+        nameservers: provides channel and credentials for the call.
+        waited_groups: see the setting `retention_wait_for_groups`.
+        clock: clock of the broker.
+        store_changed: called after a pass, to wake the store's loop.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class UnreadFiles:
             self._wanted.ring()
 
     async def run(self) -> None:
-        """Answer the store's questions, until cancelled."""
+        """Answer requests until cancelled."""
         logged = ""
         while True:
             if not self._store.wanted_readings:
@@ -94,11 +94,13 @@ class UnreadFiles:
             except (OSError, StoreError, RockoonError) as failure:
                 if str(failure) != logged:
                     logged = str(failure)
-                    log.warning("retention deletes no file, the next try follows: %s", failure)
+                    log.warning(
+                        "retention deletes no files until this is resolved, retrying: %s", failure
+                    )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def answer(self) -> None:
-        """Find out about the files of the newest pass, and have another pass use it.
+        """Determine the unread messages of requested files, and run a pass with them.
 
         Raises:
             OSError: the disk. StoreError, NotReady: the store has failed or is closed.
@@ -106,14 +108,14 @@ class UnreadFiles:
         readings: dict[int, FileReading] = {}
         for end in self._store.wanted_readings:
             readings[end] = await self.reading(end)
-        # Nothing awaits between the last answer and the deletion.
+        # No await between the last answer and the deletion.
         self._store.clean_with(readings, self._clock.now_ms())
         self._store_changed()
 
     async def reading(self, end: int) -> FileReading:
-        """Messages below a physical offset of the log that are still needed.
+        """Return unread messages below a physical offset of the log.
 
-        Raises: as `answer`.
+        Raises: see `answer`.
         """
         revision = self._topics.table.revision
         spans = await self._spans(end)
@@ -128,18 +130,19 @@ class UnreadFiles:
         return _joined(replies, pending, self._broker)
 
     async def _spans(self, end: int) -> list[QueueSpan]:
-        """Offsets of each queue below a physical offset; without those that a generation keeps."""
+        """Return the offsets of each queue below a physical offset, except those in a
+        generation."""
         spans: list[QueueSpan] = []
         coverages = self._store.compaction.coverages
         async for queue in in_turns(self._store.queues(), self._clock):
             topic, queue_id = queue
             if is_system_topic(topic):
-                # Delayed and half messages are counted by whether they wait.
+                # Delayed and half messages are counted as pending instead.
                 continue
             begin, first_kept = await cold_reads.answer(partial(self._store.first_at, queue, end))
             coverage = coverages.get(queue)
             if coverage is not None and coverage.covered_to >= first_kept:
-                # A generation keeps the newest message of each key.
+                # The generation has the newest message of each key.
                 continue
             if begin < first_kept:
                 spans.append(QueueSpan(topic=topic, queue_id=queue_id, begin=begin, end=first_kept))
@@ -164,7 +167,7 @@ class UnreadFiles:
 
 
 def _joined(replies: list[UnreadReply], pending: int, broker: str) -> FileReading:
-    """One reading of several replies for one file."""
+    """Combine several replies about one file."""
     found = sorted(
         (each for reply in replies for each in reply.unread), key=lambda each: -each.messages
     )

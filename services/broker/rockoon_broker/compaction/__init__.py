@@ -1,5 +1,5 @@
-"""Compacted topics as the broker's callers see them: generations handed over, published, read.
+"""Compacted topics for the broker's callers: uploading, publishing and reading generations.
 
-uploads.py takes files in, publishing.py has the store verify them and waits for its word, wire.py
-translates. What a generation is, and how the store serves one, is in `store.compacted`.
+uploads.py receives files, publishing.py lets the store verify them and waits for the result,
+rpc/compaction.py has the calls. Generations and how the store serves them: `store.compacted`.
 """

@@ -1,4 +1,4 @@
-"""Compaction outside of the store: uploads, publishing, upkeep."""
+"""Compaction in the broker: uploads, publishing, upkeep."""
 
 import asyncio
 import logging
@@ -7,33 +7,32 @@ from pathlib import Path
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.publishing import Publishing, complete, remove_upload
-from rockoon_broker.compaction.threads import Threads
-from rockoon_broker.compaction.uploads import Uploads
+from rockoon_broker.compaction.uploads import Threads, Uploads
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
 from rockoon_broker.store.compacted.hold import Hold
 from rockoon_core.disk import Disk
 from rockoon_format.generation import Manifest
 
 UPKEEP_SECONDS = 60.0
-# Looking for it takes a read of each compacted queue.
+# Computing the hold reads each compacted queue.
 HOLD_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class BrokerCompaction:
-    """Generations that come over the wire. Used by the event loop's thread.
+    """Generations received over the wire. Used by the event loop's thread.
 
     Args:
-        store: the store's part.
+        store: compaction of the store.
         disk: the file layer.
-        clock: tells how long an upload was left alone.
-        used_percent_max: how full uploads may make the disk.
-        offered: called when the store has been given a generation.
+        clock: measures how long an upload is idle.
+        used_percent_max: maximum fill of the disk by uploads.
+        offered: called when the store has been offered a generation.
 
     Attributes:
-        uploads: files on their way in.
-        publishing: the way to the store.
+        uploads: incomplete generations.
+        publishing: passes generations to the store.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class BrokerCompaction:
         self._hold_due_seconds = 0.0
 
     def hold(self) -> Hold | None:
-        """What keeps the log's files, as of a second ago at most; None while the disk refuses."""
+        """Return the hold on log files, at most a second old; None if the disk refuses."""
         now = self._clock.monotonic_seconds()
         if now >= self._hold_due_seconds:
             self._hold_due_seconds = now + HOLD_SECONDS
@@ -67,16 +66,16 @@ class BrokerCompaction:
     async def read(
         self, generation: int, name: str, position: int, bytes_max: int
     ) -> tuple[bytes, int]:
-        """A piece of a generation's file, and the file's length.
+        """Return a range of a generation's file, and the file's length.
 
         Args:
-            generation: in force, or replaced by it.
-            name: a file's, and no path.
-            position: of the first byte.
-            bytes_max: length of the piece.
+            generation: number of the active generation or the one before.
+            name: name of the file, without a path.
+            position: first byte.
+            bytes_max: length of the range.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             OSError: the disk.
         """
         path = self._store.directory_of(generation) / name
@@ -85,21 +84,22 @@ class BrokerCompaction:
     async def copy(
         self, upload_id: str, text: bytes, manifest: Manifest, leader_marks: Mapping[str, int]
     ) -> str:
-        """Put into force what the log's leader has in force; returns when it is.
+        """Adopt a copy of the generation that is active on the log's leader; returns when it is
+        active.
 
         Args:
-            upload_id: where its files are.
+            upload_id: upload with its files.
             text: its manifest.json.
-            manifest: what that says.
-            leader_marks: below which physical offsets nothing of topics is shown there.
+            manifest: the decoded manifest.
+            leader_marks: topic to the physical offset below which the leader shows nothing.
 
         Returns:
-            Why it is not taken; empty if it is.
+            Why it was refused; empty if it is active.
 
         Raises:
             OSError: the disk.
         """
-        source = self.uploads.take_or_make(upload_id)
+        source = self.uploads.end_or_create(upload_id)
         missing = await self._threads.run(complete, source, text, manifest, self._disk)
         if missing:
             await self._threads.run(remove_upload, source, self._disk)
@@ -114,18 +114,17 @@ class BrokerCompaction:
         return await decided
 
     async def run(self) -> None:
-        """Publish, and remove what nobody wants, until cancelled."""
+        """Publish generations and remove idle uploads, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.publishing.run(), name="publish-generations")
             tasks.create_task(self._keep_up(), name="upkeep-of-uploads")
 
     def end(self) -> None:
-        """Answer who waits: the broker stops."""
+        """Fail waiting callers, because the broker stops."""
         self.publishing.end()
 
     def close(self) -> None:
-        """End the threads; `run` must have ended. Files that are not published stay until the
-        next start."""
+        """End the threads; `run` must have ended. Unpublished files stay until the next start."""
         self._threads.close()
         self.uploads.close()
 
@@ -135,14 +134,14 @@ class BrokerCompaction:
             try:
                 await self.uploads.remove_abandoned()
                 for upload_id in self.uploads.idle():
-                    log.warning("upload %s was left alone: its files are removed", upload_id)
+                    log.warning("upload %s is idle for too long: removing its files", upload_id)
                     await self.publishing.discard(upload_id)
             except OSError as failure:
-                log.warning("files of uploads are not removed: %s", failure)
+                log.warning("could not remove files of uploads, retrying: %s", failure)
 
 
 def read_piece(path: Path, position: int, bytes_max: int, disk: Disk) -> tuple[bytes, int]:
-    """A piece of a file, and the file's length. For threads; raises OSError."""
+    """Read a range of a file; return it and the file's length. For threads; raises OSError."""
     fd = disk.open_reading(path)
     try:
         return disk.pread(fd, bytes_max, position), disk.facts(path).bytes

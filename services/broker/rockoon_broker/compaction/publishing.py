@@ -1,9 +1,9 @@
-"""From an upload to a generation in force, whoever waits for it.
+"""Publishing: from an upload to an active generation.
 
-    upload → complete and synced → offered to the store → verified → in force, or refused
+    upload → complete and synced → offered to the store → verified → active, or refused
 
-From the moment it is offered the store decides, and whoever asked only waits: when the caller gives
-up, or the broker is killed, it is verified all the same. So the same question may come again.
+Once it is offered, the store decides and the caller only waits. If the caller gives up or the
+broker is killed, the generation is still verified. So a caller may repeat its request.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rockoon_broker.compaction.threads import Threads
-from rockoon_broker.compaction.uploads import Uploads, check_upload_id
+from rockoon_broker.compaction.uploads import Threads, Uploads, check_upload_id
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, GenerationRefused, NotReady, RockoonError
@@ -43,14 +42,14 @@ class _Publication:
 
 
 class Publishing:
-    """Takes uploads to the store. Used by the event loop's thread.
+    """Passes uploads to the store. Used by the event loop's thread.
 
     Args:
-        store: verifies generations, and has one in force.
-        uploads: where the files are.
+        store: verifies and activates generations.
+        uploads: the uploaded files.
         disk: the file layer.
-        threads: where files are written and synced.
-        offered: called when the store has been given a generation.
+        threads: for writes and syncs.
+        offered: called when the store has been offered a generation.
     """
 
     def __init__(
@@ -69,24 +68,24 @@ class Publishing:
         self._queue: deque[_Publication] = deque()
         self._wake = asyncio.Event()
         self._ticked = asyncio.Event()
-        # By the SHA-256 of the manifest: those under way, and what became of the last refused.
+        # By the SHA-256 of the manifest: running publications, and reasons of the last refusals.
         self._pending: dict[bytes, _Publication] = {}
         self._refused: OrderedDict[bytes, str] = OrderedDict()
         self._ended = False
 
     async def publish(self, upload_id: str, text: bytes) -> None:
-        """Have a generation verified and taken into force; returns when it is.
+        """Publish a generation; returns when it is active.
 
-        Cancelling it changes nothing: it goes on.
+        Cancelling the call does not cancel the publication.
 
         Args:
-            upload_id: where its files are.
+            upload_id: upload with its files.
             text: its manifest.json.
 
         Raises:
-            GenerationRefused: it is not taken, and why.
-            InvalidArgument: the id can be none.
-            Busy: too many wait to be published.
+            GenerationRefused: it was refused, with the reason.
+            InvalidArgument: the id is invalid.
+            Busy: too many publications are waiting.
             NotReady: the broker stops.
         """
         check_upload_id(upload_id)
@@ -110,29 +109,29 @@ class Publishing:
             raise refusal
 
     async def discard(self, upload_id: str) -> None:
-        """Remove an upload's files; one that is not under way has none. Raises OSError."""
-        directory = self._uploads.take(upload_id)
+        """Remove an upload's files, if it exists. Raises OSError."""
+        directory = self._uploads.end(upload_id)
         if directory is not None:
             await self._threads.run(remove_upload, directory, self._disk)
 
     async def run(self) -> None:
-        """Take one after the other to the store, until cancelled."""
+        """Pass publications to the store one after the other, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
                 publication = self._queue.popleft()
                 try:
-                    await self._take_to_store(publication)
+                    await self._offer_to_store(publication)
                 except OSError as failure:
                     self._refuse(publication, f"the disk refused: {failure}")
 
     def ticked(self) -> None:
-        """The store has gone on."""
+        """Notify that the store has run its periodic work."""
         self._ticked.set()
 
     def end(self) -> None:
-        """Answer who waits: the broker stops."""
+        """Fail waiting callers, because the broker stops."""
         self._ended = True
         for publication in list(self._pending.values()):
             self._complete(publication, _stopping())
@@ -141,7 +140,7 @@ class Publishing:
         if self._ended:
             raise _stopping()
         if len(self._pending) >= PUBLICATIONS_MAX:
-            raise Busy(reason=f"{len(self._pending)} generations wait to be published")
+            raise Busy(reason=f"{len(self._pending)} generations already wait to be published")
         self._pending[key] = publication
         self._queue.append(publication)
         self._wake.set()
@@ -157,11 +156,13 @@ class Publishing:
         if not publication.outcome.done():
             publication.outcome.set_result(outcome)
 
-    async def _take_to_store(self, publication: _Publication) -> None:
+    async def _offer_to_store(self, publication: _Publication) -> None:
         manifest = publication.manifest
-        if not self._uploads.has(publication.upload_id) and await self._was_taken(publication):
+        if not self._uploads.has(publication.upload_id) and await self._complete_if_offered(
+            publication
+        ):
             return
-        source = self._uploads.take_or_make(publication.upload_id)
+        source = self._uploads.end_or_create(publication.upload_id)
         try:
             missing = await self._threads.run(
                 complete, source, publication.text, manifest, self._disk
@@ -177,8 +178,8 @@ class Publishing:
         self._store.offer(source, manifest, partial(self._decided, publication))
         self._offered()
 
-    async def _was_taken(self, publication: _Publication) -> bool:
-        """Whether it lies before the store since an earlier process; it is completed then."""
+    async def _complete_if_offered(self, publication: _Publication) -> bool:
+        """Complete a publication that an earlier process offered; return whether there is one."""
         manifest = publication.manifest
         target = self._store.directory_of(manifest.generation)
         if not await self._threads.run(is_of, target, publication.text):
@@ -190,7 +191,7 @@ class Publishing:
                 self._refuse(publication, refusal.reason)
                 return True
             if not target.exists():
-                self._refuse(publication, "somebody removed its directory")
+                self._refuse(publication, "its directory was removed by another program")
                 return True
             self._ticked.clear()
             await self._ticked.wait()
@@ -205,10 +206,10 @@ class Publishing:
 
 
 def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> str:
-    """Give an upload its manifest, durably, and take away what is not in it. For threads.
+    """Write an upload's manifest durably, and remove files that it does not name. For threads.
 
     Returns:
-        What is missing, in a sentence's beginning; empty if nothing is.
+        What is missing, as the beginning of a sentence; empty if the upload is complete.
 
     Raises:
         OSError: the disk.
@@ -222,7 +223,7 @@ def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> st
         if name not in found:
             return f"there is no {name}, or it was removed,"
         if found[name] != size:
-            return f"{name} has {found[name]} bytes, and {size} by the manifest,"
+            return f"{name} has {found[name]} bytes, but {size} by the manifest,"
     for name in found.keys() - wanted.keys():
         disk.unlink(directory / name)
     fd = disk.open(directory / MANIFEST_FILE, create=True)
@@ -236,7 +237,7 @@ def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> st
 
 
 def is_of(directory: Path, text: bytes) -> bool:
-    """Whether a directory is of the generation with this manifest. For threads; raises OSError."""
+    """Whether a directory holds the generation with this manifest. For threads; raises OSError."""
     try:
         return (directory / MANIFEST_FILE).read_bytes() == text
     except FileNotFoundError:

@@ -1,33 +1,35 @@
-"""Generations on their way in: files that come over the wire, before anybody verifies them.
+"""Uploads: files of generations that are received before verification.
 
     compacted/
-      .incoming-<upload id>/      whole files, each synced before it got its name
-      .incoming-_partial-.../     files that are being written
-      .incoming-_taken-.../       of an upload that has ended
+      .incoming-<upload id>/      complete files, each synced before it got its name
+      .incoming-_partial-.../     files being written
+      .incoming-_taken-.../       files of an upload that has ended
 
 Invariants:
-1. A file is in its upload's directory whole and synced, or not at all.
-2. Once an upload is taken, to be published or removed, nothing is put into its directory any more:
-   taking it, and giving a file its name, are both done on the event loop's thread, in one step, and
-   its id is not taken again while it is remembered.
-3. Threads touch a file that is being written only under its lock, so none is closed during a write.
+1. A file in its upload's directory is complete and synced.
+2. Once an upload has ended, to be published or removed, no file is added to its directory: ending
+   it and naming a file are single steps on the event loop's thread, and its id is refused as long
+   as it is remembered.
+3. Threads access a file being written only under its lock, so that none is closed during a write.
 
-Uploads go on after a restart. What a power cut took of them is missed when they are published,
-since every byte is verified then.
+Uploads continue after a restart. Parts lost in a power failure are noticed at publication, because
+every byte is verified then.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.compaction.threads import Threads
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, InvalidArgument, StoreNotWritable
 from rockoon_format.generation import INCOMING_PREFIX, PART_BYTES_MAX
@@ -37,21 +39,39 @@ FILES_AT_ONCE_MAX = 32
 CHUNK_BYTES_MAX = 4 << 20
 IDLE_SECONDS_MAX = 3600.0
 ABANDONED_MAX = 1024
-# A file of gigabytes that is synced at once would keep the log's syncs waiting for seconds.
+# A sync of gigabytes would delay the log's syncs for seconds.
 SYNC_BYTES = 32 << 20
 
 _ENDED_IDS_MAX = 256
-# No upload's id has an underscore.
+# Valid upload ids contain no underscore.
 _PARTIAL = INCOMING_PREFIX + "_partial-"
 _TAKEN = INCOMING_PREFIX + "_taken-"
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries)")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A file that was taken in."""
+THREADS_MAX = 4
 
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Thread pool for files of generations. Running work is not cancelled with its caller."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="generations")
+
+    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run a call on a thread; returns its result or raises its exception."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def close(self) -> None:
+        """Wait for running calls and discard queued ones."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedFile:
     file_bytes: int
     sha256: bytes
 
@@ -60,16 +80,16 @@ class Stored:
 class _Upload:
     directory: Path
     used_seconds: float
-    """When something last came for it, on the monotonic clock."""
+    """Monotonic time of the last activity."""
     files_open: int = 0
 
 
 class _IncomingFile:
-    """A file that is being written; its methods are for threads.
+    """A file being written; its methods run on threads.
 
     Args:
-        path: where; nothing is there yet.
-        used_percent_max: how full its disk may get.
+        path: path of the file, which does not exist yet.
+        used_percent_max: maximum fill of its disk.
     """
 
     def __init__(self, path: Path, disk: Disk, used_percent_max: int) -> None:
@@ -83,7 +103,7 @@ class _IncomingFile:
         self._fd = disk.open(path, create=True)
 
     def write(self, data: bytes) -> None:
-        """Add some bytes; OSError for the disk, StoreNotWritable when it would be too full."""
+        """Append bytes; OSError for the disk, StoreNotWritable if it would be too full."""
         with self._lock:
             self._check_room(len(data))
             self._disk.write_all(self._fd, data, self.bytes)
@@ -94,13 +114,13 @@ class _IncomingFile:
                 self._synced_bytes = self.bytes
 
     def finish(self) -> None:
-        """Make it durable and close it."""
+        """Make the file durable and close it."""
         with self._lock:
             self._disk.fdatasync(self._fd)
             self._close()
 
     def discard(self) -> None:
-        """Close and remove it, unless it has another name by now."""
+        """Close the file and remove it, unless it has been renamed."""
         with self._lock:
             if self._fd >= 0:
                 self._close()
@@ -117,20 +137,20 @@ class _IncomingFile:
             self._used_percent_max * whole
         ):
             raise StoreNotWritable(
-                f"a generation's file does not fit: the disk of {self.path.parent} may be "
+                f"no room for a generation's file: the disk of {self.path.parent} may be "
                 f"{self._used_percent_max} % full, and {usage.usable_bytes} bytes are free"
             )
 
 
 class Uploads:
-    """The uploads under way. Used by the event loop's thread.
+    """Open uploads. Used by the event loop's thread.
 
     Args:
         directory: `<store>/compacted`; it need not exist.
         disk: the file layer.
-        clock: tells how long an upload was left alone.
-        threads: where files are written.
-        used_percent_max: how full the disk may get.
+        clock: measures how long an upload is idle.
+        threads: for writes.
+        used_percent_max: maximum fill of the disk.
     """
 
     def __init__(
@@ -151,34 +171,33 @@ class Uploads:
         self._files_made = 0
         self._abandoned: deque[_IncomingFile] = deque()
         self._ended: deque[str] = deque(maxlen=_ENDED_IDS_MAX)
-        self._taken = 0
-        # Of an earlier process there may be left what has not been removed yet.
+        self._ended_count = 0
+        # Distinguishes names from those of an earlier process, which may not be removed yet.
         self._token = secrets.token_hex(8)
         self._partial = directory / f"{_PARTIAL}{self._token}"
 
     def __len__(self) -> int:
-        """How many are under way."""
         return len(self._uploads)
 
-    async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> Stored:
-        """Take in a file. Cancelling it leaves nothing behind.
+    async def put(self, upload_id: str, name: str, chunks: AsyncIterator[bytes]) -> ReceivedFile:
+        """Receive a file. If cancelled, nothing remains.
 
         Args:
-            upload_id: a new one, or that of an upload under way.
-            name: of a part's file; a file that has it already is replaced.
+            upload_id: a new one, or that of an open upload.
+            name: name of a part's file; an existing one is replaced.
             chunks: its content.
 
         Raises:
-            InvalidArgument: the id, the name, or what comes is too large; or the upload was taken
-                meanwhile.
-            Busy: too many uploads, or files, are under way.
+            InvalidArgument: the id or the name is invalid, the content is too large, or the upload
+                has ended.
+            Busy: too many uploads or files are open.
             StoreNotWritable: the disk is too full.
             OSError: the disk refuses.
         """
         check_upload_id(upload_id)
         if not _FILE_NAME.fullmatch(name):
-            raise InvalidArgument(reason=f"{name!r} is not the name of a part's file")
-        upload = self._begin(upload_id)
+            raise InvalidArgument(reason=f"{name!r} is not a valid name of a part's file")
+        upload = self._open_upload(upload_id)
         upload.files_open += 1
         self._files_open += 1
         try:
@@ -189,50 +208,49 @@ class Uploads:
             upload.used_seconds = self._clock.monotonic_seconds()
 
     def has(self, upload_id: str) -> bool:
-        """Whether an upload is under way."""
         return upload_id in self._uploads
 
     def size_of(self, upload_id: str, name: str) -> int | None:
-        """Length of a file that was taken in; None if there is none. Raises OSError."""
+        """Return the length of a received file; None if it does not exist. Raises OSError."""
         upload = self._uploads.get(upload_id)
         path = None if upload is None else upload.directory / name
         return self._disk.facts(path).bytes if path is not None and path.exists() else None
 
-    def take(self, upload_id: str) -> Path | None:
-        """End an upload; returns where its files are, None if there are none.
+    def end(self, upload_id: str) -> Path | None:
+        """End an upload; return the directory of its files, None if the upload does not exist.
 
-        Nothing comes into the directory any more, and it is the caller's.
+        No more files are added to the directory, which then belongs to the caller.
 
         Raises:
-            OSError: the disk; the upload goes on.
+            OSError: the disk; the upload stays open.
         """
         if upload_id not in self._uploads:
             return None
-        taken = self._next_taken()
+        taken = self._next_ended_path()
         is_there = True
         try:
             self._disk.move_directory(self._uploads[upload_id].directory, taken)
         except FileNotFoundError:
-            # Somebody removed it; it must not keep its place for ever.
+            # Another program removed it; end the upload; otherwise it would count forever.
             is_there = False
         del self._uploads[upload_id]
         self._ended.append(upload_id)
         return taken if is_there else None
 
-    def is_over(self, upload_id: str) -> bool:
-        """Whether an upload of that id was taken or discarded: nothing more is taken for it."""
+    def has_ended(self, upload_id: str) -> bool:
+        """Whether an upload with this id has ended, so that no more files are accepted."""
         return upload_id in self._ended
 
-    def take_or_make(self, upload_id: str) -> Path:
-        """Likewise; without such an upload the directory is a new one. Raises OSError."""
-        taken = self.take(upload_id)
+    def end_or_create(self, upload_id: str) -> Path:
+        """Like `end`; creates an empty directory if the upload does not exist. Raises OSError."""
+        taken = self.end(upload_id)
         if taken is None:
-            taken = self._next_taken()
+            taken = self._next_ended_path()
             self._disk.make_directory(taken)
         return taken
 
     def idle(self) -> list[str]:
-        """Ids of the uploads that were left alone for too long."""
+        """Ids of uploads that are idle for too long."""
         before = self._clock.monotonic_seconds() - IDLE_SECONDS_MAX
         return [
             upload_id
@@ -241,20 +259,20 @@ class Uploads:
         ]
 
     async def remove_abandoned(self) -> None:
-        """Remove files whose senders went away; OSError for the disk, and then call it again."""
+        """Remove files of disconnected senders; after an OSError call it again."""
         while self._abandoned:
             await self._threads.run(self._abandoned[0].discard)
             self._abandoned.popleft()
 
     def close(self) -> None:
-        """Let go of files whose senders went away; no thread may be writing any more."""
+        """Remove files of disconnected senders; no thread may be writing."""
         for file in self._abandoned:
             with contextlib.suppress(OSError):
                 file.discard()
         self._abandoned.clear()
 
     def _left(self) -> dict[str, _Upload]:
-        """The uploads of the process before, each as old as the last file that came for it."""
+        """Return the uploads of the previous process, each as old as its newest file."""
         now_ms, now = self._clock.now_ms(), self._clock.monotonic_seconds()
         left = {}
         for path in sorted(self._directory.glob(f"{INCOMING_PREFIX}*")):
@@ -264,19 +282,19 @@ class Uploads:
                 left[upload_id] = _Upload(path, now - age_ms / 1000)
         return left
 
-    def _next_taken(self) -> Path:
-        self._taken += 1
-        return self._directory / f"{_TAKEN}{self._token}-{self._taken}"
+    def _next_ended_path(self) -> Path:
+        self._ended_count += 1
+        return self._directory / f"{_TAKEN}{self._token}-{self._ended_count}"
 
-    def _begin(self, upload_id: str) -> _Upload:
-        if self.is_over(upload_id):
+    def _open_upload(self, upload_id: str) -> _Upload:
+        if self.has_ended(upload_id):
             raise _over(upload_id)
         if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
-            raise Busy(reason=f"{self._files_open} files of generations come in already")
+            raise Busy(reason=f"{self._files_open} files of generations are already being received")
         upload = self._uploads.get(upload_id)
         if upload is None:
             if len(self._uploads) >= UPLOADS_MAX:
-                raise Busy(reason=f"{len(self._uploads)} generations come in already")
+                raise Busy(reason=f"{len(self._uploads)} generations are already being uploaded")
             directory = self._directory / f"{INCOMING_PREFIX}{upload_id}"
             self._disk.make_directory(directory)
             upload = _Upload(directory, self._clock.monotonic_seconds())
@@ -286,7 +304,7 @@ class Uploads:
 
     async def _write(
         self, upload_id: str, upload: _Upload, name: str, chunks: AsyncIterator[bytes]
-    ) -> Stored:
+    ) -> ReceivedFile:
         self._files_made += 1
         path = self._partial / str(self._files_made)
         file = _IncomingFile(path, self._disk, self._used_percent_max)
@@ -294,33 +312,33 @@ class Uploads:
             async for chunk in chunks:
                 if len(chunk) > CHUNK_BYTES_MAX or file.bytes + len(chunk) > PART_BYTES_MAX:
                     raise InvalidArgument(
-                        reason=f"{name} is larger than {PART_BYTES_MAX} bytes, or comes in pieces "
+                        reason=f"{name} is larger than {PART_BYTES_MAX} bytes, or in chunks "
                         f"of more than {CHUNK_BYTES_MAX}"
                     )
                 upload.used_seconds = self._clock.monotonic_seconds()
-                self._check_goes_on(upload_id, upload)
+                self._check_open(upload_id, upload)
                 await self._threads.run(file.write, chunk)
             await self._threads.run(file.finish)
-            self._check_goes_on(upload_id, upload)
+            self._check_open(upload_id, upload)
             self._disk.rename(path, upload.directory / name)
         except BaseException:
-            # A thread may be writing to it still.
+            # A thread may still be writing to it.
             self._abandoned.append(file)
             raise
-        return Stored(file.bytes, file.sha256.digest())
+        return ReceivedFile(file.bytes, file.sha256.digest())
 
-    def _check_goes_on(self, upload_id: str, upload: _Upload) -> None:
+    def _check_open(self, upload_id: str, upload: _Upload) -> None:
         if self._uploads.get(upload_id) is not upload:
             raise _over(upload_id)
 
 
 def _over(upload_id: str) -> InvalidArgument:
-    return InvalidArgument(reason=f"upload {upload_id!r} was published or discarded")
+    return InvalidArgument(reason=f"upload {upload_id!r} has already been published or discarded")
 
 
 def check_upload_id(upload_id: str) -> None:
-    """Raise InvalidArgument unless it can be an upload's id."""
+    """Raise InvalidArgument if an upload id is invalid."""
     if not _UPLOAD_ID.fullmatch(upload_id):
         raise InvalidArgument(
-            reason=f"{upload_id[:80]!r} is no upload's id: 1 to 64 letters, digits and hyphens"
+            reason=f"{upload_id[:80]!r} is not an upload id: 1 to 64 letters, digits and hyphens"
         )

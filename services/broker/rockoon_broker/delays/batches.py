@@ -1,9 +1,9 @@
-"""Batches of delayed messages taken apart, and put together by where they go. Pure."""
+"""Splits batches of delayed messages and regroups records by their destination. Pure."""
 
 from collections.abc import Iterator, Sequence
 
 from rockoon_broker.batch_columns import whole_columns_of
-from rockoon_broker.delays.rewriting import Aside
+from rockoon_broker.delays.rewriting import AddressedRecord
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import MalformedBatch
@@ -11,14 +11,14 @@ from rockoon_format.batch import SYS_FLAGS_ALLOWED
 from rockoon_format.record import Record, encode_record
 
 PART_BYTES = 1 << 20
-"""Length of the records that are appended at once; a single record may be longer."""
+"""Maximum size of records in one append; a single record may be longer."""
 
 
 def records_of(batch: Batch) -> list[Record]:
-    """The records of a batch, each of which must be whole and of the queue.
+    """Decode the records of a batch, which must be whole and of its queue.
 
     Raises:
-        MalformedBatch: one is not.
+        MalformedBatch: a record is not.
     """
     columns = whole_columns_of(batch)
     name = batch.topic.encode()
@@ -30,17 +30,17 @@ def records_of(batch: Batch) -> list[Record]:
         if record.sys_flag & ~SYS_FLAGS_ALLOWED:
             raise MalformedBatch(index=index, reason="a forbidden system flag")
         if record.prepared_transaction_offset:
-            raise MalformedBatch(index=index, reason="it names another record as its source")
+            raise MalformedBatch(index=index, reason="the record refers to another record")
         records.append(record)
     return records
 
 
-def parts_aside(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]]:
-    """Runs of records of one queue, of a bounded size."""
+def parts_by_queue(records: Sequence[AddressedRecord]) -> Iterator[tuple[QueueKey, list[bytes]]]:
+    """Yield runs of records of one queue, of a bounded size."""
     key: QueueKey | None = None
     part: list[bytes] = []
     size = 0
-    for one in aside:
+    for one in records:
         frame = encode_record(one.record, room=True)
         if part and (key != (one.topic, one.queue_id) or size + len(frame) > PART_BYTES):
             assert key is not None
@@ -55,7 +55,7 @@ def parts_aside(aside: Sequence[Aside]) -> Iterator[tuple[QueueKey, list[bytes]]
 
 
 def parts_bounded(group: Sequence[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Parts of a bounded size of records with their sources, one record at least."""
+    """Split records with their sources into parts of a bounded size, at least one record each."""
     part: list[tuple[int, bytes]] = []
     size = 0
     for one in group:

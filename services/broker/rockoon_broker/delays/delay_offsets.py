@@ -1,10 +1,10 @@
-"""RocketMQ's notes of which delayed messages it has delivered.
+"""RocketMQ's files about delivered delayed messages.
 
-`config/delayOffset.json` holds one offset for each level, below which everything is delivered. It
-is kept true for RocketMQ, and read at every start: RocketMQ may have run on the store since.
+`config/delayOffset.json` holds one offset per level, below which everything is delivered. It is
+kept up to date for RocketMQ, and read at each start because RocketMQ may have used the store since.
 
-`config/timercheck` begins with the time up to which its timer has delivered, the end of its timer
-log, and the offset in rmq_sys_wheel_timer up to which the timer knows messages: i64 big-endian
+`config/timercheck` begins with the time up to which RocketMQ's timer has delivered, the end of its
+timer log, and the offset in rmq_sys_wheel_timer up to which the timer has read: i64 big-endian
 each. It is only read. Source: ScheduleMessageService, TimerCheckpoint.
 """
 
@@ -32,7 +32,8 @@ _TIMER_CHECKPOINT = struct.Struct(">qqq")
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """What RocketMQ's timer has delivered: what it knew of, and was due until then."""
+    """Progress of RocketMQ's timer: it delivered messages below `known_below` due by the given
+    time."""
 
     delivered_until_ms: int = 0
     """Epoch milliseconds."""
@@ -41,27 +42,27 @@ class TimerCheckpoint:
 
 
 def read_timer_checkpoint(config: Path) -> TimerCheckpoint:
-    """RocketMQ's note in a store's config directory; nothing where there is none.
+    """Read RocketMQ's timer checkpoint in a store's config directory; zeros without one.
 
     Raises:
-        StoreLayoutError: it is cut short.
+        StoreLayoutError: the file is too short.
     """
     path = config / TIMER_FILE
     if not path.exists():
         return TimerCheckpoint()
     content = path.read_bytes()
     if len(content) < _TIMER_CHECKPOINT.size:
-        raise StoreLayoutError(f"{path} has {len(content)} bytes only")
+        raise StoreLayoutError(f"{path} has only {len(content)} bytes")
     delivered_until_ms, _, known_below = _TIMER_CHECKPOINT.unpack_from(content)
     return TimerCheckpoint(delivered_until_ms, known_below)
 
 
 class DelayOffsetFile:
-    """The file, and the version that was last read or written.
+    """The delay offset file and its last version.
 
     Args:
         config: the store's config directory.
-        now_ms: epoch milliseconds, asked when the file is written.
+        now_ms: returns epoch milliseconds, called when the file is written.
     """
 
     def __init__(self, config: Path, now_ms: Callable[[], int]) -> None:
@@ -70,10 +71,10 @@ class DelayOffsetFile:
         self._counter = 0
 
     def read(self) -> dict[QueueKey, int]:
-        """Queue offsets below which a level's messages were delivered; none without the file.
+        """Return offsets per level queue below which messages were delivered; empty without a file.
 
         Raises:
-            StoreLayoutError: it cannot be read. Going on could deliver twice what RocketMQ did.
+            StoreLayoutError: it cannot be read. A guess could deliver messages again.
         """
         content = read_config(self._path)
         if content is None:
@@ -86,7 +87,7 @@ class DelayOffsetFile:
         return {(SCHEDULE_TOPIC, level - 1): offset for level, offset in found.offsets.items()}
 
     def content(self, low_waters: Mapping[QueueKey, int]) -> tuple[Path, bytes]:
-        """The file and what it is to hold, from the low waters of all queues."""
+        """Return the file's path and its new content, from the low waters of all queues."""
         self._counter += 1
         offsets = {
             queue_id + 1: offset

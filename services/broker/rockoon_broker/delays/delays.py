@@ -1,14 +1,14 @@
-"""A broker's delayed messages: taken, delivered when due, cancelled.
+"""A broker's delayed messages: accepted, delivered when due, or cancelled.
 
 Invariants:
-1. A message is delivered, or cancelled, by one record in the log that names the record in which it
-   waited (pending_records.py): whenever the process ends, nothing is delivered twice and nothing is
-   forgotten.
-2. What cannot be delivered now (the store takes nothing) stays pending and is tried again. What can
-   never be (its topic or queue is gone, its record is damaged) is closed by a record and reported:
-   it would otherwise come again after every start.
-3. A record that retention will delete before its message is due is stored once more at half of the
-   time it has, so only a disk too full for its contents loses messages, and then it is said.
+1. A message is delivered or cancelled by one record in the log that names the record in which it
+   waited (pending_records.py). So a crash at any time delivers no message twice and loses
+   none.
+2. A message that cannot be delivered now (the store refuses appends) stays pending and is retried.
+   One that can never be delivered (its topic or queue is deleted, its record is damaged) is closed
+   by a record and logged; otherwise it would be retried after every start.
+3. A record that retention would delete before its message is due is stored again after half of the
+   retention time. So messages are lost only if the disk is too full for them, and this is logged.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.delays.batches import parts_aside, records_of
+from rockoon_broker.delays.batches import parts_by_queue, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.delayed_queues import DelayedQueues
-from rockoon_broker.delays.delivery import Delivery
+from rockoon_broker.delays.delivery import DelayedDelivery
 from rockoon_broker.delays.rewriting import (
-    Aside,
+    AddressedRecord,
     DelayRules,
     Undeliverable,
     destination,
     level_of,
-    set_aside,
     unique_id_of,
+    waiting_record,
 )
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.pending.pending_index import PendingIndex
@@ -51,42 +51,41 @@ from rockoon_format.record import Record, encode_host, fits
 
 log = logging.getLogger(__name__)
 
-# While a batch is rewritten others run after so many records.
+# While a batch is rewritten, other tasks run after this many records.
 REWRITTEN_AT_ONCE_MAX = 64
 LISTED_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A delayed message that waits."""
-
+class WaitingMessage:
     message_id: str
     topic: str
     queue_id: int
     unique_id: str
     deliver_at_ms: int
     level: int
-    """0 when it has a time of its own."""
+    """0 if the message has its own deliver time."""
     store_timestamp_ms: int
 
 
 class Delays:
-    """The delayed messages of one broker. Used by the event loop's thread alone.
+    """The delayed messages of one broker. Used only by the event loop's thread.
 
-    Make it before the pending index is loaded, and call `resume` once after that.
+    Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
         store: open.
-        appends: the way into it.
-        pending_index: what is completed; the queues of delayed messages are added here.
-        clock: monotonic; it guards the due times, which go by the time that is stored.
-        rules: what is allowed.
-        pending_max: messages that may wait at once; further ones are refused.
+        appends: appends to it.
+        pending_index: completed messages; the queues of delayed messages are added here.
+        clock: monotonic; it limits the effect of a wrong wall clock on due times.
+        rules: levels and maximum delay.
+        pending_max: maximum number of waiting messages; more are refused.
         reserved_ms: age at which retention deletes a CommitLog file.
-        knows: whether this broker has a queue; raises a RockoonError when it cannot be told yet.
+        knows: returns whether this broker has a queue; raises a RockoonError if that is unknown
+        yet.
 
     Attributes:
-        delivery: what time does to them.
+        delivery: delivers due messages.
     """
 
     def __init__(
@@ -109,64 +108,63 @@ class Delays:
         self._store_host = encode_host(*store.settings.store_host)
         self._queues = DelayedQueues(store, appends, pending_index, self._now, rules)
         self._records = self._queues.records
-        self.delivery = Delivery(
+        self.delivery = DelayedDelivery(
             store, self._queues, self._now, reserved_ms=reserved_ms, knows=knows
         )
 
     def __len__(self) -> int:
-        """How many messages wait."""
         return len(self._records)
 
     @property
     def queues(self) -> Collection[QueueKey]:
-        """Where messages wait; `delivery.work` is to be rung when one of them gets more."""
+        """Queues of waiting messages; `delivery.work` must be rung when one of them gets more."""
         return self._records.keys
 
     def follow(self) -> None:
-        """What waits was worked out of the log a little further."""
-        self._queues.forget_completed()
+        """Update after more of the log was applied, while this replica follows."""
+        self._queues.discard_completed()
 
     def find_levels(self) -> None:
         """See `DelayedQueues.find_levels`."""
         self._queues.find_levels()
 
     def resume(self, timer: TimerCheckpoint) -> None:
-        """Go on with what an earlier process left.
+        """Continue the work of an earlier process.
 
         Args:
-            timer: what RocketMQ's timer has delivered of it.
+            timer: progress of RocketMQ's timer.
         """
         self._queues.resume(timer)
         if len(self):
-            log.info("%d delayed messages wait for their time", len(self))
+            log.info("%d delayed messages are waiting", len(self))
 
-    # Taking.
+    # Accepting.
 
     async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
-        """Set messages of one queue aside until they are due; see `Appends.place`.
+        """Store messages of one queue until they are due; see `Appends.place`.
 
-        Stored in parts, one for each run of messages with the same delay level.
+        They are stored in parts, one per run of messages with the same delay level.
 
         Raises:
-            InvalidDelay, DelayTooLong: of a message; nothing was appended.
+            InvalidDelay, DelayTooLong: for a message; nothing was appended.
             Busy: too many messages wait; nothing was appended.
-            RockoonError: the batch is refused, or the store takes none. Of the batch's parts the
-                first may have been appended, when the store failed in between.
+            RockoonError: the batch is refused, or the store refuses appends. If the store failed in
+                between, the first parts may have been appended.
         """
         records = records_of(batch)
         if len(self) + len(records) > self._pending_max:
-            raise Busy(reason=f"{len(self)} delayed messages wait for their time")
-        aside: list[Aside] = []
+            raise Busy(reason=f"{len(self)} delayed messages are already waiting")
+        waiting: list[AddressedRecord] = []
         now_ms, _ = self._now()
         for index, record in enumerate(records):
-            aside.append(set_aside(record, now_ms, self._rules, index))
+            waiting.append(waiting_record(record, now_ms, self._rules, index))
             if index % REWRITTEN_AT_ONCE_MAX == REWRITTEN_AT_ONCE_MAX - 1:
-                # Decoding and encoding thousands of records is work of many milliseconds: let
-                # others run.
+                # Decoding and encoding thousands of records needs many milliseconds; let other
+                # tasks run.
                 await asyncio.sleep(0)
-        parts = list(parts_aside(aside))
-        # All parts first: a batch is stored in several appends, and one refused later would leave
-        # half.
+        parts = list(parts_by_queue(waiting))
+        # Check all parts first: parts are appended one by one, and a late refusal would leave half
+        # of the batch.
         self._check_fit(parts)
         runs: list[Run] = []
         placed: AppendResult | None = None
@@ -187,11 +185,11 @@ class Delays:
                 )
                 position += len(frame)
         assert placed is not None
-        # Of the last part: one sync covers all before it.
+        # Of the last part, because one sync covers all parts before it.
         return AppendResult(tuple(runs), placed.durable)
 
     def _check_fit(self, parts: Sequence[tuple[QueueKey, list[bytes]]]) -> None:
-        """Refuse what the log would, before any part of the batch is in it."""
+        """Refuse a batch that the log would refuse, before any part is appended."""
         file_bytes = self._store.settings.commit_log_file_bytes
         for _, part in parts:
             if not fits(sum(map(len, part)), file_bytes):
@@ -202,26 +200,26 @@ class Delays:
     async def cancel(
         self, message_id: str, check: Callable[[str], None] = lambda _topic: None
     ) -> None:
-        """Take a message back; on return that is as durable as the store promises.
+        """Cancel a message; on return that is as durable as the store promises.
 
-        Cancelling this call is safe; the message may have been taken back all the same.
+        If the call itself is cancelled, the message may be cancelled or not.
 
         Args:
-            message_id: offsetMsgId of the record in which it waits, or waited first.
-            check: told the topic that the message is for, "" when its record does not say, before
-                anything is done or told of it; what it raises is the answer.
+            message_id: offsetMsgId of the record in which it waits, or in which it waited first.
+            check: called with the topic of the message, "" if its record does not name one, before
+                anything is done; its exception is the answer.
 
         Raises:
-            InvalidArgument: it is no such id.
-            MessageNotFound: no delayed message was stored there, or it is too long ago.
-            DelayedSettled: it was delivered or cancelled before.
-            RockoonError: the store takes nothing now.
+            InvalidArgument: the id is malformed.
+            MessageNotFound: no delayed message was stored there, or it was deleted.
+            DelayedSettled: it was already delivered or cancelled.
+            RockoonError: the store refuses appends.
         """
         try:
             where = decode_offset_id(message_id)
         except ValueError as failure:
             raise InvalidArgument(reason=str(failure)) from failure
-        self._records.take_in()
+        self._records.add_entries()
         source = self._queues.rolled.now(where.physical_offset)
         if not self._records.all_wait([source]):
             self._raise_completed(where, message_id, check)
@@ -237,13 +235,13 @@ class Delays:
             raise refusal
 
     def _hosts_of(self, first: int, record: Record) -> set[bytes]:
-        """The addresses under which a message that waits in `record` may be known.
+        """Return the broker addresses that an id of a message waiting in `record` may contain.
 
-        Other brokers have records at the same offsets, and are asked for the same ids.
+        Other brokers have records at the same offsets, and receive the same ids.
         """
         hosts = {record.store_host}
         if first != record.physical_offset:
-            # The record that its producer was told of may be older than this broker's address.
+            # The producer's record may be older than this broker's present address.
             with contextlib.suppress(UnknownOffset):
                 hosts.add(self._records.read(first).store_host)
         return hosts
@@ -261,20 +259,20 @@ class Delays:
         check(topic_of(record))
         raise DelayedSettled(message_id=message_id)
 
-    # Telling.
+    # Queries.
 
     def low_waters(self) -> dict[QueueKey, int]:
-        """Queue offsets below which everything is completed."""
+        """Queue offsets below which all messages are completed."""
         return self._queues.low_waters()
 
     def pending_by_level(self) -> dict[int, int]:
-        """How many messages wait, by level from 1; 0 for those with a time of their own."""
+        """Number of waiting messages by level from 1; 0: those with their own deliver time."""
         return self._queues.pending_by_level()
 
-    def next_due(self, count_max: int) -> list[Waiting]:
-        """The messages that are due next, in that order; fewer if they are large."""
-        self._records.take_in()
-        waiting: list[Waiting] = []
+    def next_due(self, count_max: int) -> list[WaitingMessage]:
+        """Return the messages that are due next, in order; fewer if they are large."""
+        self._records.add_entries()
+        waiting: list[WaitingMessage] = []
         size = 0
         for due_ms, source in self._queues.first_due(count_max):
             if size >= LISTED_BYTES_MAX:
@@ -287,7 +285,7 @@ class Delays:
                 continue
             name = encode_offset_id(record.store_host, self._queues.rolled.first(source))
             waiting.append(
-                Waiting(
+                WaitingMessage(
                     message_id=name,
                     topic=topic,
                     queue_id=queue_id,
@@ -302,13 +300,13 @@ class Delays:
     # Inside.
 
     def _now(self) -> tuple[int, int]:
-        # Not the wall clock itself: what a wrong reading calls due cannot be taken back.
+        # Not the wall clock: a delivery because of a wrong reading could not be undone.
         wall_ms = self._appends.store_clock.now_ms()
         return wall_ms, int(self._clock.monotonic_seconds() * 1000)
 
 
 def topic_of(record: Record) -> str:
-    """The topic that a message waits for; "" when its record does not say."""
+    """Return the topic that a message waits for; "" if its record does not name one."""
     try:
         return destination(record)[0]
     except Undeliverable:

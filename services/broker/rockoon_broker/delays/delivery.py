@@ -1,20 +1,22 @@
-"""Delivery of delayed messages: what is due put into its topic, what never can be closed.
+"""Delivery of delayed messages: appends due messages to their topics and closes undeliverable ones.
 
-Beside it what retention would take before its time is stored once more, and what it has taken
-is counted.
+It also stores messages again that retention would delete before they are due, and counts those
+that it has deleted.
 """
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
 from rockoon_broker.delays.batches import parts_bounded
-from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_aside
-from rockoon_broker.delays.expiring import expiring
+from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_for
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
     UNDELIVERABLE,
@@ -25,12 +27,14 @@ from rockoon_broker.delays.rewriting import (
     stored_once_more,
     unique_id_of,
 )
+from rockoon_broker.delays.timetable import due_times
 from rockoon_broker.pending.due_work import DueWork
-from rockoon_broker.pending.pending_queue import Pending
+from rockoon_broker.pending.pending_queue import Pending, PendingQueue
 from rockoon_broker.pending.pending_records import CompletedMeanwhile
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.retention.retention import LogFileAge
 from rockoon_broker.store.store import Store
 from rockoon_core.errors import (
     BodyTooLarge,
@@ -46,22 +50,22 @@ from rockoon_format.record import Record, encode_host, encode_record
 
 log = logging.getLogger(__name__)
 
-# From one turn to the next at least: what comes due close together is delivered together.
+# Minimum time between turns: messages that are due close together are delivered together.
 TURN_SECONDS = 0.05
-# While messages wait: nothing tells that the wall clock was set or that the machine has slept, so
-# what is due is worked out again.
+# While messages wait. No event reports that the wall clock was set or that the machine slept, so
+# due times are recomputed.
 CLOCK_LOOK_SECONDS = 1.0
-# Work of one turn: what everybody else waits for at most.
+# Limits of one turn, which delays all other tasks.
 DELIVERED_PER_TURN_MAX = 64
 READ_BYTES_PER_TURN_MAX = 4 << 20
-# Found at once: looking through a million that wait takes as long as storing some hundred.
+# Per search: scanning a million waiting messages needs as long as storing some hundred.
 EXPIRING_MAX = 4096
 ROLL_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class DelayCounts:
-    """Since the process started."""
+    """Counts since the process started."""
 
     delivered: int = 0
     cancelled: int = 0
@@ -69,22 +73,23 @@ class DelayCounts:
     lost: int = 0
     rolled: int = 0
     lag_ms: int = 0
-    """How late the last ones were delivered."""
+    """Delay of the last deliveries after their due time."""
 
 
-class Delivery:
-    """What time does to the delayed messages of one broker. Used by the event loop's thread alone.
+class DelayedDelivery:
+    """Delivers due messages and keeps pending ones. Used only by the event loop's thread.
 
     Args:
         store: open.
-        queues: in which the messages wait.
+        queues: queues of waiting messages.
         now: both clocks.
         reserved_ms: age at which retention deletes a CommitLog file.
-        knows: whether this broker has a queue; raises a RockoonError when it cannot be told yet.
+        knows: returns whether this broker has a queue; raises a RockoonError if that is unknown
+        yet.
 
     Attributes:
-        work: does what is due; to be rung when more messages wait, and when the log is shorter.
-        counts: what has become of the messages.
+        work: runs due work; must be rung when messages arrive and when the log gets shorter.
+        counts: counts of delivered, cancelled and lost messages.
     """
 
     def __init__(
@@ -103,14 +108,14 @@ class Delivery:
         self._reserved_ms = reserved_ms
         self._knows = knows
         self._store_host = encode_host(*store.settings.store_host)
-        # Records that are to be stored once more, and when their messages are due.
+        # Records to be stored again, with the due times of their messages.
         self._expiring: deque[tuple[int, int]] = deque()
         self._roll_due = 0.0
         self.counts = DelayCounts()
         self.work = DueWork("delayed messages", TURN_SECONDS, self.step, self._pause_seconds)
 
     def _pause_seconds(self) -> float | None:
-        """How long nothing is to be done if nothing arrives; None when nothing waits."""
+        """Seconds until something is due if no message arrives; None if no message waits."""
         if not len(self._records):
             return None
         _, monotonic_ms = self._now()
@@ -119,16 +124,16 @@ class Delivery:
         return max(pause_ms, 0.0) / 1000
 
     async def step(self) -> bool:
-        """One turn: take in, deliver what is due, look after what retention threatens.
+        """Run one turn: read new entries, deliver due messages, store expiring records again.
 
         Returns:
-            Whether more is due already.
+            Whether more messages are already due.
 
         Raises:
-            RockoonError, StoreError, OSError: not now; what was not done is still pending.
+            RockoonError, StoreError, OSError: not possible now; unfinished work stays pending.
         """
         now_ms, monotonic_ms = self._now()
-        self._records.take_in()
+        self._records.add_entries()
         self._count_lost()
         if monotonic_ms >= self._roll_due:
             self._roll_due = monotonic_ms + ROLL_SECONDS * 1000
@@ -145,7 +150,7 @@ class Delivery:
         return False
 
     async def _deliver(self, due: Pending) -> int:
-        """Deliver entries, or the first of them; returns how many were looked at."""
+        """Deliver entries, or the first of them; return how many were processed."""
         groups: dict[QueueKey, list[tuple[int, bytes]]] = {}
         read = size = 0
         for source in due.positions.tolist():
@@ -155,7 +160,7 @@ class Delivery:
                 key = destination(record)
                 self._check_destination(key, source)
             except (UnknownOffset, Undeliverable) as failure:
-                await self._give_up(source, str(failure))
+                await self._close_undeliverable(source, str(failure))
                 continue
             frame = encode_record(delivered(record), room=True)
             groups.setdefault(key, []).append((source, frame))
@@ -168,14 +173,14 @@ class Delivery:
         return read
 
     async def _read(self, source: int) -> Record:
-        # It was stored a while ago, and may be on the disk alone.
+        # An old record may not be in the page cache.
         return await cold_reads.read(partial(self._records.read, source))
 
     async def _deliver_part(self, key: QueueKey, part: Sequence[tuple[int, bytes]]) -> None:
         sources = [source for source, _ in part]
 
         def check() -> None:
-            # While there was no room in the log the topic may have been deleted.
+            # The topic may have been deleted while the append waited for room in the log.
             if not self._knows(*key):
                 raise TopicNotFound(topic=key[0])
 
@@ -183,28 +188,28 @@ class Delivery:
         try:
             await self._queues.complete_by(batch, sources, check)
         except (MalformedBatch, BodyTooLarge, PropertiesTooLarge, InvalidTopicName) as refusal:
-            # The log refuses a batch for one of its records: found by trying each alone, so that
-            # this one holds up no other.
+            # The log refuses a batch because of one record. Try each one alone, so that the bad
+            # one does not block the rest.
             if len(part) == 1:
-                await self._give_up(sources[0], str(refusal))
+                await self._close_undeliverable(sources[0], str(refusal))
                 return
             for one in part:
                 await self._deliver_part(key, [one])
             return
         except (TopicNotFound, QueueNotFound, Busy, CompletedMeanwhile):
-            # The next turn finds out which of them are to be delivered where.
+            # The next turn checks each of them again.
             return
         self.counts.delivered += len(sources)
 
     def _check_destination(self, key: QueueKey, source: int) -> None:
         if not self._knows(*key):
-            raise Undeliverable(f"queue {key[1]} of topic {key[0]} is gone")
+            raise Undeliverable(f"queue {key[1]} of topic {key[0]} no longer exists")
         if self._store.is_dropped(key[0], source):
-            raise Undeliverable(f"topic {key[0]} was deleted, the one of that name is another")
+            raise Undeliverable(f"topic {key[0]} was deleted; the present one was created later")
 
-    async def _give_up(self, source: int, reason: str) -> None:
+    async def _close_undeliverable(self, source: int, reason: str) -> None:
         if source < self._store.log_min_offset:
-            # Retention was faster than the disk: the next turn counts it as lost.
+            # Retention was faster than this turn; the next turn counts it as lost.
             return
         try:
             await self._close(source, UNDELIVERABLE)
@@ -212,27 +217,27 @@ class Delivery:
             return
         self.counts.undeliverable += 1
         log.error(
-            "the delayed message %s is not delivered: %s",
+            "cannot deliver the delayed message %s: %s",
             encode_offset_id(self._store_host, source),
             reason,
         )
 
     async def cancel(self, record: Record) -> AppendResult:
-        """Close the record of a message that was taken back; raises as `complete_by`."""
+        """Close the record of a cancelled message; raises as `complete_by`."""
         source = record.physical_offset
         placed = await self._close(source, CANCELLED, unique_id_of(record))
         self.counts.cancelled += 1
         return placed
 
     async def _close(self, source: int, why: str, unique_id: str = "") -> AppendResult:
-        """Append the record that says that a message will never be delivered."""
-        aside = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
-        return await self._queues.complete_by(batch_aside(aside), [source])
+        """Append a record that closes a message without delivery."""
+        closed = closing(source, why, unique_id, self._now()[0], self._store.settings.store_host)
+        return await self._queues.complete_by(batch_for(closed), [source])
 
     # Retention.
 
     async def _roll(self, now_ms: int, monotonic_ms: int) -> bool:
-        """Store once more some of what retention would delete; whether to go on at once."""
+        """Store some expiring records again; return whether there are more."""
         if not self._expiring:
             self._expiring += expiring(
                 self._store.log_files(),
@@ -253,7 +258,7 @@ class Delivery:
         try:
             record = await self._read(source)
         except UnknownOffset as failure:
-            await self._give_up(source, str(failure))
+            await self._close_undeliverable(source, str(failure))
             return
         try:
             await self._queues.roll(source, stored_once_more(record, due_ms))
@@ -262,13 +267,55 @@ class Delivery:
         self.counts.rolled += 1
 
     def _count_lost(self) -> None:
-        """Note what a disk too full for its contents has deleted before its time."""
-        gone = self._queues.take_gone()
+        """Count messages that retention deleted before they were due because the disk was full."""
+        gone = self._queues.complete_deleted()
         if gone:
             self.counts.lost += gone
             log.error(
-                "%d delayed messages were deleted before their time with the log up to offset %d: "
-                "the disk is too small for what is kept",
+                "%d delayed messages were deleted before they were due, with the log up to offset "
+                "%d: the disk is too small",
                 gone,
                 self._store.log_min_offset,
             )
+
+
+def expiring(
+    files: Sequence[LogFileAge],
+    queues: Iterable[PendingQueue],
+    *,
+    reserved_ms: int,
+    now_ms: int,
+    monotonic_ms: int,
+    count_max: int,
+) -> list[tuple[int, int]]:
+    """Find some of the records that retention deletes before their messages are due.
+
+    Only files older than half of the retention time are considered.
+
+    Args:
+        files: CommitLog files, oldest first.
+        queues: queues of waiting messages.
+        reserved_ms: age at which a file is deleted.
+        now_ms, monotonic_ms: wall clock and monotonic clock.
+        count_max: maximum number of results.
+
+    Returns:
+        (physical offset of the record, epoch milliseconds at which its message is due).
+        (physical offset of the record, epoch milliseconds at which its message is due).
+    """
+    old = list(
+        itertools.takewhile(lambda file: now_ms - file.newest_ms >= reserved_ms // 2, files[:-1])
+    )
+    if not old:
+        return []
+    starts = np.array([file.start for file in old])
+    deleted_ms = np.array([max(file.newest_ms + reserved_ms, now_ms) for file in old])
+    end = files[len(old)].start
+    found: list[tuple[int, int]] = []
+    for queue in queues:
+        waiting = queue.pending_before(end)
+        holder = np.maximum(np.searchsorted(starts, waiting.positions, side="right") - 1, 0)
+        due_ms = due_times(waiting, now_ms, monotonic_ms)
+        chosen = np.flatnonzero(due_ms >= deleted_ms[holder])[: count_max - len(found)]
+        found += zip(waiting.positions[chosen].tolist(), due_ms[chosen].tolist(), strict=True)
+    return found

@@ -1,15 +1,15 @@
-"""Records of delayed messages rewritten: set aside, delivered, stored once more, closed.
+"""Rewrites records of delayed messages: to store, deliver, store again, or close them.
 
-A record is set aside under another topic, with its own topic and queue in its properties, as
-RocketMQ does it (HookUtils#handleScheduleMessage, #transformTimerMessage):
+A waiting record is stored under another topic, with its own topic and queue in its properties, as
+in RocketMQ (HookUtils#handleScheduleMessage, #transformTimerMessage):
 
     DELAY = level                              SCHEDULE_TOPIC_XXXX, queue level - 1
     TIMER_DELAY_SEC, TIMER_DELAY_MS or         rmq_sys_wheel_timer, queue 0, with TIMER_OUT_MS
-    TIMER_DELIVER_MS                           = when it is due
+    TIMER_DELIVER_MS                           = deliver time
 
-The delivered record has its topic and queue again, keeps the properties as they stand (DELAY and
-REAL_TOPIC among them, as RocketMQ's do) and names the record that it was made out of. A message
-that will never be delivered is closed: a record in rmq_sys_wheel_timer, queue 1, names it.
+The delivered record has its topic and queue again, keeps its properties unchanged (including DELAY
+and REAL_TOPIC, as in RocketMQ) and names the record that it was made from. A message
+that will never be delivered is closed by a record in rmq_sys_wheel_timer, queue 1, that names it.
 """
 
 from collections.abc import Mapping
@@ -57,17 +57,17 @@ _MILLISECONDS = {
 
 @dataclass(frozen=True, slots=True)
 class DelayRules:
-    """What a broker allows."""
+    """Limits of delays."""
 
     levels_ms: tuple[int, ...]
-    """Delays of levels 1, 2, ...; higher levels count as the last."""
+    """Delays of levels 1, 2, ...; higher levels count as the last one."""
     delay_seconds_max: int
-    """How far ahead a time may lie."""
+    """Maximum delay of a deliver time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """A record as it is set aside, and where."""
+class AddressedRecord:
+    """A waiting record with its topic and queue."""
 
     topic: str
     queue_id: int
@@ -75,22 +75,24 @@ class Aside:
 
 
 class Undeliverable(Exception):
-    """A record that is set aside does not say where it goes."""
+    """A waiting record does not name a valid destination."""
 
 
-def set_aside(record: Record, now_ms: int, rules: DelayRules, index: int = 0) -> Aside:
-    """Put a record under the topic where it waits.
+def waiting_record(
+    record: Record, now_ms: int, rules: DelayRules, index: int = 0
+) -> AddressedRecord:
+    """Rewrite a record for the topic in which it waits.
 
     Args:
         record: of its own topic and queue, with the delay in its properties.
         now_ms: epoch milliseconds.
-        rules: what is allowed.
-        index: of the message in its batch, for the errors.
+        rules: limits of delays.
+        index: index of the message in its batch, for errors.
 
     Raises:
-        InvalidDelay: it names no delay, or one that is none.
-        DelayTooLong: its time lies too far ahead.
-        PropertiesTooLarge: with what is added to them.
+        InvalidDelay: it has no delay, or an invalid one.
+        DelayTooLong: its deliver time is too far ahead.
+        PropertiesTooLarge: the properties are too large with the added ones.
     """
     properties = decode(record.properties)
     try:
@@ -120,14 +122,14 @@ def set_aside(record: Record, now_ms: int, rules: DelayRules, index: int = 0) ->
         properties=_encoded(properties, index),
         store_host=NO_HOST,
     )
-    return Aside(topic, queue_id, kept)
+    return AddressedRecord(topic, queue_id, kept)
 
 
 def delivered(record: Record) -> Record:
-    """The message itself, made out of the record that was set aside.
+    """Rewrite a waiting record to the message to deliver.
 
     Raises:
-        Undeliverable: it does not say where it goes.
+        Undeliverable: it does not name a valid destination.
     """
     topic, queue_id = destination(record)
     flags = record.sys_flag & ~SYS_FLAG_TRANSACTION
@@ -142,25 +144,25 @@ def delivered(record: Record) -> Record:
 
 
 def destination(record: Record) -> tuple[str, int]:
-    """Topic and queue of the message that a record was set aside for.
+    """Return topic and queue of a waiting message.
 
     Raises:
-        Undeliverable: the record does not say.
+        Undeliverable: the record does not name a valid destination.
     """
     topic = find_value(record.properties, PROPERTY_REAL_TOPIC)
     queue_id = find_value(record.properties, PROPERTY_REAL_QUEUE_ID)
     try:
         if topic is None or queue_id is None:
-            raise Undeliverable("it does not say where it goes")
+            raise Undeliverable("it does not name its topic and queue")
         return topic, parse_java_int(queue_id)
     except ValueError as failure:
-        raise Undeliverable(f"it does not say to which queue it goes: {failure}") from failure
+        raise Undeliverable(f"its queue id is invalid: {failure}") from failure
 
 
-def stored_once_more(record: Record, due_ms: int) -> Aside:
-    """The same message, set aside again, before retention deletes the record that it was in.
+def stored_once_more(record: Record, due_ms: int) -> AddressedRecord:
+    """Rewrite a waiting record to store it again, before retention deletes it.
 
-    It waits among those with a time of their own: a level would count from now on.
+    It gets a deliver time of its own, because a level would count from now on.
     """
     properties = decode(record.properties)
     rolls = properties.get(PROPERTY_TIMER_ROLL_TIMES, "0")
@@ -175,18 +177,20 @@ def stored_once_more(record: Record, due_ms: int) -> Aside:
         store_host=NO_HOST,
         prepared_transaction_offset=named_source(record.physical_offset),
     )
-    return Aside(TIMER_TOPIC, TIMED_QUEUE, kept)
+    return AddressedRecord(TIMER_TOPIC, TIMED_QUEUE, kept)
 
 
-def closing(source: int, why: str, unique_id: str, now_ms: int, host: tuple[str, int]) -> Aside:
-    """A record that says of another one that it will never be delivered.
+def closing(
+    source: int, why: str, unique_id: str, now_ms: int, host: tuple[str, int]
+) -> AddressedRecord:
+    """Return a record that closes a waiting record without delivery.
 
     Args:
-        source: physical offset of that record.
+        source: physical offset of the waiting record.
         why: CANCELLED or UNDELIVERABLE.
         unique_id: UNIQ_KEY of the message, if it has one.
         now_ms: epoch milliseconds.
-        host: this broker's, which is who makes it.
+        host: address of this broker.
     """
     properties = {PROPERTY_TAGS: why}
     if unique_id:
@@ -199,16 +203,16 @@ def closing(source: int, why: str, unique_id: str, now_ms: int, host: tuple[str,
         born_host=encode_host(*host),
         prepared_transaction_offset=named_source(source),
     )
-    return Aside(TIMER_TOPIC, CLOSING_QUEUE, record)
+    return AddressedRecord(TIMER_TOPIC, CLOSING_QUEUE, record)
 
 
 def unique_id_of(record: Record) -> str:
-    """A message's UNIQ_KEY, empty if it has none."""
+    """Return a message's UNIQ_KEY, empty if it has none."""
     return find_value(record.properties, PROPERTY_UNIQ_KEY) or ""
 
 
 def level_of(record: Record) -> int:
-    """The level that a record waits for, 0 if it has a time of its own."""
+    """Return the delay level of a waiting record, 0 if it has its own deliver time."""
     return record.queue_id + 1 if record.topic == SCHEDULE_TOPIC.encode() else 0
 
 
@@ -221,7 +225,7 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int, index: int) -> int:
             raise InvalidDelay(index=index, reason=f"{name} is {text!r}, not a number")
         given_ms = int(text) * unit_ms
         return given_ms if name == PROPERTY_TIMER_DELIVER_MS else now_ms + given_ms
-    raise InvalidDelay(index=index, reason="it names neither a level nor a time")
+    raise InvalidDelay(index=index, reason="neither a delay level nor a deliver time is given")
 
 
 def _encoded(properties: Mapping[str, str], index: int) -> bytes:

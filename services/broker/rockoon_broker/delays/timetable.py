@@ -1,14 +1,14 @@
-"""Timetable of delayed messages: which entries are due. Pure: both clocks' times are given.
+"""Timetable of delayed messages: which entries are due. Pure: both clocks' times are arguments.
 
-An entry is due when the wall clock says so, or when as much time has passed, by a clock that never
-jumps, as lay ahead when the broker took it in. So a wall clock that is set forward brings early
-only what it says is due, and one that is set back keeps nothing longer than its delay. The time
-that an entry bears stays what it is: a machine that starts with its clock behind, and sets it right
-a moment later, must not find everything due.
+An entry is due when the wall clock reaches its deliver time, or when its delay at arrival has
+passed by a monotonic clock. If the wall clock is set forward, only entries due by that clock are
+early; if it is set back, no entry waits longer than its delay. Deliver times in entries are not
+changed: a machine may start with a clock that is behind and correct it a moment later, and then not
+everything may be due.
 
-Only what is due within the next seconds is kept in order; the rest is looked through again when
-those seconds are over. That costs about two milliseconds per million entries every ten seconds, and
-no memory for each entry beyond the queue's.
+Only entries due within the next seconds are kept sorted. After these seconds all
+entries are scanned again, which costs about two milliseconds per million entries every ten seconds
+and no memory beyond the queue's.
 """
 
 import numpy as np
@@ -20,46 +20,46 @@ from rockoon_format.delay_levels import DELIVER_TIME_MS_MIN
 
 NEAR_MS = 10_000
 FOUND_MAX = 4096
-"""Due entries that are looked up at once and handed out in smaller portions."""
+"""Due entries are collected in portions of this size and returned in smaller ones."""
 NEVER_MS = 2**63 - 1
 _NONE = np.zeros(0, np.int64)
 
 
 class Timetable:
-    """The due times of one queue; its only writer besides whoever completes entries.
+    """Due times of one queue; only it, and the code that completes entries, changes the queue.
 
     Args:
-        queue: what waits; its codes are deliver times in epoch milliseconds.
-        delay_ms_max: no entry waits longer than this by the clock that never jumps, whatever time
-            it bears: the other one may have been set back since that time was worked out.
+        queue: waiting entries; their codes are deliver times in epoch milliseconds.
+        delay_ms_max: maximum wait by the monotonic clock, whatever the deliver time: the wall
+            clock may have been set back since that was computed.
     """
 
     def __init__(self, queue: PendingQueue, delay_ms_max: int) -> None:
         self._queue = queue
         self._delay_ms_max = delay_ms_max
         self._near = queue.pending(0)
-        # Due when they were looked up, and not handed out yet.
+        # Entries that were due at the last search and are not returned yet.
         self._found = self._near
-        # Entries due until then are in `_near`, by either clock.
+        # `_near` holds all entries due until these times, by either clock.
         self._near_until_ms = -1
         self._near_until_monotonic_ms = -1
 
     def resume(self, now_ms: int, monotonic_ms: int) -> None:
-        """Begin with what the queue holds already, after a start."""
+        """Set the due times of entries that the queue already has at a start."""
         pending = self._queue.pending()
         codes, deadlines_ms = self._times(pending.codes, now_ms, monotonic_ms)
         self._queue.revise(codes, deadlines_ms)
         self._near_until_ms = self._near_until_monotonic_ms = -1
 
-    def take_in(
+    def add_entries(
         self, first_offset: int, entries: EntryArray, now_ms: int, monotonic_ms: int
     ) -> None:
-        """Take new entries into the queue; see `PendingQueue.take_in`."""
+        """Add new entries to the queue; see `PendingQueue.add_entries`."""
         codes, deadlines_ms = self._times(
             entries["tags_code"].astype(np.int64), now_ms, monotonic_ms
         )
         before = self._queue.next_offset
-        self._queue.take_in(first_offset, entries, codes=codes, deadlines_ms=deadlines_ms)
+        self._queue.add_entries(first_offset, entries, codes=codes, deadlines_ms=deadlines_ms)
         soon = (codes <= self._near_until_ms) | (deadlines_ms <= self._near_until_monotonic_ms)
         soon &= np.arange(first_offset, first_offset + len(entries)) >= before
         if soon.any():
@@ -71,17 +71,17 @@ class Timetable:
             )
 
     def due(self, now_ms: int, monotonic_ms: int, count_max: int) -> Pending:
-        """Entries that are due and not completed, the most overdue first.
+        """Return entries that are due and not completed, the most overdue first.
 
-        Those that were returned and are not completed then come again after the others.
+        Returned entries that are still not completed come again, after all others.
 
         Args:
             now_ms: epoch milliseconds.
-            monotonic_ms: milliseconds of a clock that never jumps.
-            count_max: how many, at most.
+            monotonic_ms: monotonic clock, milliseconds.
+            count_max: maximum number of entries.
 
         Returns:
-            Their queue offsets are not given (0).
+            The entries, with queue offsets set to 0.
         """
         if len(self._queue) == 0:
             return _part(self._near, _NONE)
@@ -96,9 +96,9 @@ class Timetable:
                 return _part(taken, np.flatnonzero(waiting))
 
     def next_due_ms(self, now_ms: int, monotonic_ms: int) -> int:
-        """In how many milliseconds, if no clock is set, `due` may find something.
+        """Return the milliseconds until `due` may return entries, if no clock is set.
 
-        Never too late; too early where entries were completed, or time comes to look further ahead.
+        Never too late; too early if entries were completed, or when entries must be scanned again.
         """
         if len(self._queue) == 0:
             return NEVER_MS
@@ -112,9 +112,9 @@ class Timetable:
         return max(due_ms, 0)
 
     def _find(self, now_ms: int, monotonic_ms: int) -> None:
-        """Look for what is due; some of it, if it is much."""
+        """Collect due entries, up to FOUND_MAX."""
         if now_ms >= self._near_until_ms or monotonic_ms >= self._near_until_monotonic_ms:
-            self._look_ahead(now_ms, monotonic_ms)
+            self._find_near(now_ms, monotonic_ms)
         while True:
             near = self._near
             due = (near.codes <= now_ms) | (near.deadlines_ms <= monotonic_ms)
@@ -123,7 +123,7 @@ class Timetable:
                 return
             waiting = self._queue.are_pending(near.positions[first])
             if not waiting.all():
-                # What was completed goes when it is met, or it would be met again and again.
+                # Remove completed entries, so that they are not found again and again.
                 kept = np.delete(np.arange(len(near)), first[~waiting])
                 self._near = _part(near, kept)
             if waiting.any():
@@ -133,12 +133,13 @@ class Timetable:
     def _times(
         self, codes: NDArray[np.int64], now_ms: int, monotonic_ms: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Due times by the wall clock, and by the other one, not beyond the longest delay."""
-        # What bears no time, but the hash of its tags, is due at once.
+        """Compute due times by the wall clock and by the monotonic one, limited by the maximum
+        delay."""
+        # An entry with a tag hash instead of a time is due now.
         due_ms = np.where(codes < DELIVER_TIME_MS_MIN, now_ms, codes)
         return due_ms, np.minimum(due_ms - now_ms, self._delay_ms_max) + monotonic_ms
 
-    def _look_ahead(self, now_ms: int, monotonic_ms: int) -> None:
+    def _find_near(self, now_ms: int, monotonic_ms: int) -> None:
         self._near_until_ms = now_ms + NEAR_MS
         self._near_until_monotonic_ms = monotonic_ms + NEAR_MS
         near = self._queue.pending_until(self._near_until_ms, self._near_until_monotonic_ms)
@@ -146,7 +147,7 @@ class Timetable:
 
 
 def due_times(entries: Pending, now_ms: int, monotonic_ms: int) -> NDArray[np.int64]:
-    """When entries of a timetable will be due if no clock is set, in epoch milliseconds."""
+    """Return due times of entries in epoch milliseconds, if no clock is set."""
     return np.minimum(entries.codes, entries.deadlines_ms - monotonic_ms + now_ms)
 
 
@@ -162,7 +163,7 @@ def _part(entries: Pending, indices: NDArray[np.int64]) -> Pending:
 def _in_order(
     positions: NDArray[np.int64], codes: NDArray[np.int64], deadlines_ms: NDArray[np.int64]
 ) -> Pending:
-    """By time; what is due together in the order in which it was stored."""
+    """Sort by time; entries with equal times keep their stored order."""
     order = np.argsort(codes, kind="stable")
     nowhere = np.zeros(len(order), np.int64)
     return Pending(nowhere, positions[order], codes[order], deadlines_ms[order])

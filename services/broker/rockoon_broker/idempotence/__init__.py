@@ -1,1 +1,1 @@
-"""Idempotent producers: which sequence numbers are stored, and where."""
+"""Idempotent producers: stored sequence numbers and their messages' offsets."""

@@ -1,15 +1,15 @@
-"""The broker's memory of idempotent producers, across its starts.
+"""The broker's memory of idempotent producers, across restarts.
 
-    snapshot file ──┐
-                    ├─→ ledger ←─ appends, once this broker leads
-    log behind it ──┘       └──→ snapshot file, every 10 s or 64 MiB of log
+    snapshot file ────┐
+                      ├─→ ledger ←─ appends, once this broker leads
+    log after it ─────┘       └──→ snapshot file, every 10 s or 64 MiB of log
 
 Invariants:
-1. A snapshot is written only when the log is durable up to where it reaches: it never knows of a
-   message that a crash takes back.
-2. What is not in the snapshot is applied from the log. Without a snapshot that can be used this is
-   whatever the log holds of the time that is to be remembered.
-3. Before `lead` the ledger knows what was applied, so only what is committed.
+1. A snapshot is written only when the log is durable up to its end: it never contains a
+   message that a crash can lose.
+2. Messages after the snapshot are applied from the log. Without a usable snapshot, the log of
+   the whole remembered time is applied.
+3. Before `lead` the ledger contains only applied, and so only committed, messages.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-# How much later than it might be something is forgotten.
+# A sequence may be discarded this much later than possible.
 FORGET_SECONDS = 60.0
 
 
 class SequenceMemory:
-    """The ledger, and the file in which it outlives the process. Make one with `begin`.
+    """The ledger and its snapshot file. Construct it with `begin`.
 
-    Used by the event loop's thread alone; only writing the file happens in another.
+    Used only by the event loop's thread; another thread only writes the file.
 
     Attributes:
-        ledger: as of what was applied; once this broker leads, of the newest message in the log.
+        ledger: state after the applied log; once this broker leads, after the newest message.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class SequenceMemory:
             self.ledger = SequenceLedger(limits)
             start = _first_remembered(store, store.runs.newest_ms - limits.memory_ms)
         else:
-            self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.forgotten_until_ms)
+            self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.discarded_until_ms)
             start = snapshot.log_end
-        # Up to where the log was applied; None from when whoever appends notes it here at once.
+        # End of the applied log; None once appends update the ledger directly.
         self._applied_end: int | None = start
-        # Whether nothing that ought to be remembered lies before that and is not in the ledger.
+        # Whether the ledger contains all messages before that which must be remembered.
         self._whole = start == 0 or snapshot is not None
-        # Whose run the last record applied is of.
+        # Sequence of the last applied record.
         self._last_key: SequenceKey | None = None
         self._dropped_marks: Mapping[str, int] = {}
         self._log_bytes = limits.snapshot_log_bytes
@@ -77,9 +77,9 @@ class SequenceMemory:
         self._path = path
         self._disk = disk
         self._clock = clock
-        # To be written once the log is durable up to its end, with the ledger's count of changes.
+        # Written once the log is durable up to its end, with the ledger's change counter.
         self._waiting: tuple[SequenceSnapshot, int] | None = None
-        # What was written last: the ledger's count of changes, the log's end, monotonic seconds.
+        # State of the last write: the ledger's change counter, the log's end, monotonic seconds.
         self._written_changes = -1
         self._written_end = -1
         self._written_at = clock.monotonic_seconds()
@@ -88,14 +88,14 @@ class SequenceMemory:
     def begin(
         cls, store: Store, config: Path, disk: Disk, clock: Clock, limits: MemoryLimits
     ) -> "SequenceMemory":
-        """Read the snapshot; what the log has behind it is to be applied, and then `lead` called.
+        """Read the snapshot. Then apply the log after it, and call `lead`.
 
         Args:
-            store: open; its readers see all that it had when it was opened.
+            store: open; all records from before its opening are visible.
             config: the store's config directory.
-            disk: where the file is written.
-            clock: for what is too old, and for when to write.
-            limits: how much to remember.
+            disk: file layer.
+            clock: for intervals of writes.
+            limits: limits of the memory.
 
         Raises:
             OSError, StoreError: the log cannot be read.
@@ -103,7 +103,7 @@ class SequenceMemory:
         path = config / FILE
         snapshot = _read_snapshot(path, store)
         if snapshot is None and path.exists():
-            # Once the log has grown, nothing would tell that it is of no use.
+            # Remove it: once the log has grown, its uselessness could no longer be detected.
             disk.unlink(path)
             disk.sync_directory(config)
         return cls(store, path, disk, clock, limits, snapshot)
@@ -112,7 +112,7 @@ class SequenceMemory:
     def recall(
         cls, store: Store, config: Path, disk: Disk, clock: Clock, limits: MemoryLimits
     ) -> "SequenceMemory":
-        """See `begin`; may take as long as the log behind the snapshot is large."""
+        """Like `begin`, then apply the log after the snapshot, which may be large, and `lead`."""
         memory = cls.begin(store, config, disk, clock, limits)
         apply_rest(store, [memory])
         memory.lead()
@@ -126,40 +126,40 @@ class SequenceMemory:
         return self._applied_end
 
     def apply(self, chunk: LogChunk) -> None:
-        """Note what a piece of the log says; see `Derived`."""
-        # First, or what is stored in a topic made again would be taken for repeats.
+        """Add the messages of a part of the log; see `Derived`."""
+        # First: otherwise messages in a recreated topic would look like repeats.
         self._drop_deleted()
         ledger, records = self.ledger, chunk.records
-        # What retention took before it was applied is known to nobody.
+        # Messages that retention deleted before they were applied are unknown.
         self._whole = self._whole and chunk.start <= self.lacks_from()
         if records.count and not self._whole:
-            # Before this there may be messages of producers that the ledger does not know. Repeats
-            # from that time are refused; taken for new ones they would be stored twice.
+            # Earlier messages may be of producers that the ledger does not know. Repeats from
+            # then are refused; as new batches they would be stored twice.
             first_ms = int(records.store_timestamps_ms[0])
-            ledger.forgotten(self._store.runs.least_ms(chunk.start, first_ms))
+            ledger.extend_discarded(self._store.runs.least_ms(chunk.start, first_ms))
             self._whole = True
         last_key, self._last_key = self._last_key, None
         for key, run, record, begins_batch in runs_in(chunk):
             if not self._store.is_dropped(key.topic, run.first_physical_offset):
-                # Cut by where the chunk begins, not by a crash: counted as two, a large batch would
-                # take the place of those before it.
+                # Cut by the chunk's start, not by a crash: counted as two runs, a large batch
+                # would evict earlier ones.
                 joins = record == 0 and key == last_key and not begins_batch
                 ledger.note(key, run, joins=joins)
                 if record + run.messages == records.count:
                     self._last_key = key
         if chunk.skipped_bytes:
-            # Whose messages these were, nobody knows.
+            # The producers of the damaged messages are unknown.
             self._whole = False
         self._applied_end = chunk.next_offset
 
     def lead(self) -> None:
-        """Whoever appends notes it here from now on; all that readers see was applied."""
+        """From now on appends update the ledger; all visible records have been applied."""
         self._drop_deleted()
         self._applied_end = None
-        self.ledger.forget(self._store.runs.newest_ms)
+        self.ledger.discard_unused(self._store.runs.newest_ms)
 
     def _drop_deleted(self) -> None:
-        """Drop the sequences of messages that went with their topics, if some went since."""
+        """Drop sequences of topics that were deleted since the last call."""
         marks = self._store.dropped_marks
         if marks is self._dropped_marks:
             return
@@ -174,14 +174,14 @@ class SequenceMemory:
 
     @property
     def _known_end(self) -> int:
-        """Physical offset up to which the ledger knows the log."""
+        """Physical offset up to which the ledger contains the log."""
         return self._store.appended_end if self._applied_end is None else self._applied_end
 
     async def run(self, store_changed: Bell) -> None:
-        """Forget unused sequences and write snapshots, until cancelled.
+        """Discard unused sequences and write snapshots, until cancelled.
 
         Args:
-            store_changed: rung when the log has grown, or topics were deleted.
+            store_changed: rung when the log has grown or topics were deleted.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -190,60 +190,60 @@ class SequenceMemory:
                 await store_changed.wait(FORGET_SECONDS if len(self.ledger) else None)
 
     async def look(self) -> None:
-        """Forget sequences and write a snapshot if they are due."""
-        self.ledger.forget(self._store.runs.newest_ms)
+        """Discard sequences and write a snapshot if due."""
+        self.ledger.discard_unused(self._store.runs.newest_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
         if self._waiting and self._store.settled_end >= self._waiting[0].log_end:
             await self._write_waiting(*self._waiting)
 
     def snapshot(self) -> SequenceSnapshot:
-        """What is remembered now, which may be written once the log is durable up to its end."""
-        # Of one moment, without a pause in between: messages before `log_end` that the sequences
-        # lack would never be read again, and a repeat of them could be stored twice.
+        """Return the present state, which may be written once the log is durable up to its end."""
+        # Without an await in between: messages before `log_end` that the sequences lack would
+        # never be read again, and a repeat of them could be stored twice.
         return SequenceSnapshot(
             lineage=self._store.recovery.lineage,
             log_end=self._known_end,
-            forgotten_until_ms=self.ledger.forgotten_until_ms,
+            discarded_until_ms=self.ledger.discarded_until_ms,
             sequences=self.ledger.copy(),
         )
 
     def write(self, snapshot: SequenceSnapshot) -> None:
-        """Durably replace the file.
+        """Replace the file durably.
 
         Raises:
-            OSError: the old file is still there, and still true.
+            OSError: the old file is unchanged and still valid.
         """
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, snapshot.encode())
 
     def write_last(self, snapshot: SequenceSnapshot) -> None:
-        """At the end, when the store was closed in order: write what it was before."""
+        """Write the state captured before a clean close of the store."""
         try:
             self.write(snapshot)
         except OSError as failure:
-            log.warning("%s was not written, the next start reads the log: %s", self._path, failure)
+            log.warning("cannot write %s, the next start reads the log: %s", self._path, failure)
 
     def _is_due(self) -> bool:
-        """Whether a start would have too much to read."""
+        """Whether a start would have to read too much."""
         if not self._has_news:
             return False
         age_seconds = self._clock.monotonic_seconds() - self._written_at
         return age_seconds >= SNAPSHOT_SECONDS or (
-            self.ledger.changes != self._written_changes and self._is_far_behind
+            self.ledger.changes != self._written_changes and self._has_large_lag
         )
 
     @property
     def _has_news(self) -> bool:
-        """Whether the file is to be written before long.
+        """Whether a snapshot must be written soon.
 
-        Also while there are no idempotent producers: a start has to know that there were none.
+        Also without idempotent producers, so that a start knows that there were none.
         """
-        return self.ledger.changes != self._written_changes or self._is_far_behind
+        return self.ledger.changes != self._written_changes or self._has_large_lag
 
     @property
-    def _is_far_behind(self) -> bool:
+    def _has_large_lag(self) -> bool:
         return self._known_end - self._written_end >= self._log_bytes
 
     async def _write_waiting(self, snapshot: SequenceSnapshot, changes: int) -> None:
@@ -252,27 +252,27 @@ class SequenceMemory:
         try:
             await asyncio.to_thread(self.write, snapshot)
         except OSError as failure:
-            log.warning("%s was not written, it is tried again: %s", self._path, failure)
+            log.warning("cannot write %s, retrying: %s", self._path, failure)
         else:
-            # As of the snapshot, not of now: what has changed while it was written is still news.
+            # The counter at the snapshot, not now: changes during the write are not in the file.
             self._written_changes, self._written_end = changes, snapshot.log_end
 
 
 def _read_snapshot(path: Path, store: Store) -> SequenceSnapshot | None:
-    """The snapshot, None when there is none that can be used."""
+    """Return the snapshot, None if there is no usable one."""
     if not path.exists():
         return None
     try:
         snapshot = decode_snapshot(path.read_bytes())
     except SnapshotError as failure:
-        log.error("%s is damaged, the log is read instead: %s", path, failure)  # noqa: TRY400
+        log.error("%s is damaged, reading the log instead: %s", path, failure)  # noqa: TRY400
         return None
     if snapshot.lineage != store.recovery.lineage:
-        log.info("another broker has used the store since %s was written: the log is read", path)
+        log.info("another broker used the store after %s was written, reading the log", path)
         return None
     if snapshot.log_end > store.visible_end:
         log.error(
-            "%s reaches to offset %d, the log to %d: the log is read instead",
+            "%s ends at offset %d, but the log at %d: reading the log instead",
             path,
             snapshot.log_end,
             store.visible_end,
@@ -282,7 +282,7 @@ def _read_snapshot(path: Path, store: Store) -> SequenceSnapshot | None:
 
 
 def _first_remembered(store: Store, since_ms: int) -> int:
-    """Start of the newest CommitLog file that has everything stored since then, or before it."""
+    """Return the start of a CommitLog file before which nothing was stored since a time."""
     file_bytes = store.settings.commit_log_file_bytes
     start = store.visible_end - store.visible_end % file_bytes
     while start > store.log_min_offset:

@@ -1,4 +1,4 @@
-"""Replay of idempotent producers from the log: its runs of messages with sequence numbers."""
+"""Extracts runs of messages with sequence numbers from the log."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -22,9 +22,9 @@ _TIMESTAMP_BYTES = 8
 
 
 def takes_sequences(topic: str) -> bool:
-    """Whether an idempotent producer may send to a topic.
+    """Return whether an idempotent producer may send to a topic.
 
-    Into the others the broker puts copies of messages, and these bear the numbers of the originals.
+    In all other topics the broker stores copies of messages, which have the originals' numbers.
     """
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
@@ -35,16 +35,16 @@ class FoundRun(NamedTuple):
     key: SequenceKey
     run: Run
     record: int
-    """Which record of the part is its first."""
+    """Index of its first record in the part."""
     begins_batch: bool
-    """Whether that one is the first of its batch."""
+    """Whether that record is the first of its batch."""
 
 
 def runs_in(chunk: LogChunk) -> Iterator[FoundRun]:
-    """Yield the runs of a part of the log, in its order.
+    """Yield the runs of a part of the log, in log order.
 
-    A batch that lies across two parts comes as two runs. A damaged record says nothing: its number
-    would be somebody else's.
+    A batch that crosses two parts yields two runs. Damaged records are skipped, because their
+    numbers could be those of another producer.
     """
     records = chunk.records
     found = find_sequences(chunk.frames, records.offsets, records.sizes)
@@ -53,7 +53,7 @@ def runs_in(chunk: LogChunk) -> Iterator[FoundRun]:
     if not len(found.indices):
         return
     indices = found.indices
-    # Whatever changes from one record to the next, or does not go up by one, begins a run.
+    # A run begins wherever a column of `same` changes or one of `rising` does not increase by one.
     same: tuple[NDArray[Any], ...] = (
         found.producer_ids,
         found.first_sequences,

@@ -1,15 +1,15 @@
-"""`config/producerSequences`: what the broker remembered of idempotent producers, and up to where.
+"""`config/producerSequences`: snapshot of the sequences of idempotent producers.
 
     +----------+---------+---------+-----------------+-------+----------+-----+-------+
     | ROCKSEQ2 | lineage | log end | forgotten until | count | sequence | ... | CRC32 |
     +----------+---------+---------+-----------------+-------+----------+-----+-------+
-         8         16         8             8            4                        4
+         8          16         8             8            4                        4
 
     sequence: producer id 8, queue 4, runs 1, length of the topic 2, topic, runs of 44 bytes:
     run:      first sequence 8, messages 4, queue offset 8, physical offset 8, store time 8, host 8
 
-All numbers are big-endian. The lineage is the store's (checkpoint_files.py). What stands in the
-log behind `log end` is not in it. The CRC is that of everything before.
+All numbers are big-endian. The lineage is the store's (checkpoint_files.py). Records of the log
+after `log end` are not included. The CRC covers everything before it.
 """
 
 import struct
@@ -31,24 +31,23 @@ assert (_HEAD.size, _SEQUENCE.size, _RUN.size) == (44, 15, 44)
 
 
 class SnapshotError(ValueError):
-    """The bytes are not a whole snapshot; the message says why."""
+    """The bytes are not a valid snapshot; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceSnapshot:
-    """A SequenceLedger of one moment."""
+    """State of a SequenceLedger."""
 
     lineage: bytes
-    """Of the store, 16 bytes."""
+    """Lineage of the store, 16 bytes."""
     log_end: int
-    """Everything before this physical offset is in it."""
-    forgotten_until_ms: int
+    """Physical offset up to which all records are included."""
+    discarded_until_ms: int
     sequences: Mapping[SequenceKey, Runs]
-    """The least recently used first."""
+    """Least recently used first."""
 
     def encode(self) -> bytes:
-        """The file's content."""
-        numbers = (self.log_end, self.forgotten_until_ms, len(self.sequences))
+        numbers = (self.log_end, self.discarded_until_ms, len(self.sequences))
         parts = [_HEAD.pack(_MAGIC, self.lineage, *numbers)]
         for key, runs in self.sequences.items():
             topic = key.topic.encode()
@@ -59,17 +58,17 @@ class SequenceSnapshot:
 
 
 def decode_snapshot(content: bytes) -> SequenceSnapshot:
-    """Return what `SequenceSnapshot.encode` wrote.
+    """Decode the result of `SequenceSnapshot.encode`.
 
     Raises:
-        SnapshotError: it is cut short, damaged, or of another version.
+        SnapshotError: it is truncated, damaged, or of another version.
     """
     if len(content) < _HEAD.size + _CRC.size or not content.startswith(_MAGIC):
-        raise SnapshotError(f"its {len(content)} bytes do not begin as they should")
+        raise SnapshotError(f"its {len(content)} bytes do not begin with {_MAGIC.decode()}")
     at = len(content) - _CRC.size
     if _CRC.unpack_from(content, at)[0] != zlib.crc32(content[:at]):
-        raise SnapshotError("it does not have its CRC")
-    _, lineage, log_end, forgotten_until_ms, count = _HEAD.unpack_from(content)
+        raise SnapshotError("its CRC does not match")
+    _, lineage, log_end, discarded_until_ms, count = _HEAD.unpack_from(content)
     at = _HEAD.size
     sequences: dict[SequenceKey, Runs] = {}
     for _ in range(count):
@@ -81,4 +80,4 @@ def decode_snapshot(content: bytes) -> SequenceSnapshot:
         runs = tuple(map(Run._make, _RUN.iter_unpack(content[at:end])))
         sequences[SequenceKey(producer_id, topic, queue_id)] = runs
         at = end
-    return SequenceSnapshot(lineage, log_end, forgotten_until_ms, sequences)
+    return SequenceSnapshot(lineage, log_end, discarded_until_ms, sequences)

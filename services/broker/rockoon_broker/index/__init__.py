@@ -1,10 +1,10 @@
-"""The broker's index by key: RocketMQ's `index/` directory, derived from the log, and its lookups.
+"""The broker's index by key: RocketMQ's `index/` directory, derived from the log, and lookups.
 
     log → follower → key_index → active_file → index/20260131120000000
              query → key_index → lookup ↗
 
-Off the append path: `follower` takes the log in small `pieces` behind its visible end and gives
-them to `key_index`, in another thread. Nothing here is needed to recover the log; whatever is
-doubtful is deleted and made again from it. Reading order: `directory`, `active_file`, `gaps`,
+Indexing is off the append path: `follower` reads the visible log in small `pieces` and passes
+them to `key_index` on another thread. Recovery of the log does not need the index; doubtful
+files are deleted and rebuilt from the log. Reading order: `directory`, `active_file`, `gaps`,
 `reopening`, `key_index`, `lookup`, `pace`, `pieces`, `follower`.
 """

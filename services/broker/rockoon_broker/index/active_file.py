@@ -1,11 +1,11 @@
-"""The index file that keys are added to.
+"""The index file to which keys are added.
 
-Slots are kept in memory (4 bytes each: 20 MB once a default file is well filled); units go to the
-file at once, with pwrite; changed slots and the header follow at every checkpoint. Not through a
-mapping: a full disk would then be a signal that kills the broker, instead of an error.
+Slots are kept in memory (4 bytes each, 20 MB for a filled default file). Units are written
+at once with pwrite; changed slots and the header are written at each checkpoint. A mapping is not
+used, because with a full disk a write to it raises a signal that kills the broker.
 
-Invariant: the header on disk never counts a unit that was not synced before. So after a crash the
-units it counts are whole; slots may be ahead of it or behind, and are worked out again.
+Invariant: the header on disk never counts an unsynced unit. So after a crash all counted units are
+valid; slots may be older or newer and are computed again.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ from rockoon_format.index_file import (
 from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
 
 _SLOTS_PER_STEP = 256 * SLOTS_PER_PAGE
-# Syncs of the log wait for those of the index, on one disk: a whole table of slots, and the units
-# of ten seconds, would hold them up for a tenth of a second and more.
+# On one disk, syncs of the log wait for those of the index. Syncing a whole table of slots and the
+# units of ten seconds at once would delay them for a tenth of a second or more.
 WRITTEN_BYTES_MAX = _SLOTS_PER_STEP * SLOT_BYTES
 
 
@@ -37,9 +37,9 @@ class ActiveFile:
     """An open index file. Used by one thread at a time.
 
     Attributes:
-        path: where it is.
-        header: what it holds, synced or not.
-        sync_failed: what the disk holds is unknown from there on: delete the file.
+        path: path of the file.
+        header: state of the file, synced or not.
+        sync_failed: a sync failed, so the content on disk is unknown: delete the file.
     """
 
     def __init__(
@@ -53,35 +53,35 @@ class ActiveFile:
         self._slots = slots
         self._written = header
         self._fd = disk.open(path)
-        # Up to where units are on their way to the disk.
+        # Position up to which writing of units to the disk has been started.
         self._begun = unit_position(shape.slots, header.next_unit)
 
     @classmethod
     def create(cls, directory: IndexDirectory, now_ms: int, previous: IndexHeader | None) -> Self:
-        """Make a file for the keys behind those of `previous`, the last full one."""
-        return cls.behind(directory.create(now_ms), directory, previous)
+        """Create a file for the keys after those of `previous`, the last full file."""
+        return cls.after(directory.create(now_ms), directory, previous)
 
     @classmethod
-    def behind(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
-        """Open a file that has just been made."""
+    def after(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
+        """Open a newly created file."""
         header = IndexHeader() if previous is None else header_behind(previous)
         return cls(path, directory.shape, directory.disk, header, Slots(directory.shape.slots))
 
     @property
     def remaining(self) -> int:
-        """How many keys still fit."""
+        """Number of keys that still fit."""
         return self._shape.units - self.header.next_unit
 
     @property
     def checkpointed(self) -> bool:
-        """Whether everything that was added is on disk."""
+        """Whether everything added is on disk."""
         return self._written == self.header and not self._slots.is_changed
 
     def add(self, entries: KeyEntries) -> int:
-        """Add keys as long as they fit, and are not older than those before; return how many were.
+        """Add keys that fit and are not older than those before; return how many were added.
 
         Raises:
-            OSError: the disk. The slots lead to units that the file has not: only `close` it.
+            OSError: the disk. Slots then refer to units that are not in the file: only `close` it.
         """
         count = min(self.remaining, keys_in_order(self.header, entries.timestamps_ms))
         if count == 0:
@@ -98,10 +98,10 @@ class ActiveFile:
         return count
 
     def checkpoint(self) -> None:
-        """Make what was added durable, and count it.
+        """Make added keys durable, and count them in the header.
 
         Raises:
-            OSError: the disk. If `sync_failed`, the file is of no use any more.
+            OSError: the disk. If `sync_failed`, delete the file.
         """
         if self.checkpointed:
             return
@@ -112,17 +112,17 @@ class ActiveFile:
         self._written = self.header
 
     def mark_unwritten(self) -> None:
-        """Have the next checkpoint write header and slots, also where the file seems to have them.
+        """Let the next checkpoint write header and slots even if the file seems to have them.
 
-        Not the units that the header counts: it was written after a sync of these.
+        Units need no rewrite: the header that counts them was written after their sync.
         """
         self._written = IndexHeader()
         self._slots.mark_used()
 
     def compare_slots(self) -> Iterator[int]:
-        """Find the slots that are not on disk as they are here; the next checkpoint writes them.
+        """Find slots that differ on disk; the next checkpoint writes them.
 
-        Yields now and then, so that others may work in between.
+        Yields between steps, so that other work can run.
         """
         for first in range(0, self._shape.slots, _SLOTS_PER_STEP):
             count = min(_SLOTS_PER_STEP, self._shape.slots - first)
@@ -132,7 +132,7 @@ class ActiveFile:
             yield first
 
     def newest_unit(self, key_hash: int) -> int:
-        """Number of the newest unit in a hash's chain, 0 if there is none."""
+        """Return the number of the newest unit in a hash's chain, 0 if there is none."""
         return self._slots.newest(key_hash)
 
     def read_unit(self, unit: int) -> bytes:
@@ -140,7 +140,7 @@ class ActiveFile:
         return read_whole(self._disk, self._fd, UNIT_BYTES, at)
 
     def close(self) -> None:
-        """Let go of the file; what no checkpoint covered is indexed again at the next start."""
+        """Close the file; keys after the last checkpoint are indexed again at the next start."""
         self._disk.close(self._fd)
 
     def _write_slots(self) -> None:

@@ -1,12 +1,12 @@
-"""The `index/` directory: which files there are, what they are called, which of them can go.
+"""The `index/` directory: listing, naming and removal of its files.
 
-Files are found by listing the directory, each time: one that was built elsewhere is served as soon
-as it has its name. Whoever builds one writes it under another name in the same directory, syncs
-it, and renames it; its name must be older than that of the last file here, which is written to.
+The directory is listed each time, so that a file built elsewhere is served as soon
+as it has its name. The builder must write it under another name in the same directory, sync
+it, and rename it. Its name must be older than that of the last file here, which is being written.
 
-- A name is the local time of creation, 17 digits; names only grow, whatever the clock does.
-- Every file has the configured size. Another size is another shape, and no shape is written in a
-  file: it is left alone and not served.
+- A name is the local time of creation, 17 digits; names only increase, whatever the clock does.
+- Every file has the configured size. Another size means another shape, and no file states its
+  shape: such a file is kept but not served.
 
 Source: IndexService#load, #getAndCreateLastIndexFile.
 """
@@ -38,11 +38,11 @@ UNFINISHED_SUFFIX = ".new"
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """How many slots and units a file has; must not change for a directory that has files."""
+    """Numbers of slots and units per file; must not change for a directory with files."""
 
     slots: int
     units: int
-    """One of them is never used."""
+    """One unit is never used."""
 
     @property
     def file_bytes(self) -> int:
@@ -51,7 +51,7 @@ class IndexShape:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An index file as it is on disk."""
+    """An index file on disk with its header."""
 
     path: Path
     header: IndexHeader
@@ -66,11 +66,11 @@ class IndexDirectory:
 
     Args:
         root: the store's directory.
-        shape: of every file.
+        shape: shape of every file.
         disk: the file layer.
 
     Attributes:
-        unserved: names of the files of other sizes that `files` found last.
+        unserved: names of files with other sizes that the last `files` call found.
     """
 
     def __init__(self, root: Path, shape: IndexShape, disk: Disk) -> None:
@@ -81,7 +81,7 @@ class IndexDirectory:
         self._complained: set[str] = set()
 
     def files(self) -> list[StoredFile]:
-        """Every file that can be served, in the order of the names.
+        """Return every file that can be served, ordered by name.
 
         Raises:
             OSError: the disk.
@@ -106,28 +106,28 @@ class IndexDirectory:
         return found
 
     def create(self, now_ms: int) -> Path:
-        """Make a sparse file, empty, behind all others; its name is durable on return.
+        """Create an empty sparse file with a name after all others; the name is durable on return.
 
         Raises:
-            OSError: the disk; nothing that would be taken for an index file is left.
+            OSError: the disk; no incomplete index file remains.
         """
         for changed in self.disk.make_directory(self.path):
             self.disk.sync_directory(changed)
-        return self._create(name_behind(max(self._names(), default=""), now_ms))
+        return self._create(name_after(max(self._names(), default=""), now_ms))
 
     def create_between(self, after: str, before: str, now_ms: int) -> Path:
-        """The same with a name between those of two other files; `after` may be empty.
+        """Create a file with a name between those of two other files; `after` may be empty.
 
         Raises:
-            FileExistsError: no name is free there.
-            OSError: as in `create`.
+            FileExistsError: no name is free.
+            OSError: see `create`.
         """
         names = self._names()
-        wanted = name_behind(after, now_ms)
-        # A name of its own time if that lies between, or else the next one that is free.
-        name = wanted if wanted < before else name_behind(after, 0)
+        wanted = name_after(after, now_ms)
+        # The name of the present time if that is between, or else the next free name.
+        name = wanted if wanted < before else name_after(after, 0)
         while name in names:
-            name = name_behind(name, 0)
+            name = name_after(name, 0)
         if name >= before:
             raise FileExistsError(
                 errno.EEXIST, f"no index file can be named between {after} and {before}"
@@ -152,7 +152,7 @@ class IndexDirectory:
         return path
 
     def move_away(self) -> None:
-        """Move to `lost` what is no file in the place of one, and what is no directory in ours.
+        """Move non-files with index file names, and a non-directory named `index`, to `lost`.
 
         Raises:
             OSError: the disk.
@@ -168,12 +168,12 @@ class IndexDirectory:
         for path in wrong:
             lost = move_to_lost(path, self.path.parent / LOST_DIRECTORY, self.disk)
             self.disk.sync_directory(path.parent)
-            log.warning("%s is in the place of index files: moved to %s", path, lost)
+            log.warning("%s blocks the path of index files: moved to %s", path, lost)
 
     def remove_resized(self) -> list[str]:
-        """Delete the files that once were of this index and have not their size any more.
+        """Delete former files of this index that no longer have the right size.
 
-        Files of an earlier shape all have older names than those that were made again then.
+        Files of an earlier shape all have older names than those rebuilt since.
 
         Returns:
             Their names.
@@ -189,11 +189,13 @@ class IndexDirectory:
         return resized
 
     def remove_unserved(self, before: str) -> None:
-        """Delete the files of other sizes whose names are older than this. Raises OSError."""
+        """Delete the files of other sizes with older names than this. Raises OSError."""
         self.files()
         for name in self.unserved:
             if name < before:
-                log.warning("index file %s is deleted: what it held is made again", name)
+                log.warning(
+                    "deleting index file %s of another size: its keys are indexed again", name
+                )
                 self.remove(self.path / name)
 
     def remove(self, path: Path) -> None:
@@ -201,7 +203,7 @@ class IndexDirectory:
         self.disk.sync_directory(self.path)
 
     def remove_expired(self, log_min_offset: int, keep: Path | None) -> list[Path]:
-        """Delete files whose every message is gone from the log, except one; return them."""
+        """Delete files whose messages are all deleted from the log, except `keep`; return them."""
         expired = [
             file.path
             for file in self.files()
@@ -215,15 +217,15 @@ class IndexDirectory:
         if path.name not in self._complained:
             self._complained.add(path.name)
             log.warning(
-                "%s has %d bytes, not %d: it is not served", path, size, self.shape.file_bytes
+                "%s has %d bytes instead of %d: not used", path, size, self.shape.file_bytes
             )
 
 
 def read_whole(disk: Disk, fd: int, count: int, position: int) -> bytes:
-    """Read so many bytes.
+    """Read exactly `count` bytes.
 
     Raises:
-        OSError: the disk, or the file has been cut short.
+        OSError: the disk, or the file is truncated.
     """
     data = disk.pread(fd, count, position)
     if len(data) != count:
@@ -235,16 +237,16 @@ def is_index_name(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def name_behind(last: str, now_ms: int) -> str:
-    """The name of a file made now, above `last`, which may be empty.
+def name_after(last: str, now_ms: int) -> str:
+    """Return the name of a file created now, larger than `last`, which may be empty.
 
     Raises:
-        OSError: there is none above.
+        OSError: no larger name exists.
     """
     name = name_of(datetime.datetime.fromtimestamp(now_ms / 1000))
     if name > last:
         return name
-    # What is no time may still be read as one, of other digits.
+    # An invalid time may still be parsed as a time with other digits.
     with contextlib.suppress(ValueError, OverflowError):
         after = datetime.datetime.strptime(last, "%Y%m%d%H%M%S%f")
         name = name_of(after + datetime.timedelta(milliseconds=1))
@@ -252,7 +254,7 @@ def name_behind(last: str, now_ms: int) -> str:
             return name
     name = f"{int(last) + 1:0{NAME_DIGITS}d}"
     if len(name) > NAME_DIGITS:
-        raise OSError(errno.EEXIST, f"no index file can be named behind {last}: move it away")
+        raise OSError(errno.EEXIST, f"no index file can be named after {last}: move it away")
     return name
 
 

@@ -1,8 +1,8 @@
-"""Keeps the index behind the log, off the append path: small pieces, in another thread.
+"""Index follower: indexes the visible log in small pieces on another thread.
 
-The loop takes the keys of a piece of the log that were found when it was appended, or reads it; a
-thread works out what was read, and writes; then a pause, as `pace` says. A disk that refuses is
-tried again later, from what it holds: appends and pulls never notice.
+The event loop collects keys that were found at the append, or reads a piece of the log; a
+thread extracts keys and writes them; then comes a pause (`pace`). If the disk fails, the
+index is opened again later from its files. Appends and pulls are not affected.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TypeVar
 from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
-from rockoon_broker.index.gaps import Gap
+from rockoon_broker.index.gaps import IndexGap
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.pace import (
     PIECE_BYTES_MAX,
@@ -24,9 +24,9 @@ from rockoon_broker.index.pace import (
     pause_seconds,
     piece_bytes,
 )
-from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
@@ -41,22 +41,22 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS_MAX = 1.0
-# How far keys are looked for, before anything is said, that an index should have and has not.
+# Range of a gap to search for keys before anything is logged about it.
 GAP_BYTES_MAX = 64 << 20
 
 
 class IndexFollower:
-    """The task that indexes, and what queries ask it. Used by the event loop's thread.
+    """The indexing task, and the wait of queries for it. Used by the event loop's thread.
 
     Args:
         store: open.
         directory: the index's files.
-        clock: for names of files, and for how long a piece takes.
+        clock: for names of files, and for the duration of pieces.
         store_changed: rung when the log has grown or lost its oldest files.
-        processor_seconds: processor time that the process has used.
+        processor_seconds: returns the CPU time of the process.
 
     Attributes:
-        index: open once its files have been looked at; None before, and after a failure.
+        index: open once its files have been checked; None before, and after a failure.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class IndexFollower:
         self._directory = directory
         self._clock = clock
         self._store_changed = store_changed
-        # What a start may believe: the index must not know more than the log did then.
+        # The index must not contain more than the log had at the start.
         self._log_end = store.recovery.log_end
         self._waiting = 0
         self._progress = asyncio.Condition()
@@ -81,37 +81,37 @@ class IndexFollower:
         self._processor_seconds = processor_seconds
         self._busy_ratio = 0.0
         self._complained = False
-        # Why the index is not followed now.
+        # Error for which the index is currently closed.
         self.failure: OSError | None = None
-        # While nobody asks it, on a copy that does not lead: pieces as large as they get meanwhile.
+        # Set on a follower, where no queries arrive: index only large pieces.
         self.gathers = False
-        # The last piece came from the memory of what was copied.
+        # Whether the last piece came from the cache of copied chunks.
         self._is_copied = False
         self._log_min = -1
 
     @property
     def end_offset(self) -> int:
-        """Physical offset up to which the log is in the index; 0 while it is not open."""
+        """Physical offset up to which the log is indexed; 0 while the index is closed."""
         return 0 if self.index is None else self.index.position
 
     async def run(self) -> None:
-        """Index until cancelled, or the store has ended."""
+        """Index until cancelled or the store has ended."""
         while True:
             try:
                 index = await self._open()
                 self.failure = None
-                await self._look_into_gaps(index)
+                await self._check_gaps(index)
                 await self._follow(index)
             except (StoreFailed, StoreClosed):
                 return
             except OSError as failure:
                 self.failure = failure
-                self._store.found_keys.forget()
+                self._store.found_keys.clear()
                 self._complain(failure)
                 if self.index is not None:
                     index, self.index = self.index, None
                     await self._in_thread(index.abandon)
-                # No crash this time: the index may know of all that readers have seen.
+                # There was no crash: the index may contain everything that readers have seen.
                 self._log_end = self._store.visible_end
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -123,29 +123,29 @@ class IndexFollower:
             began = self._clock.monotonic_seconds()
             if not await self._in_thread(reopening.step):
                 break
-            # Half of the time: a start has other work to do.
+            # Use half of the time, because a start has other work to do.
             await asyncio.sleep(self._clock.monotonic_seconds() - began)
         for name in reopening.removed:
-            log.warning("index file %s was not as it should be: it is made again", name)
+            log.warning("index file %s was invalid: its keys are indexed again", name)
         assert reopening.result is not None
         log_min = self._store.log_min_offset
         self.index = await self._in_thread(
             partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
         )
-        # NumPy would look for them a second time, on the event loop: then the log is read.
+        # The NumPy fallback would find keys a second time, on the event loop: read the log instead.
         self._store.found_keys.wanted = kernel.native is not None
         return self.index
 
     async def _remove_foreign(self) -> None:
-        """Delete last files that are of another log: what they say is indexed would be believed."""
+        """Delete last files of another log, whose indexed range would be trusted."""
         files = await self._in_thread(self._directory.files)
         while files and not self._is_of_this_log(files[-1].header):
             path = files.pop().path
-            log.warning("index file %s is of another log: it is made again", path.name)
+            log.warning("index file %s is of another log: its keys are indexed again", path.name)
             await self._in_thread(partial(self._directory.remove, path))
 
     def _is_of_this_log(self, header: IndexHeader) -> bool:
-        """Whether the last message of a file is in the log; True where nobody can tell."""
+        """Return whether the last message of a file is in the log; True if it cannot be checked."""
         end_offset = header.end_offset
         in_log = self._store.log_min_offset <= end_offset < self._store.visible_end
         if header.next_unit <= 1 or not in_log:
@@ -155,11 +155,11 @@ class IndexFollower:
             return False
         return int(chunk.records.store_timestamps_ms[0]) == header.end_timestamp_ms
 
-    async def _look_into_gaps(self, index: KeyIndex) -> None:
-        """Look whether the log has keys that are missing between the index's files, or before.
+    async def _check_gaps(self, index: KeyIndex) -> None:
+        """Check whether keys are missing between the index's files, or before the first.
 
-        Messages without keys leave no trace in it, so only the log can tell. What is not told by
-        its first bytes is told by filling the gap.
+        Messages without keys leave no trace in the index, so only the log can answer that. If the
+        first bytes of a gap do not, filling it does.
         """
         for gap in index.gaps:
             lacks_keys = await self._lacks_keys(gap)
@@ -168,20 +168,20 @@ class IndexFollower:
             elif lacks_keys:
                 log.warning(
                     "the index by key lacks messages between physical offsets %d and %d: "
-                    "what is missing is made again from the log",
+                    "indexing them again from the log",
                     gap.begin,
                     gap.end,
                 )
             else:
                 log.info(
-                    "whether the index by key lacks messages between physical offsets %d and %d "
-                    "is looked up in the log",
+                    "checking in the log whether the index by key lacks messages between physical "
+                    "offsets %d and %d",
                     gap.begin,
                     gap.end,
                 )
 
-    async def _lacks_keys(self, gap: Gap) -> bool | None:
-        """Whether the log has keys that are missing in a gap; None if its first bytes have none."""
+    async def _lacks_keys(self, gap: IndexGap) -> bool | None:
+        """Return whether a gap misses keys of the log; None if its first bytes have none."""
         position = gap.begin
         while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
             chunk = await self._chunk(position, gap)
@@ -193,42 +193,42 @@ class IndexFollower:
             position = chunk.next_offset
         return False if position > gap.end else None
 
-    async def _chunk(self, position: int, gap: Gap) -> LogChunk:
-        """Some of the log within a gap."""
+    async def _chunk(self, position: int, gap: IndexGap) -> LogChunk:
+        """Return a chunk of the log within a gap."""
         wanted = min(PIECE_BYTES_MIN, gap.end - position + 1)
         return await cold_reads.read(partial(self._store.read_log, position, wanted))
 
-    async def _mend(self, index: KeyIndex) -> float:
-        """Fill a piece of the first gap; returns processor seconds that it took."""
+    async def _fill_gap(self, index: KeyIndex) -> float:
+        """Fill a part of the first gap; return the CPU seconds used."""
         if not index.gaps:
             return 0.0
         gap = index.gaps[0]
-        position = max(index.mend_from, self._store.log_min_offset)
+        position = max(index.fill_from, self._store.log_min_offset)
         if position > gap.end:
-            # Retention was faster.
+            # Retention has deleted the rest of the gap.
             index.leave_gap(gap)
             return 0.0
         chunk = await self._chunk(position, gap)
 
         def fill() -> float:
             began = time.thread_time()
-            index.mend(chunk)
+            index.fill_gap(chunk)
             return time.thread_time() - began
 
         try:
             return await self._in_thread(fill)
         except FileExistsError as failure:
-            log.error("%s: its messages are not found by key", failure)  # noqa: TRY400
+            log.error("%s: cannot find its messages by key", failure)  # noqa: TRY400
             index.leave_gap(gap)
             return 0.0
 
     async def _follow(self, index: KeyIndex) -> None:
         began = checkpointed_at = self._clock.monotonic_seconds()
         used = self._processor_seconds()
-        # What the index held at the last checkpoint; a file that was just opened may need one.
+        # State of the index at the last checkpoint; a newly opened file may need one.
         checkpointed = None
         while True:
-            own_seconds = await self._piece(index) + await self._mend(index)
+            own_seconds = await self._piece(index) + await self._fill_gap(index)
             now = self._clock.monotonic_seconds()
             if now - checkpointed_at >= CHECKPOINT_SECONDS:
                 checkpointed_at, checkpointed = now, (index.position, len(index.gaps))
@@ -248,28 +248,29 @@ class IndexFollower:
                 processor_seconds=own_seconds,
                 busy_ratio=self._busy_ratio,
                 # Nobody waits for gaps: however large they are, they have the least share.
+                # No query waits for gaps, so they get the smallest share whatever their size.
                 behind_bytes=max(behind_bytes, PIECE_BYTES_MIN if index.gaps else 0),
                 somebody_waits=self._waiting > 0,
             )
             if self.gathers and behind_bytes < PIECE_BYTES_MAX:
                 pause = max(pause, POLL_SECONDS)
             elif self.gathers and self._is_copied:
-                # Soon it would have to be read from the disk again.
+                # Later it would have to be read from the disk.
                 pause = 0.0
             await self._pause(pause)
-            # From one piece's beginning to the next one's: the pause is part of it.
+            # Measured from one piece's start to the next one's, including the pause.
             used_before, used = used, self._processor_seconds()
             began_before, began = began, self._clock.monotonic_seconds()
             elapsed_seconds = max(began - began_before, 1e-6)
             self._busy_ratio = (used - used_before - own_seconds) / elapsed_seconds
 
     def _is_idle(self, index: KeyIndex) -> bool:
-        """Whether there is nothing to index before the log has changed."""
+        """Whether nothing can be indexed before the log changes."""
         log_min, end = self._store.log_min_offset, self._store.appended_end
         return index.position >= end and not index.gaps and self._log_min == log_min
 
     async def _piece(self, index: KeyIndex) -> float:
-        """Index a piece of the log; returns processor seconds that it took."""
+        """Index a piece of the log; return the CPU seconds used."""
         behind_bytes = self._store.visible_end - index.position
         if behind_bytes <= 0:
             return 0.0
@@ -284,12 +285,12 @@ class IndexFollower:
         self._is_copied = isinstance(last, LogChunk) and last.checked
         now_ms = self._clock.now_ms()
 
-        def take() -> float:
+        def add_keys() -> float:
             began = time.thread_time()
-            index.take(pieces, now_ms)
+            index.add(pieces, now_ms)
             return time.thread_time() - began
 
-        return read_seconds + await self._in_thread(take)
+        return read_seconds + await self._in_thread(add_keys)
 
     async def _pause(self, seconds: float) -> None:
         if seconds == 0:
@@ -303,18 +304,18 @@ class IndexFollower:
             return
 
     async def _clean(self, index: KeyIndex) -> None:
-        """Delete files of messages that retention took."""
+        """Delete files whose messages retention has deleted."""
         log_min = self._store.log_min_offset
         if log_min != self._log_min:
             self._log_min = log_min
             for name in await self._in_thread(partial(index.remove_expired, log_min)):
-                log.info("index file %s is deleted: its messages are gone", name)
+                log.info("deleted index file %s: its messages are deleted", name)
 
     async def wait_caught_up(self, seconds: float) -> int:
-        """Wait until what the log shows now is in the index, at most so long.
+        """Wait until the log that is visible now is indexed, up to a time limit in seconds.
 
         Returns:
-            Where the log ended when the wait began.
+            End of the log when the wait began.
         """
         end = self._store.visible_end
         self._waiting += 1
@@ -329,9 +330,9 @@ class IndexFollower:
         return end
 
     def close(self) -> None:
-        """Index what is left, if it is not much, and close the files. `run` must have ended.
+        """Index the rest of the log if that is quick, and close the files. `run` must have ended.
 
-        A RocketMQ broker that opens the store next would not index it: the stop was clean.
+        After a clean stop, a RocketMQ broker that opens the store next would not index the rest.
         """
         index, self.index = self.index, None
         if index is None:
@@ -343,18 +344,20 @@ class IndexFollower:
                 and self._clock.monotonic_seconds() < deadline
             ):
                 chunk = self._store.read_log(index.position, PIECE_BYTES_MAX)
-                index.take([chunk], self._clock.now_ms())
+                index.add([chunk], self._clock.now_ms())
         except (OSError, StoreFailed, StoreClosed) as failure:
-            log.warning("the index ends before the log does: %s", failure)
+            log.warning("the index is incomplete and is continued at the next start: %s", failure)
         try:
             index.close()
         except OSError as failure:
-            log.warning("the index was not closed in order, its end is made again: %s", failure)
+            log.warning(
+                "the index was not closed, its end is rebuilt at the next start: %s", failure
+            )
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Do work in a thread, and do not leave before it is done, even when cancelled."""
-        # A thread cannot be cancelled: left alone, it would write into files that `close`, or the
-        # next attempt, has in its hands.
+        """Run work on a thread; returns only when it is done, even if cancelled."""
+        # A thread cannot be cancelled: otherwise it would write to files that `close` or the
+        # next attempt uses.
         working = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             return await asyncio.shield(working)
@@ -363,15 +366,57 @@ class IndexFollower:
             raise
 
     def _full(self, header: IndexHeader) -> None:
-        """A file is full and synced; called in the thread that works."""
-        self._loop.call_soon_threadsafe(self._note_full, header)
+        """Callback for a full and synced file; runs on the working thread."""
+        self._loop.call_soon_threadsafe(self._on_file_full, header)
 
-    def _note_full(self, header: IndexHeader) -> None:
-        # Nothing that lies behind the file may seem to be in it.
+    def _on_file_full(self, header: IndexHeader) -> None:
+        # A recovery point must not cover messages after the file.
         least_ms = self._store.runs.least_ms(header.end_offset, header.end_timestamp_ms)
         self._store.points.index_timestamp_ms = least_ms
 
     def _complain(self, failure: OSError) -> None:
         if not self._complained:
             self._complained = True
-            log.warning("the index by key waits for the disk: %s", failure)
+            log.warning("indexing by key is interrupted by the disk, retrying: %s", failure)
+
+
+# Cached keys need no read, so they may cover this many times as much of the log.
+FOUND_KEYS_TIMES = 4
+# Reads per call, if ranges without cached keys are in between: each blocks the event loop.
+READS_MAX = 4
+
+
+def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | KeyRun]:
+    """Return adjacent pieces of the log from a position on: cached keys, copied chunks, or records
+    that are read.
+
+    Args:
+        store: open.
+        position: below `visible_end`.
+        bytes_max: maximum range to read.
+
+    Raises:
+        OSError: the disk. StoreFailed, StoreClosed. ColdRead: see `file_reads`.
+    """
+    pieces: list[LogChunk | KeyRun] = []
+    found_keys, end, reads = store.found_keys, store.visible_end, 0
+    stop, found_stop = position + bytes_max, position + bytes_max * FOUND_KEYS_TIMES
+    while position < end and reads < READS_MAX:
+        found = found_keys.pop_run(position, end, found_stop - position)
+        if found is not None:
+            pieces.append(found)
+        elif position < stop:
+            wanted = found_keys.stop_before(position, stop) - position
+            try:
+                chunk = store.next_chunk(position, wanted)
+            except ColdRead:
+                if pieces:
+                    # Cached keys that were removed from the cache must be returned now.
+                    break
+                raise
+            reads += not chunk.checked
+            pieces.append(chunk)
+        else:
+            break
+        position = pieces[-1].next_offset
+    return pieces

@@ -1,7 +1,7 @@
-"""Gaps in the index: stretches of the log whose keys a lost file held, and making that file again.
+"""Gaps in the index: ranges of the log whose keys were in a lost file, and how to index them again.
 
-Where one file ends and where the next begins says that there may be a gap, the log between says
-whether there is one: messages without keys leave no trace in the index.
+The ends of adjacent files show a possible gap; only the log shows whether keys are
+missing, because messages without keys leave no trace in the index.
 """
 
 from collections.abc import Sequence
@@ -18,43 +18,43 @@ from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_positi
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """What lies between two files, or between the log's beginning and the first file."""
+class IndexGap:
+    """A range of the log between two files, or between the log's beginning and the first file."""
 
     begin: int
     """Physical offset of its first record."""
     end: int
-    """Physical offset of its last record, which is the first of the file behind the gap."""
-    begin_taken: int
-    """How many of the first record's keys are in the file before the gap: its first ones."""
-    end_taken: int
-    """How many of the last record's keys are in the file behind it: its last ones."""
+    """Physical offset of its last record, which is the first record of the file after the gap."""
+    begin_indexed: int
+    """Number of the first record's keys that the file before the gap has: the first ones."""
+    end_indexed: int
+    """Number of the last record's keys that the file after the gap has: the last ones."""
     before: StoredFile | None
-    """None: the log's beginning."""
+    """None: the gap begins at the log's beginning."""
     behind: StoredFile
 
     @property
     def begin_ms(self) -> int:
-        """No message of the gap was stored before, if no time run begins in it; epoch ms."""
+        """Lower bound of store times in the gap, if no time run begins in it; epoch ms."""
         return 0 if self.before is None else self.before.header.end_timestamp_ms
 
     @property
     def end_ms(self) -> int:
-        """No message of the gap was stored later, likewise."""
+        """Upper bound of store times in the gap, if no time run begins in it; epoch ms."""
         return self.behind.header.begin_timestamp_ms
 
     def missing(self, chunk: LogChunk) -> KeyEntries:
-        """The keys of a piece of the log that belong into the gap.
+        """Return the keys of a part of the log that belong to the gap.
 
         Args:
-            chunk: of whole records; the first piece begins at `begin`.
+            chunk: whole records; the first chunk begins at `begin`.
         """
         entries = index_entries(chunk.frames, chunk.records, chunk.start)
         offsets = entries.offsets
         low = int(np.searchsorted(offsets, self.begin))
-        low += min(self.begin_taken, int((offsets == self.begin).sum()))
+        low += min(self.begin_indexed, int((offsets == self.begin).sum()))
         high = int(np.searchsorted(offsets, self.end, side="right"))
-        high -= min(self.end_taken, int((offsets == self.end).sum()))
+        high -= min(self.end_indexed, int((offsets == self.end).sum()))
         high = max(low, high)
         return KeyEntries(
             entries.hashes[low:high], offsets[low:high], entries.timestamps_ms[low:high]
@@ -63,18 +63,18 @@ class Gap:
 
 def gaps_between(
     files: Sequence[StoredFile], log_min_offset: int, directory: IndexDirectory
-) -> list[Gap]:
-    """Where keys may be missing, in the log's order; what retention took is no gap.
+) -> list[IndexGap]:
+    """Return ranges in which keys may be missing, in log order, without deleted ranges.
 
     Args:
-        files: all that are served, with keys each.
-        log_min_offset: where the log begins, physical.
-        directory: theirs.
+        files: all served files, each with keys.
+        log_min_offset: beginning of the log, physical offset.
+        directory: directory of the files.
 
     Raises:
         OSError: the disk.
     """
-    found: list[Gap] = []
+    found: list[IndexGap] = []
     ordered = sorted(files, key=lambda file: (file.header.begin_offset, file.header.end_offset))
     reached: StoredFile | None = None
     for number, file in enumerate(ordered):
@@ -83,13 +83,13 @@ def gaps_between(
         if header.begin_offset > max(reach, log_min_offset):
             until = sorted(ordered[:number], key=lambda each: each.header.end_offset, reverse=True)
             found.append(
-                Gap(
+                IndexGap(
                     begin=max(reach, log_min_offset),
                     end=header.begin_offset,
-                    begin_taken=keys_of_last_record(until, directory)
+                    begin_indexed=keys_of_last_record(until, directory)
                     if reach >= log_min_offset
                     else 0,
-                    end_taken=keys_of_first_record(ordered[number:], directory),
+                    end_indexed=keys_of_first_record(ordered[number:], directory),
                     before=reached,
                     behind=file,
                 )
@@ -100,7 +100,7 @@ def gaps_between(
 
 
 def keys_of_last_record(newest_first: Sequence[StoredFile], directory: IndexDirectory) -> int:
-    """How many of the last keys are of one record, which may have more. Raises OSError."""
+    """Count how many last keys belong to one record. Raises OSError."""
     taken = 0
     for file in newest_first:
         for unit in range(file.keys, 0, -1):
@@ -111,7 +111,7 @@ def keys_of_last_record(newest_first: Sequence[StoredFile], directory: IndexDire
 
 
 def keys_of_first_record(oldest_first: Sequence[StoredFile], directory: IndexDirectory) -> int:
-    """How many of the first keys are of one record, which may have more. Raises OSError."""
+    """Count how many first keys belong to one record. Raises OSError."""
     taken = 0
     for file in oldest_first:
         for unit in range(1, file.keys + 1):
@@ -122,7 +122,7 @@ def keys_of_first_record(oldest_first: Sequence[StoredFile], directory: IndexDir
 
 
 def offset_of_unit(file: StoredFile, unit: int, directory: IndexDirectory) -> int:
-    """The physical offset that a unit bears. Raises OSError."""
+    """Return the physical offset in a unit. Raises OSError."""
     fd = directory.disk.open_reading(file.path)
     try:
         at = unit_position(directory.shape.slots, unit)
@@ -133,16 +133,16 @@ def offset_of_unit(file: StoredFile, unit: int, directory: IndexDirectory) -> in
 
 
 class GapFiller:
-    """Makes the files of a gap again, from pieces of the log one after another.
+    """Creates files for the missing keys of a gap, from consecutive parts of the log.
 
-    What a crash leaves of it is a file with fewer keys, or none: the next start finds the rest of
+    A crash leaves a file with fewer keys, or none; the next start finds the rest of
     the gap.
 
     Attributes:
-        position: every record of the gap below this physical offset has been taken.
+        position: physical offset up to which records of the gap are done.
     """
 
-    def __init__(self, gap: Gap, directory: IndexDirectory) -> None:
+    def __init__(self, gap: IndexGap, directory: IndexDirectory) -> None:
         self.gap = gap
         self.position = gap.begin
         self._directory = directory
@@ -154,11 +154,11 @@ class GapFiller:
     def is_done(self) -> bool:
         return self.position > self.gap.end
 
-    def take(self, chunk: LogChunk) -> None:
-        """Add the keys of the log's piece at `position`; the last one makes all durable.
+    def add(self, chunk: LogChunk) -> None:
+        """Add the keys of a part of the log at `position`; the last part makes all durable.
 
         Raises:
-            FileExistsError: no name is free between those of the files around the gap.
+            FileExistsError: no file name between those around the gap is free.
             OSError: the disk.
         """
         entries = self.gap.missing(chunk)
@@ -168,14 +168,14 @@ class GapFiller:
             entries = entries.behind(self._active.add(entries))
             if self._active.remaining == 0 or len(entries):
                 self._seal()
-        # Where the log cannot be read any further there is nothing to be had.
+        # If the log cannot be read any further, give up the rest.
         progress = chunk.next_offset > self.position
         self.position = chunk.next_offset if progress else self.gap.end + 1
         if self.is_done and self._active is not None:
             self._seal()
 
     def abandon(self) -> None:
-        """Let go of the file that is not finished; if it cannot be deleted the next start does."""
+        """Close and delete the unfinished file; if that fails, the next start deletes it."""
         active, self._active = self._active, None
         if active is not None:
             active.close()
@@ -184,11 +184,11 @@ class GapFiller:
 
     def _next_file(self, first_ms: int) -> ActiveFile:
         if self._last is None:
-            # These will be all that the log has: none of an older name is of use, of any shape.
+            # The new files will cover the whole log, so older files of any shape are useless.
             self._directory.remove_unserved(self.gap.behind.path.name)
         path = self._directory.create_between(self._last_name, self.gap.behind.path.name, first_ms)
         self._last_name = path.name
-        return ActiveFile.behind(path, self._directory, self._last)
+        return ActiveFile.after(path, self._directory, self._last)
 
     def _seal(self) -> None:
         assert self._active is not None

@@ -1,7 +1,7 @@
-"""The index of one broker: what has been added, from where to go on, and searching it.
+"""The index of one broker: its state, additions and searches.
 
-Any thread may call anything, one at a time: a lock says so. A call is short, except that a search
-walks a chain of the file that is being written while it holds the lock.
+Any thread may call any method; a lock serializes them. Calls are short, except that a search
+walks a chain of the active file while it holds the lock.
 """
 
 import threading
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import IndexDirectory, StoredFile
-from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
-from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
+from rockoon_broker.index.gaps import GapFiller, IndexGap, gaps_between
+from rockoon_broker.index.lookup import KeyCandidates, KeySearch, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
@@ -19,27 +19,28 @@ from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
-    """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it again.
+    """An open index. After an OSError of `add` or `checkpoint`, `abandon` it and open it again.
 
-    What `take` left half done nobody sees: the file that it added to is not searched any more, and
+    A partial result of `add` is never visible: the file is not searched any more, and
     nothing more is written to it.
 
     Args:
         directory: the files.
-        resumption: what `Reopening` found.
-        log_min_offset: where the log begins.
-        on_full: called with a file's header when it is full, or store times go back behind it, and
-            it is synced, in the thread that called.
+        resumption: result of `Reopening`.
+        log_min_offset: beginning of the log.
+        on_full: called on the caller's thread with the header of a synced file that is full, or
+        after
+            which store times decrease.
 
     Attributes:
-        position: every record of the log below this physical offset has been taken.
+        position: physical offset up to which all records have been processed.
         covered_from: every record from this physical offset up to `position` is in the index,
-            except for what `gaps` may miss.
-        gaps: where files may be missing, in the log's order. Whoever follows the log looks
-            whether they are, and fills them with `mend`.
-        left_gaps: those that cannot be filled.
-        begins_ms: store time of its first message; None while it has none.
-        until_ms: store time of the last message taken; None before the first.
+            except for records in `gaps`.
+        gaps: ranges with possibly missing keys, in log order. The follower checks
+            them, and fills them with `fill_gap`.
+        left_gaps: gaps that cannot be filled.
+        begins_ms: store time of the first message in the index; None while it is empty.
+        until_ms: store time of the last processed message; None before the first.
     """
 
     def __init__(
@@ -54,16 +55,16 @@ class KeyIndex:
         self._lock = threading.Lock()
         self._active = resumption.active
         self._last = resumption.last
-        self._keys_taken = resumption.keys_taken
+        self._keys_indexed = resumption.keys_indexed
         self.position = log_min_offset
         self.covered_from = log_min_offset
         self.begins_ms: int | None = None
         self.until_ms: int | None = None
-        self.gaps: list[Gap] = []
-        self.left_gaps: list[Gap] = []
+        self.gaps: list[IndexGap] = []
+        self.left_gaps: list[IndexGap] = []
         self._filler: GapFiller | None = None
-        # Why the last `take` failed: the slots in memory lead to units that no file has, and a file
-        # that it filled has keys beyond `position`.
+        # Error of the last `add`: slots in memory may refer to missing units, and a file that
+        # it filled has keys after `position`.
         self._failure: OSError | None = None
         if resumption.last is not None:
             files = [file for file in directory.files() if file.keys]
@@ -73,20 +74,20 @@ class KeyIndex:
             self.until_ms = resumption.last.end_timestamp_ms
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
 
-    def take(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
-        """Add the keys of some records, those at `position`; return how many were added.
+    def add(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
+        """Add the keys of records at `position`; return how many keys were added.
 
         Args:
-            pieces: what the log has there, one behind the other, at least one.
+            pieces: one or more adjacent parts of the log.
             now_ms: epoch milliseconds, for the name of a new file.
 
         Raises:
-            OSError: the disk, now or at an earlier call.
+            OSError: the disk, now or in an earlier call.
         """
         entries = joined([_entries(each) for each in pieces])
         with self._lock:
             self._raise_failure()
-            entries = self._without_taken(entries)
+            entries = self._without_indexed(entries)
             added = len(entries)
             if added and self.begins_ms is None:
                 self.begins_ms = int(entries.timestamps_ms[0])
@@ -95,7 +96,7 @@ class KeyIndex:
             except OSError as failure:
                 self._failure = failure
                 raise
-            # Only when all was added: who asks for a key takes it that what lies before is here.
+            # Set last: a search assumes that everything before it is in the index.
             self.position = pieces[-1].next_offset
             self.until_ms = next(filter(None, map(_newest_ms, reversed(pieces))), self.until_ms)
         return added
@@ -112,64 +113,64 @@ class KeyIndex:
         if self._failure is not None:
             raise self._failure
 
-    def _without_taken(self, entries: KeyEntries) -> KeyEntries:
-        """Leave out the keys that were in the index when it was opened."""
-        taken, self._keys_taken = self._keys_taken, 0
+    def _without_indexed(self, entries: KeyEntries) -> KeyEntries:
+        """Return entries without keys that were already in the index when it was opened."""
+        taken, self._keys_indexed = self._keys_indexed, 0
         if not taken or self._last is None or not len(entries):
             return entries
         same = int((entries.offsets == self._last.end_offset).sum())
         return entries.behind(min(taken, same))
 
     @property
-    def mend_from(self) -> int:
-        """Physical offset of the record that `mend` wants next; there is a gap."""
+    def fill_from(self) -> int:
+        """Physical offset of the record that `fill_gap` expects next, if there is a gap."""
         return self.gaps[0].begin if self._filler is None else self._filler.position
 
-    def mend(self, chunk: LogChunk) -> None:
-        """Add a piece of the log to what the first gap misses; the last piece ends the gap.
+    def fill_gap(self, chunk: LogChunk) -> None:
+        """Add a part of the log to the first gap; the last part closes the gap.
 
         Args:
-            chunk: what the log has at `mend_from`.
+            chunk: records at `fill_from`.
 
         Raises:
-            FileExistsError: there is no name for a file in the gap. `leave` it.
+            FileExistsError: no file name in the gap is free. Call `leave_gap`.
             OSError: the disk.
         """
         with self._lock:
             if self._filler is None:
                 self._filler = GapFiller(self.gaps[0], self._directory)
-            self._filler.take(chunk)
+            self._filler.add(chunk)
             if self._filler.is_done:
                 self._filler = None
                 self.close_gap(self.gaps[0])
                 self._find_beginning()
 
-    def close_gap(self, gap: Gap) -> None:
-        """Nothing is missing in a gap."""
+    def close_gap(self, gap: IndexGap) -> None:
+        """Remove a gap in which nothing is missing."""
         self.gaps = [each for each in self.gaps if each is not gap]
         if gap.before is None:
             self.covered_from = gap.begin
 
-    def leave_gap(self, gap: Gap) -> None:
-        """The first gap cannot be filled: queries go on to say that something is missing."""
+    def leave_gap(self, gap: IndexGap) -> None:
+        """Mark a gap as impossible to fill; queries then report missing messages."""
         with self._lock:
-            self._let_filler_go()
+            self._abandon_filler()
         self.gaps = [each for each in self.gaps if each is not gap]
         self.left_gaps.append(gap)
 
     def _seal(self, full: ActiveFile) -> None:
-        # Durable before anybody is told: recovery points will say that it is, and RocketMQ makes
-        # nothing again that they call indexed.
+        # Made durable before the callback: recovery points then state that it is indexed, and
+        # RocketMQ never indexes that range again.
         full.checkpoint()
         full.close()
         self._last, self._active = full.header, None
         self._on_full(full.header)
 
     def checkpoint(self) -> None:
-        """Make what was added durable.
+        """Make added keys durable.
 
         Raises:
-            OSError: the disk, now or in `take`.
+            OSError: the disk, now or in `add`.
         """
         with self._lock:
             self._raise_failure()
@@ -177,7 +178,7 @@ class KeyIndex:
                 self._active.checkpoint()
 
     def remove_expired(self, log_min_offset: int) -> list[str]:
-        """Delete files whose every message is gone from the log; return their names."""
+        """Delete files whose messages are all deleted from the log; return their names."""
         with self._lock:
             keep = None if self._active is None else self._active.path
             removed = self._directory.remove_expired(log_min_offset, keep)
@@ -192,13 +193,13 @@ class KeyIndex:
         begins = [each.begin_timestamp_ms for each in headers if each.next_unit > 1]
         self.begins_ms = min(begins, default=None)
 
-    def search(self, wanted: Wanted) -> Candidates:
-        """Look for a key.
+    def search(self, wanted: KeySearch) -> KeyCandidates:
+        """Search for a key.
 
         Raises:
             OSError: the disk.
         """
-        candidates = Candidates()
+        candidates = KeyCandidates()
         with self._lock:
             files = self._directory.files()
             candidates.unserved = self._unserved_among(files)
@@ -208,7 +209,7 @@ class KeyIndex:
                 if self._failure is not None:
                     candidates.unserved = (
                         f"index file {active.path.name} could not be written ({self._failure}), "
-                        "and is opened again: ask again"
+                        "and is being opened again: retry the query"
                     )
                 elif may_hold(active.header, wanted):
                     newest = active.newest_unit(wanted.key_hash)
@@ -219,55 +220,55 @@ class KeyIndex:
         return candidates
 
     def _unserved_among(self, files: Sequence[StoredFile]) -> str:
-        """Why a file that once was one of the index's is not searched; empty if there is none.
+        """Return why a former file of the index is not searched; empty if there is none.
 
-        Files of an earlier shape all have older names than those that were made again then.
+        Files of an earlier shape all have older names than those rebuilt since.
         """
         oldest = min((file.path.name for file in files), default="")
         for name in self._directory.unserved:
             if oldest and name > oldest:
-                return f"index file {name} has not its size any more: what is in it is not found"
+                return f"index file {name} has a wrong size: its messages are not found"
         return ""
 
     def close(self) -> None:
-        """Checkpoint and let go; the index is as if it had been written one key after another.
+        """Write a checkpoint and close.
 
-        After a failure of `take` it lets go as `abandon` does.
+        After a failure of `add`, only closes, like `abandon`.
 
         Raises:
             OSError: the disk.
         """
         with self._lock:
-            self._let_filler_go()
+            self._abandon_filler()
             active, self._active = self._active, None
             if active is not None:
                 try:
                     if self._failure is None:
                         active.checkpoint()
                 finally:
-                    self._let_go(active)
+                    self._close_active(active)
 
     def abandon(self) -> None:
-        """Let go without writing; what no checkpoint covered is indexed again."""
+        """Close without writing; keys after the last checkpoint are indexed again."""
         with self._lock:
             active, self._active = self._active, None
             if active is not None:
-                self._let_go(active)
-            self._let_filler_go()
+                self._close_active(active)
+            self._abandon_filler()
 
-    def _let_filler_go(self) -> None:
+    def _abandon_filler(self) -> None:
         filler, self._filler = self._filler, None
         if filler is not None:
             filler.abandon()
 
-    def _let_go(self, active: ActiveFile) -> None:
+    def _close_active(self, active: ActiveFile) -> None:
         active.close()
         if active.sync_failed:
             self._directory.remove(active.path)
 
 
 def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
-    """The keys of a piece's records."""
+    """Return the keys of a piece's records."""
     if isinstance(piece, KeyRun):
         return piece.entries()
     found = keys_within(piece.frames, len(piece.frames), piece.start)
@@ -275,7 +276,7 @@ def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
 
 
 def _newest_ms(piece: LogChunk | KeyRun) -> int | None:
-    """Store time of its last record, None if it has none."""
+    """Return the store time of a piece's last record, None if it has none."""
     if isinstance(piece, KeyRun):
         return piece.newest_ms
     return int(piece.records.store_timestamps_ms[-1]) if piece.records.count else None

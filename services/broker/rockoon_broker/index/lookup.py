@@ -1,7 +1,7 @@
-"""Finding a key's messages in index files: where they may be, newest first.
+"""Finds candidates for a key's messages in index files, newest first.
 
-What is found are candidates: a hash is all that a file knows of a key, and its times are cut to
-the second. Whoever asks reads the messages and compares.
+A file stores only the hash of a key, and times in seconds, so results are candidates. The caller
+reads the messages and compares.
 """
 
 import struct
@@ -22,15 +22,15 @@ from rockoon_format.index_file import (
 )
 
 CANDIDATES_MAX = 4096
-# Units of a chain that one search looks at, so that a key of millions keeps nobody waiting.
+# Maximum number of units per search, so that a key with millions of messages blocks no other query.
 UNITS_WALKED_MAX = 100_000
 
 _SLOT = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A key and a time."""
+class KeySearch:
+    """A key and a range of store times."""
 
     key_hash: int
     """`hashes.index_key_hash` of `topic#key`."""
@@ -38,29 +38,29 @@ class Wanted:
     """Store times, epoch milliseconds, inclusive."""
     end_ms: int
     offset_min: int = 0
-    """Messages that start below this physical offset are not wanted."""
+    """Messages that start below this physical offset are not returned."""
 
 
 @dataclass(slots=True)
-class Candidates:
-    """Physical offsets that may be wanted, as far as the search got."""
+class KeyCandidates:
+    """Physical offsets of possible matches, and how far the search got."""
 
     offsets: list[int] = field(default_factory=list)
     units_walked: int = 0
     gave_up: str = ""
-    """Why the search ended early, in a sentence; empty if it did not."""
+    """Why the search ended early, as a sentence; empty if it did not."""
     unserved: str = ""
-    """Why a file was left out, or a part of it, in a sentence; empty if none was."""
+    """Why a file, or a part of one, was not searched, as a sentence; empty if none."""
 
     def walk(
         self,
-        wanted: Wanted,
+        wanted: KeySearch,
         file: StoredFile,
         newest: int,
         read_unit: Callable[[int], bytes],
         slots: int,
     ) -> None:
-        """Add what one chain of a file holds; of a damaged one what can be had, and say so."""
+        """Add the matches of one chain of a file; if it is damaged, add those before the damage."""
         try:
             self._walk(
                 wanted,
@@ -68,31 +68,31 @@ class Candidates:
             )
         except IndexFileError as damage:
             self.unserved = self.unserved or (
-                f"index file {file.path.name} is damaged ({damage}) and may lack messages: delete "
-                "it while the broker is stopped, and it is made again from the log"
+                f"index file {file.path.name} is damaged ({damage}) and may lack messages: stop "
+                "the broker and delete the file; the next start indexes its keys again"
             )
 
-    def _walk(self, wanted: Wanted, chain: Iterable[FoundUnit]) -> None:
+    def _walk(self, wanted: KeySearch, chain: Iterable[FoundUnit]) -> None:
         for unit in chain:
-            # The chain goes back in the log.
+            # The chain goes backwards in the log.
             if unit.physical_offset < wanted.offset_min:
                 return
             self.units_walked += 1
             if len(self.offsets) >= CANDIDATES_MAX or self.units_walked > UNITS_WALKED_MAX:
                 self.gave_up = (
-                    f"the key is too frequent: {self.units_walked - 1} entries were looked at "
-                    "and older ones follow; narrow the time"
+                    f"the key is too frequent: {self.units_walked - 1} entries were checked "
+                    "and older ones remain; narrow the time"
                 )
                 return
-            # Cut to the second: the message may be 999 ms younger than this says.
+            # Stored in seconds: the message may be up to 999 ms newer.
             if unit.stored_ms + 999 < wanted.begin_ms:
                 return
             if unit.key_hash == wanted.key_hash and unit.stored_ms <= wanted.end_ms:
                 self.offsets.append(unit.physical_offset)
 
 
-def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
-    """Whether a file can have a message of the time and place wanted."""
+def may_hold(header: IndexHeader, wanted: KeySearch) -> bool:
+    """Return whether a file may have messages of the wanted range."""
     return (
         header.next_unit > 1
         and wanted.offset_min <= header.end_offset
@@ -102,15 +102,15 @@ def may_hold(header: IndexHeader, wanted: Wanted) -> bool:
 
 
 def search_files(
-    candidates: Candidates,
-    wanted: Wanted,
+    candidates: KeyCandidates,
+    wanted: KeySearch,
     files: Iterable[StoredFile],
     shape: IndexShape,
     disk: Disk,
 ) -> None:
-    """Add what some files hold, the newest file first.
+    """Add the matches of files, the newest file first.
 
-    A file that has gone meanwhile held nothing that the log still has.
+    Ignores files that have been deleted: their messages are no longer in the log.
 
     Raises:
         OSError: the disk.
@@ -134,7 +134,7 @@ def search_files(
 
 
 def unit_reader(fd: int, shape: IndexShape, disk: Disk) -> Callable[[int], bytes]:
-    """Reads an open file's units by their numbers."""
+    """Return a function that reads an open file's units by number."""
 
     def read(unit: int) -> bytes:
         return read_whole(disk, fd, UNIT_BYTES, unit_position(shape.slots, unit))

@@ -1,35 +1,35 @@
-"""Pace of indexing: the size of a piece of work, and the pause before the next. Pure.
+"""Pace of indexing: the size of a piece of work, and the pause after it. Pure.
 
-Indexing shares the processor with appends. While that is scarce its share is what it is behind by:
-a burst is indexed afterwards, and a broker that stays busy keeps its index at a distance at which
-the share suffices. With more to spare, or somebody who asks, it catches up at once.
+Indexing shares the CPU with appends. While CPU is scarce, its share grows with its lag:
+a burst is indexed later, and the lag of a constantly busy broker settles where
+the share suffices. If CPU is free, or a query waits, the index catches up at once.
 """
 
-# Of the time, while the processor is scarce and nobody waits for the index: at least,
+# Share of the time while CPU is scarce and no query waits: minimum,
 BUSY_SHARE_MIN = 0.04
-# at most,
+# maximum,
 BUSY_SHARE_MAX = 0.8
-# and in between, what it is behind by in this unit.
+# and in between the lag divided by this.
 FAR_BEHIND_BYTES = 32 << 20
-# While it is not scarce, at least.
+# Minimum share while CPU is not scarce.
 IDLE_SHARE = 0.5
-# It is scarce when the broker uses so much of one for anything but indexing,
+# CPU is scarce if the broker uses this much of a CPU for other work than indexing,
 BUSY_RATIO = 0.5
-# or when a piece takes so many times the processor time that it needs: others are being served.
+# or if a piece needs this many times its CPU time, because other threads run.
 SLOWDOWN_MAX = 1.5
 POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
 PIECE_BYTES_MIN = 512 << 10
 PIECE_BYTES_MAX = 2 << 20
-# A piece costs a thread's turn, however small it is: what is less than one waits so long for more.
+# A piece costs a thread switch whatever its size, so a smaller lag waits this long for more.
 LITTLE_PAUSE_SECONDS = 0.1
 
 
 def piece_bytes(behind_bytes: int) -> int:
-    """How much of the log to index at once.
+    """Return the size of the next piece of the log to index.
 
-    A small piece keeps the event loop from others for a shorter time; a large one costs less per
-    message, and gives the interpreter's lock away less often, which is slow to come back while the
+    A small piece blocks the event loop for a shorter time. A large one costs less per
+    message, and releases the interpreter lock less often, which is slow to regain while the
     loop is busy.
     """
     share = behind_bytes / FAR_BEHIND_BYTES
@@ -44,15 +44,15 @@ def pause_seconds(
     behind_bytes: int,
     somebody_waits: bool,
 ) -> float:
-    """How long to wait.
+    """Return how long to pause before the next piece.
 
     Args:
-        work_seconds: how long the last piece took.
-        processor_seconds: what of that was work.
-        busy_ratio: processor time that the broker used for anything else since the piece before,
+        work_seconds: duration of the last piece.
+        processor_seconds: CPU time of the last piece.
+        busy_ratio: CPU time that the broker used for other work since the piece before,
             in seconds per second.
-        behind_bytes: how much the log has that is not in the index.
-        somebody_waits: a query wants the index to reach the log's end.
+        behind_bytes: lag of the index in the log.
+        somebody_waits: whether a query waits for the index to reach the log's end.
     """
     if behind_bytes <= 0:
         return POLL_SECONDS

@@ -1,7 +1,7 @@
-"""Answering who asks for messages by key: candidates of the index, compared with the messages.
+"""Queries of messages by key: candidates of the index, compared with the messages.
 
-Of a compacted topic the generation in force knows what it holds, and nothing else of what it covers
-is an answer, although the log may still have it; the index is asked for what is behind that.
+Of a compacted topic's covered range only messages in the active generation are results, even if the
+log still has others; the index is searched only after that range.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, Wanted
+from rockoon_broker.index.lookup import CANDIDATES_MAX, KeySearch
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.store import Store
@@ -37,7 +37,7 @@ END_OF_TIME_MS = (1 << 62) - 1
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """What is asked for; checked already."""
+    """A validated query."""
 
     topic: str
     key: str
@@ -51,25 +51,23 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
-    """What was found."""
-
     frames: list[bytes]
-    """Whole records, the newest first."""
+    """Whole records, newest first."""
     not_searched_because: str
-    """Empty when there is no other."""
+    """Why the result may be incomplete; empty if it is complete."""
     indexed_until_ms: int
 
 
 async def answer(
     query: KeyQuery, store: Store, follower: IndexFollower | None, clock: Clock
 ) -> KeyAnswer:
-    """Find messages; waits a little for the index to catch up with the log.
+    """Find messages; waits a short time for the index to reach the log's end.
 
     Args:
-        query: checked.
+        query: validated.
         store: open.
-        follower: the index; without one only what is compacted is found.
-        clock: tells when others have their turn.
+        follower: the index; without one only compacted messages are found.
+        clock: limits how long the query blocks the event loop.
 
     Raises:
         OSError: the disk.
@@ -78,7 +76,7 @@ async def answer(
     if follower is not None:
         log_end = await follower.wait_caught_up(CATCH_UP_SECONDS_MAX)
     key_hash = index_key_hash(f"{query.topic}#{query.key}")
-    # From here to the search's begin nothing is waited for, so both are of one generation.
+    # No await from here to the start of the search, so that both use the same generation.
     compacted_end = store.compaction.covered_end(query.topic)
     compacted = store.compaction.offsets_with_key(
         query.topic, key_hash, query.begin_ms, query.end_ms
@@ -89,11 +87,11 @@ async def answer(
     if index is None:
         frames, more = await matching(query, compacted, store, clock)
         return KeyAnswer(frames, more or too_many or why_no_index(follower, compacted_end), 0)
-    # Said before the search: what is added meanwhile is found and not counted on.
+    # Computed before the search: keys added during the search may be found, but not reported.
     begin = max(store.log_min_offset, compacted_end)
     unreached = why_unreached(query, index, store.runs, log_end, begin)
     until_ms = index.until_ms or 0
-    wanted = Wanted(key_hash, query.begin_ms, query.end_ms, compacted_end)
+    wanted = KeySearch(key_hash, query.begin_ms, query.end_ms, compacted_end)
     candidates = await asyncio.to_thread(index.search, wanted)
     frames, more = await matching(query, [*candidates.offsets, *compacted], store, clock)
     reasons = (more, candidates.gave_up, too_many, candidates.unserved, unreached)
@@ -103,11 +101,11 @@ async def answer(
 async def matching(
     query: KeyQuery, candidates: Iterable[int], store: Store, clock: Clock
 ) -> tuple[list[bytes], str]:
-    """The candidates that are wanted, newest first, and why some are left out."""
+    """Return the matching candidates, newest first, and why some are missing."""
     frames: list[bytes] = []
     size = 0
     damage = ""
-    # A message with the key twice is there twice.
+    # Candidates contain a message twice if it has the key twice.
     offsets = sorted(set(candidates), reverse=True)
     async for offset in in_turns(offsets, clock):
         try:
@@ -127,7 +125,7 @@ async def matching(
 
 
 def why_unread(store: Store, offset: int) -> str:
-    """Why a candidate cannot be read, if it should be; empty if it is rightly gone."""
+    """Return why a candidate cannot be read; empty if it was properly deleted."""
     if offset < store.log_min_offset:
         return ""
     chunk = store.read_log(offset, 1)
@@ -148,38 +146,38 @@ def is_wanted(query: KeyQuery, record: Record) -> bool:
 
 
 def why_too_many(compacted: int) -> str:
-    """Why not all compacted candidates are looked at; empty if they are."""
+    """Return why not all compacted candidates are checked; empty if they are."""
     if compacted <= CANDIDATES_MAX:
         return ""
     return f"the key is too frequent: {compacted} compacted messages may have it; narrow the time"
 
 
 def why_no_index(follower: IndexFollower | None, compacted_end: int) -> str:
-    """Why what the log has behind a physical offset was not searched."""
+    """Return why the log after the compacted range was not searched."""
     if follower is not None:
-        return "the index is being opened: ask again"
+        return "the index is being opened: retry the query"
     return (
-        f"this broker keeps no index: of its log only what is compacted, up to {compacted_end}, "
-        "was searched"
+        f"this broker keeps no index: only compacted messages, up to {compacted_end} of the log, "
+        "were searched"
     )
 
 
 def why_unreached(
     query: KeyQuery, index: KeyIndex, runs: TimeRuns, log_end: int, log_begin: int
 ) -> str:
-    """What of the time asked for the index does not cover, in a sentence; empty if nothing.
+    """Return which part of the query's time range the index does not cover; empty if none.
 
     Args:
-        runs: the log's. Where one begins in what is not covered, that can be of any time.
-        log_end: where the log ended when the query came, physical.
-        log_begin: where what the index has to answer for begins.
+        runs: time runs of the log. If one begins in an uncovered range, that may have any time.
+        log_end: end of the log when the query arrived, physical offset.
+        log_begin: beginning of the range that the index must cover.
     """
     least_ms = runs.least_ms(index.position - 1, index.until_ms or 0)
     if index.position < log_end and query.end_ms >= least_ms:
         behind = log_end - index.position
-        return f"the index is {behind} bytes of the log behind: ask again"
+        return f"the index is {behind} bytes of the log behind: retry the query"
     for gap in (*index.gaps, *index.left_gaps):
-        between, lacks = "at any time", _has_begin(runs, gap.begin, gap.end)
+        between, lacks = "at any time", _run_begins_in(runs, gap.begin, gap.end)
         if not lacks:
             lacks = gap.begin_ms <= query.end_ms and query.begin_ms <= gap.end_ms
             between = f"between {gap.begin_ms} and {gap.end_ms} (epoch ms)"
@@ -188,13 +186,13 @@ def why_unreached(
     begins_ms = index.begins_ms
     if index.covered_from <= log_begin or begins_ms is None:
         return ""
-    if _has_begin(runs, log_begin, index.covered_from):
+    if _run_begins_in(runs, log_begin, index.covered_from):
         return f"messages before physical offset {index.covered_from} may not be in the index"
     if query.begin_ms < begins_ms:
         return f"messages stored before {begins_ms} (epoch ms) may not be in the index"
     return ""
 
 
-def _has_begin(runs: TimeRuns, begin: int, end: int) -> bool:
-    """Whether a time run begins behind one physical offset, at or before another."""
+def _run_begins_in(runs: TimeRuns, begin: int, end: int) -> bool:
+    """Return whether a time run begins after one physical offset, at or before another."""
     return any(run.start <= end for run in runs.behind(begin))

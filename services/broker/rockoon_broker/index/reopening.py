@@ -1,13 +1,12 @@
-"""Reopening the index: what of its last file is reliable, and from where to go on.
+"""Reopening the index: verifies its last file, and finds where to continue.
 
-The units that the last file's header counts are read again and linked again, from an empty table:
-they must have the very `previous` they have, and the slots that come out are written back. So a
-file that a crash tore, or somebody else damaged, is noticed; it is deleted, and its keys come from
-the log again. Of full files the header and both ends are looked at: they were synced before the
-next was begun. One that cannot be so, or has not its size any more, is deleted too (gaps.py).
-Unless the last stop was clean, the last file is read even if it is full: a failed sync may have
-ended the process, and what memory shows of its header and slots be nowhere else. They are written
-again.
+The units that the last file's header counts are read and linked again from an empty table. The
+links must be equal to those in the file, and the resulting slots are written back. So a torn or
+damaged file is detected; it is deleted, and its keys are indexed again. Of full files only the
+header and both ends are checked: they were synced before the next file was created. If these are
+invalid, or the size is wrong, the file is deleted too (gaps.py). Unless the last stop was clean,
+the last file is read even if it is full: a failed sync may have ended the process, and then its
+header and slots may exist only in the page cache. They are rewritten.
 """
 
 from collections.abc import Generator
@@ -27,30 +26,30 @@ from rockoon_format.index_entries import KeyEntries
 from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_position
 from rockoon_format.index_slots import Slots
 
-# Units that one step looks at, so that it keeps nobody else from the processor for long.
+# Units per step, so that a step does not use the CPU for long.
 UNITS_PER_STEP = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """From where to index."""
+    """Where to continue indexing."""
 
     active: ActiveFile | None
-    """The file to add to; None: there is none, or the last is full."""
+    """The file to which keys are added; None: there is none, or the last one is full."""
     last: IndexHeader | None
     """Header of the last file with keys."""
-    keys_taken: int
-    """How many keys of the record at `last.end_offset` are in the index already."""
+    keys_indexed: int
+    """Number of keys of the record at `last.end_offset` that are already in the index."""
 
 
 class Reopening:
-    """Opens a directory in steps. Afterwards `result` is there.
+    """Opens a directory in steps; sets `result` at the end.
 
     Args:
         directory: the index.
-        log_end: where the log ended when the store was opened. A file that reaches beyond knows
-            messages that a crash took back.
-        was_clean: whether the last stop was.
+        log_end: end of the log when the store was opened. A file beyond it has messages that
+            a crash has lost.
+        was_clean: whether the last stop was clean.
     """
 
     def __init__(self, directory: IndexDirectory, log_end: int, *, was_clean: bool = True) -> None:
@@ -62,10 +61,10 @@ class Reopening:
         self._steps = self._work()
 
     def step(self) -> bool:
-        """Do a little; False when all is done.
+        """Run one step; return False at the end.
 
         Raises:
-            OSError: the disk; begin again with another object.
+            OSError: the disk; start again with another object.
         """
         return next(self._steps, None) is not None
 
@@ -97,7 +96,7 @@ class Reopening:
         self.result = Resumption(
             active=active,
             last=files[-1].header if files else None,
-            keys_taken=keys_of_last_record(files[::-1], directory),
+            keys_indexed=keys_of_last_record(files[::-1], directory),
         )
 
     def _is_impossible(self, file: StoredFile) -> bool:
@@ -113,12 +112,12 @@ class Reopening:
 
     def _remove(self, file: StoredFile) -> None:
         self._directory.remove(file.path)
-        # A crash leaves one that is as it was made.
+        # After a crash a file may be empty, which needs no report.
         if file.header != IndexHeader():
             self.removed.append(file.path.name)
 
     def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
-        """The file, open, its slots made again; None if its units are not what they were."""
+        """Open a file and compute its slots; return None if its units are invalid."""
         shape, disk = self._directory.shape, self._directory.disk
         slots = Slots(shape.slots)
         header = IndexHeader()
@@ -129,7 +128,7 @@ class Reopening:
                 at = unit_position(shape.slots, header.next_unit)
                 units = np.frombuffer(read_whole(disk, fd, count * UNIT_BYTES, at), UNIT)
                 hashes, offsets = units["hash"].astype(np.int64), units["offset"].astype(np.int64)
-                # Offsets stand in for the times, which units have only to the second.
+                # Offsets are used instead of times, which units have only in seconds.
                 linked = slots.put(header, KeyEntries(np.maximum(hashes, 0), offsets, offsets))
                 if (
                     (hashes < 0).any()
@@ -144,12 +143,12 @@ class Reopening:
             wanted = file.header
             if found != (wanted.begin_offset, wanted.end_offset, wanted.slots_used):
                 return None
-            # Units that were written and never counted.
+            # Units that were written but are not counted in the header.
             end = unit_position(shape.slots, header.next_unit)
             disk.write_zeros(fd, end, shape.file_bytes)
         finally:
             disk.close(fd)
-        # What was linked is what the file has, but for the pages found next.
+        # The computed slots are those of the file, except for differences found next.
         slots.note_written()
         active = ActiveFile(file.path, shape, disk, file.header, slots)
         for _ in active.compare_slots():
@@ -157,7 +156,8 @@ class Reopening:
         return active
 
     def _written_again(self, active: ActiveFile) -> ActiveFile | None:
-        """The file with nothing of it in memory alone; None if it is full."""
+        """Rewrite the file's header and slots so that they are on disk; return None if it is
+        full."""
         try:
             active.mark_unwritten()
             active.checkpoint()

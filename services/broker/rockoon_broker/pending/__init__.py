@@ -1,10 +1,10 @@
-"""Pending records: messages that wait in the log for a time or for an outcome.
+"""Pending messages: records that wait in the log for a due time or for a transaction's end.
 
 pending_queue.py     one ConsumeQueue's pending entries (pure)
 sources.py           how a record names the one that it was made from (pure)
-snapshot.py          the file that spares a start most of the log (pure)
-pending_index.py     the queues over an open store: what is completed, replay, snapshots
-pending_records.py   one user's queues: taking in, appending what completes, what retention took
-due_work.py          turns in which what is due is done
-pending_messages.py  delayed and half messages, over one index and one snapshot
+snapshot.py          file that saves a start from reading most of the log (pure)
+pending_index.py     the pending queues of an open store: completion, replay, snapshots
+pending_records.py   the queues of one feature: read entries, append completions, retention
+due_work.py          task that runs due work in turns
+pending_messages.py  delayed and half messages, with one index and one snapshot
 """

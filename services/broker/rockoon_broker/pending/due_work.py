@@ -1,4 +1,4 @@
-"""Due work: turns in which what is due of pending records is done, while the broker runs."""
+"""Due work: runs the due work of pending messages in turns."""
 
 import asyncio
 import logging
@@ -10,20 +10,20 @@ from rockoon_runtime.waking import Turns
 
 log = logging.getLogger(__name__)
 
-# After a failure; RocketMQ waits ten seconds (ScheduleMessageService).
+# After a failure. RocketMQ waits ten seconds (ScheduleMessageService).
 PAUSE_SECONDS = 1.0
 
 
 class DueWork:
-    """One turn after the other. Used by the event loop's thread alone.
+    """Runs turns one after the other. Used only by the event loop's thread.
 
     Args:
-        name: of what is worked on, for people: "delayed messages".
-        apart_seconds: from the beginning of a turn to the next one's at least: what comes due close
-            together is done together.
-        step: a turn; returns whether more is due already. What it could not do when it raises
-            RockoonError, StoreError or OSError is still pending.
-        pause_seconds: how long nothing is due if nothing happens; None when nothing ever is.
+        name: the work's name in logs: "delayed messages".
+        apart_seconds: minimum time between the starts of two turns, so that messages that are due
+            close together are handled together.
+        step: one turn; returns whether more is already due. If it raises RockoonError,
+            StoreError or OSError, unfinished work stays pending.
+        pause_seconds: returns the time until something is due; None if nothing will be.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class DueWork:
         self._pause_seconds = pause_seconds
         self._turns = Turns(apart_seconds)
         self.failure: Exception | None = None
-        """Why what is due waits."""
+        """Error for which due work currently waits."""
 
     def ring(self) -> None:
-        """There is news for the next turn: new records, or a shorter log."""
+        """Wake the task for new records or a shorter log."""
         self._turns.ring()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled or the store has ended."""
+        """Run turns until cancelled or the store has ended."""
         while True:
             self._turns.begin()
             is_more, pause_seconds = False, None
@@ -57,9 +57,9 @@ class DueWork:
                 return
             except (RockoonError, StoreError, OSError) as failure:
                 if self.failure is None:
-                    log.warning("%s wait, it is tried again: %s", self._name, failure)
+                    log.warning("%s are delayed, retrying: %s", self._name, failure)
                 self.failure = failure
                 await asyncio.sleep(PAUSE_SECONDS)
-                # At once: nobody rings again for what this turn has not taken in.
+                # Retry without a ring, because records that this turn did not read ring only once.
                 pause_seconds = 0.0
             await (asyncio.sleep(0) if is_more else self._turns.wait_next(pause_seconds))

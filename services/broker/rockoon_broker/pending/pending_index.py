@@ -1,17 +1,17 @@
-"""The pending queues of an open store: what waits is known again after any end of the process.
+"""The pending queues of an open store, restored after any end of the process.
 
-Each queue is worked out of the log: its entries are its ConsumeQueue's, and what is completed is
-what later records name as their source (sources.py). A snapshot spares a start most of that
-reading.
+Each queue is derived from the log: its entries are those of its ConsumeQueue, and an entry is
+completed by a later record that names it as its source (sources.py). A snapshot saves a start from
+reading most of the log.
 
 Invariants:
-1. Everything completed is completed by a record in the log. So there is nothing to lose but time
-   when a snapshot is missing, damaged or old: the log says it again.
-2. A snapshot is taken of one moment, with the log's end at that moment, and written only when the
-   log is durable up to there. Else a power cut could take a delivery back and keep the note of it.
-3. A record completes what lies before it in the log, so nothing before the oldest pending entry has
-   to be read, and nothing at all while none is pending.
-4. Before `lead` it knows what was applied, so only what is committed.
+1. Every completion is a record in the log. So a missing, damaged or old snapshot costs only
+   time: the log is read again.
+2. A snapshot is a consistent state at one log end, and is written only when the log is durable up
+   to there. Otherwise a power failure could lose a delivery but keep its completion.
+3. A record completes only earlier ones, so records before the oldest pending entry need not
+   be read, and none at all if nothing is pending.
+4. Before `lead` it contains only applied, and so only committed, completions.
 """
 
 import logging
@@ -37,46 +37,45 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_FILE = "settledQueues"
 SNAPSHOT_SECONDS = 10.0
-# A start reads no more than this behind the snapshot, or than the snapshot is large.
+# A start reads at most this much log after the snapshot, or as much as the snapshot's size.
 UNCOVERED_BYTES_MAX = 64 << 20
-# A large snapshot waits until the log has grown by this share of it.
+# A large snapshot is replaced when the log has grown by this share of its size.
 GROWTH_SHARE_MIN = 0.25
 ENTRIES_PER_READ = 16_384
 NEAR_BYTES = 1 << 20
 
-# Nothing is wrong with these: what a snapshot would have said is in the log.
+# Expected reasons for a missing snapshot, not errors.
 _NO_SNAPSHOT = "there is no snapshot"
 _ANOTHER_BROKER = "another broker has used the store since the snapshot was written"
 
 Export = Callable[[], tuple[Path, bytes]]
-"""A file that goes with the snapshot and what it holds now."""
+"""Returns the path and the content of a file that is written with the snapshot."""
 Named = Callable[[LogChunk, NDArray[np.int64], NDArray[np.int64]], None]
-"""Sees what is applied: a chunk, which of its records name a source, if any do, and the sources."""
+"""Receives each applied chunk, the indices of its records that name a source, and the sources."""
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
-    """A state to be written down once the log is durable up to what it covers."""
+class CapturedState:
+    """A state to be written once the log is durable up to its end."""
 
     snapshot: Snapshot
     exports: tuple[tuple[Path, bytes], ...]
 
 
 class PendingIndex:
-    """The pending queues of one store. Used by whoever owns the store, except for `write`.
+    """The pending queues of one store. Used by the store's owner, except for `write`.
 
-    Add the queues and notes, `begin`, apply the log, and `lead`; from then on take in entries,
-    append what is made out of them (naming them) and complete them. Let a snapshot be written now
-    and then.
+    Order of calls: add the queues and notes, `begin`, apply the log, `lead`. From then on take in
+    entries, append records that name them, complete them, and write snapshots.
 
     Args:
         store: open.
         config: the store's config directory.
-        disk: where the snapshot is written.
+        disk: file layer.
 
     Attributes:
-        rebuilt_because: why the snapshot was of no use; empty when it was.
-        bytes_applied: of the log, since `begin`.
+        rebuilt_because: why the snapshot was not used; empty if it was.
+        bytes_applied: bytes of the log applied since `begin`.
     """
 
     def __init__(self, store: Store, config: Path, disk: Disk) -> None:
@@ -89,63 +88,64 @@ class PendingIndex:
         self._named: list[Named] = []
         self.rebuilt_because = ""
         self.bytes_applied = 0
-        # Up to where the log was applied; None from when whoever appends completes here at once.
+        # End of the applied log; None once appends complete entries directly.
         self._applied_end: int | None = 0
-        # Of the newest capture, which may not be written yet.
+        # Of the newest captured state, which may not be written yet.
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._captured_at = 0.0
-        self._waiting: Captured | None = None
+        self._waiting: CapturedState | None = None
 
     # Before `begin`.
 
     def add_queue(self, topic: str, queue_id: int) -> None:
-        """Follow a queue. Nobody else may complete its entries."""
+        """Follow a queue. No other code may complete its entries."""
         self._queues[topic, queue_id] = PendingQueue()
 
     def add_note(
         self, name: str, write: Callable[[], bytes], read: Callable[[bytes], None]
     ) -> None:
-        """Keep something else in the snapshot, which may get lost.
+        """Add a section to the snapshot for data that may be lost.
 
         Args:
-            name: of the section, unlike a queue's "topic/number".
-            write: what to keep, asked at each capture.
-            read: called by `begin` with what was kept; not called when there is nothing. Raises
-                ValueError or struct.error when that is of another form.
+            name: name of the section, different from a queue's "topic/number".
+            write: returns the data, called at each capture.
+            read: called by `begin` with the data of the snapshot, if it has the section. Raises
+                ValueError or struct.error if the data is malformed.
         """
         self._notes[name] = write, read
 
     def add_export(self, export: Export) -> None:
-        """Write a file for others whenever a snapshot is written, of the same moment."""
+        """Add a file that is written with each snapshot, from the same state."""
         self._exports.append(export)
 
     def add_named(self, named: Named) -> None:
-        """Look at what is applied, in the log's order."""
+        """Add a callback for applied chunks, in log order."""
         self._named.append(named)
 
     def begin(self, completed_below: Mapping[QueueKey, int]) -> None:
-        """Take the snapshot over; what the log has behind it is to be applied then.
+        """Load the snapshot; then the log after it must be applied.
 
         Args:
             completed_below: queue offsets below which another broker completed everything.
 
         Raises:
             OSError: the disk.
+
         """
         self.rebuilt_because = self._read_snapshot()
         if self.rebuilt_because and self._path.exists():
-            # Once the log has grown, nothing would tell that it is of no use.
+            # Remove it: once the log has grown, its uselessness could no longer be detected.
             self._disk.unlink(self._path)
             self._disk.sync_directory(self._path.parent)
         for key, queue in self._queues.items():
             below = completed_below.get(key, 0)
-            # The other broker's note may count on a queue that a crash has shortened since: what is
-            # stored in those places next is not completed.
+            # The other broker's offset may be beyond a queue that a crash has shortened; new
+            # entries there are not completed.
             queue.complete_below(min(below, self._store.max_offset(*key)))
 
     def load(self, completed_below: Mapping[QueueKey, int]) -> None:
-        """See `begin`; may read the whole log."""
+        """Like `begin`, then apply the log, possibly all of it, and `lead`."""
         self.begin(completed_below)
         apply_rest(self._store, [self])
         self.lead()
@@ -153,33 +153,33 @@ class PendingIndex:
     # Before this broker leads.
 
     def lacks_from(self) -> int:
-        """Take in what readers see of the queues, and say from where the log is needed; see
+        """Take in visible entries of the queues, and return from where the log is needed; see
         `Derived`."""
         assert self._applied_end is not None, "who appends completes"
         end = self._store.visible_end
         for key, queue in self._queues.items():
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
-                queue.take_in(*found)
+                queue.add_entries(*found)
             if queue.next_offset == first_new:
                 continue
             new = queue.pending_from(first_new)
             if len(new):
-                # A snapshot was made before these were seen; what completed them is behind them.
+                # The snapshot is older than these entries; records after them may complete them.
                 self._applied_end = min(self._applied_end, int(new.positions[0]))
         oldest = [each.oldest_position for each in self._queues.values()]
         first = min((each for each in oldest if each is not None), default=end)
-        # Nothing completes what lies behind it. What is near is read for others as well.
+        # Records before it complete nothing. A short range is read anyway, for other followers.
         if first == end or first - self._applied_end > NEAR_BYTES:
             self._applied_end = max(self._applied_end, first)
         return self._applied_end
 
     def apply(self, chunk: LogChunk) -> None:
-        """Complete what the records of a piece of the log name; see `Derived`."""
+        """Complete entries that the records of a part of the log name; see `Derived`."""
         if chunk.skipped_bytes:
             log.error(
-                "%d bytes of the log before offset %d are damaged: what they completed is done "
-                "again",
+                "%d bytes of the log before offset %d are damaged: messages completed there "
+                "are handled again",
                 chunk.skipped_bytes,
                 chunk.next_offset,
             )
@@ -188,8 +188,8 @@ class PendingIndex:
         intact = chunk.intact(indices)
         if len(intact) < len(indices):
             log.error(
-                "%d records before offset %d of the log are damaged: what they completed is done "
-                "again",
+                "%d records before offset %d of the log are damaged: messages completed by them "
+                "are handled again",
                 len(indices) - len(intact),
                 chunk.next_offset,
             )
@@ -201,14 +201,14 @@ class PendingIndex:
         self._applied_end = chunk.next_offset
 
     def lead(self) -> None:
-        """Whoever appends completes here from now on; all that readers see was applied."""
+        """From now on appends complete entries; all visible records have been applied."""
         self._applied_end = None
         self._covered_end = self._store.visible_end
         reason, pending = self.rebuilt_because, sum(map(len, self._queues.values()))
         if reason and (pending or self.bytes_applied):
             log.log(
                 logging.INFO if reason in (_NO_SNAPSHOT, _ANOTHER_BROKER) else logging.WARNING,
-                "what waits was worked out of %d bytes of log, because %s: %d messages",
+                "read %d bytes of log to find pending messages, because %s: %d messages",
                 self.bytes_applied,
                 reason,
                 pending,
@@ -216,25 +216,25 @@ class PendingIndex:
 
     @property
     def _known_end(self) -> int:
-        """Physical offset up to which it is known here what the log completes."""
+        """Physical offset up to which completions of the log are known."""
         return self._store.appended_end if self._applied_end is None else self._applied_end
 
     # While the store is open.
 
     def queue(self, topic: str, queue_id: int) -> PendingQueue:
-        """A queue that was added."""
+        """Return a queue that was added."""
         return self._queues[topic, queue_id]
 
     def waiting_below(self, position: int) -> int:
-        """How many entries wait whose records begin before a physical offset."""
+        """Return the number of pending entries whose records begin before a physical offset."""
         return sum(len(each.pending_before(position).positions) for each in self._queues.values())
 
     def new_entries(self, key: QueueKey) -> tuple[int, EntryArray] | None:
-        """Entries of a queue that were not taken in; some of them if they are many.
+        """Return entries of a queue that were not taken in yet; a part of them if there are many.
 
         Returns:
-            The first one's queue offset and the entries, for `PendingQueue.take_in`; None if there
-            are none. What retention has deleted is passed over.
+            The first one's queue offset and the entries, for `PendingQueue.add_entries`; None if
+            there are none. Entries that retention has deleted are skipped.
 
         Raises:
             OSError: the disk.
@@ -246,13 +246,13 @@ class PendingIndex:
             entries = self._store.entries(*key, offset, ENTRIES_PER_READ)
             if len(entries):
                 return offset, entries
-            # Everything is deleted, or somebody has deleted a file of the queue.
+            # The entries are deleted, or another program has deleted a file of the queue.
             queue.skip_to(min(offset + 1, end))
         return None
 
     @property
     def wants_capture(self) -> bool:
-        """Whether the state is to be written down, at once or before long, as the log is now."""
+        """Whether the present state must be written, now or soon."""
         grown = self._known_end - self._covered_end
         return self._waiting is not None or (grown > 0 and self._is_worth(grown))
 
@@ -260,10 +260,10 @@ class PendingIndex:
         return grown_bytes >= self._snapshot_bytes * GROWTH_SHARE_MIN
 
     def capture_if_due(self, now_seconds: float) -> None:
-        """Note the state, when it is time to write it down.
+        """Capture the state if a snapshot is due.
 
         Args:
-            now_seconds: monotonic.
+            now_seconds: monotonic time.
         """
         grown = self._known_end - self._covered_end
         if grown <= 0 or self._waiting is not None:
@@ -275,8 +275,8 @@ class PendingIndex:
             self._captured_at = now_seconds
             self._waiting = self.capture()
 
-    def take_durable(self) -> Captured | None:
-        """The noted state, once, when the log is durable as far as it covers: `write` it now."""
+    def pop_durable(self) -> CapturedState | None:
+        """Return the captured state, once, when the log is durable up to its end: `write` it."""
         waiting = self._waiting
         # See "a snapshot never knows more than the disk" in docs/understand/architecture.md.
         if waiting is None or waiting.snapshot.covered_end > self._store.settled_end:
@@ -284,21 +284,21 @@ class PendingIndex:
         self._waiting = None
         return waiting
 
-    def capture(self) -> Captured:
-        """The state of this moment. It may be written when the log is durable up to its end."""
+    def capture(self) -> CapturedState:
+        """Return the present state. It may be written when the log is durable up to its end."""
         sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
         sections |= {name: write() for name, (write, _) in self._notes.items()}
-        # The same moment as the sections above: nothing awaits in between.
+        # No await since the sections above, so that the end matches them.
         self._covered_end = self._known_end
         self._snapshot_bytes = sum(map(len, sections.values()))
         snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
-        return Captured(snapshot, tuple(export() for export in self._exports))
+        return CapturedState(snapshot, tuple(export() for export in self._exports))
 
-    def write(self, captured: Captured) -> None:
-        """Durably replace the snapshot and what goes with it; may be called from any thread.
+    def write(self, captured: CapturedState) -> None:
+        """Replace the snapshot and its exports durably; may be called from any thread.
 
         Raises:
-            OSError: the old files are still there, which is as true as before.
+            OSError: the old files are unchanged and still valid.
         """
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
@@ -309,7 +309,7 @@ class PendingIndex:
     # Inside.
 
     def _read_snapshot(self) -> str:
-        """Take over the snapshot; returns why not, or an empty text."""
+        """Load the snapshot; return why not, or an empty text."""
         if not self._path.exists():
             return _NO_SNAPSHOT
         try:
@@ -320,28 +320,28 @@ class PendingIndex:
                 if section_of(key) in snapshot.sections
             }
         except ValueError as error:
-            return f"{self._path} cannot be used: {error}"
-        # Another broker has written the store since; what it completed is not in this snapshot.
+            return f"{self._path} is damaged: {error}"
+        # Another broker has used the store since; its completions are not in this snapshot.
         if snapshot.lineage != self._store.recovery.lineage:
             return _ANOTHER_BROKER
-        # A crash took back log that it counts on: it would call messages completed that wait.
+        # A crash has lost log that it covers: completions in it are invalid.
         if snapshot.covered_end > self._store.appended_end:
-            return f"{self._path} knows of a longer log"
+            return f"{self._path} covers more than the log has"
         for key, queue in queues.items():
             if queue.next_offset > self._store.max_offset(*key):
-                return f"{self._path} knows of more entries of queue {key[1]} of {key[0]}"
+                return f"{self._path} has more entries than queue {key[1]} of {key[0]}"
         for name, (_, read) in self._notes.items():
             if name in snapshot.sections:
                 try:
                     read(snapshot.sections[name])
                 except (ValueError, struct.error) as error:
-                    return f"{self._path} cannot be used: {name}: {error}"
-        # Last: of a snapshot that is refused nothing may count as completed.
+                    return f"{self._path} is damaged: {name}: {error}"
+        # Last: from a refused snapshot no entry may count as completed.
         self._queues |= queues
         self._covered_end = self._applied_end = snapshot.covered_end
         return ""
 
 
 def section_of(key: QueueKey) -> str:
-    """Name of a queue's section."""
+    """Return the name of a queue's section."""
     return f"{key[0]}/{key[1]}"

@@ -1,8 +1,8 @@
-"""Pending messages of a broker, delayed and half ones, over one store and one snapshot.
+"""Pending messages of a broker, delayed and half ones, with one index and one snapshot.
 
-Delayed messages wait for their time, half messages for their transaction's end. What they have in
-common is in `pending_index`: the log says what is completed, and a snapshot, written here now and
-then, spares a start the reading of it.
+Delayed messages wait for their due time, half messages for their transaction's end. `pending_index`
+is their common part: it derives completions from the log. The snapshot, written here periodically,
+saves a start from reading it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
 from rockoon_broker.pending.due_work import DueWork
-from rockoon_broker.pending.pending_index import Captured, PendingIndex
+from rockoon_broker.pending.pending_index import CapturedState, PendingIndex
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -35,19 +35,19 @@ LAST_WORDS_SECONDS_MAX = 1.0
 
 
 class PendingMessages:
-    """Everything kept aside in one store. `begin`, apply the log, `lead`, then `run` it.
+    """All pending messages of one store. Call `begin`, apply the log, `lead`, then `run`.
 
     Args:
         store: open.
-        appends: the way into it.
-        settings: the broker's.
+        appends: appends to it.
+        settings: settings of the broker.
         config: the store's config directory.
-        clock, disk: the broker's.
-        check_queue: raises when a client's message may not go to a queue now.
-        knows: whether the broker has a queue, whoever may write to it.
+        clock, disk: of the broker.
+        check_queue: raises if a client's message may not be sent to a queue now.
+        knows: returns whether the broker has a queue, regardless of permissions.
 
     Attributes:
-        pending_index: what is completed.
+        pending_index: completed messages.
         delays: the delayed messages.
         transactions: the half messages.
     """
@@ -89,75 +89,80 @@ class PendingMessages:
             check_queue=check_queue,
         )
 
-        # By queue: what is to be rung when it has more for its readers.
+        # By queue: the work to ring when it has more messages.
         self._works: dict[QueueKey, DueWork] = {}
 
     def arrived(self, queue: QueueKey) -> None:
-        """A queue has got messages that its readers see."""
+        """Wake the work of a queue that has new visible messages."""
         work = self._works.get(queue)
         if work is not None:
             work.ring()
 
     def log_shortened(self) -> None:
-        """Retention has taken the oldest part of the log."""
+        """Wake all work after retention has deleted the oldest part of the log."""
         self.delays.delivery.work.ring()
         self.transactions.work.ring()
 
     def begin(self) -> None:
-        """Find out what a snapshot says; what the log has behind it is to be applied.
+        """Load the snapshot; then the log after it must be applied.
 
         Raises:
-            StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
+            StoreLayoutError: a file with RocketMQ's progress cannot be read.
             OSError: the disk.
         """
         self.pending_index.begin(self._delay_offsets.read() | rocketmq_progress(self._config))
 
     def follow(self) -> None:
-        """All that readers see was applied; another broker has appended it. OSError: the disk."""
+        """Update after another broker's visible records were applied. Raises OSError for the
+        disk."""
         self.delays.follow()
         self.transactions.follow()
 
     def find_levels(self) -> None:
-        """Have all levels of delay that the log has, before the last of it is applied."""
+        """Add all delay levels that the log has, before the end of it is applied."""
         self.delays.find_levels()
 
     def lead(self) -> None:
-        """See to what waits from now on; all that readers see was applied. Raises as `begin`."""
+        """Start handling pending messages; all visible records were applied. Raises as `begin`."""
         self.pending_index.lead()
         self.delays.resume(read_timer_checkpoint(self._config))
-        self.transactions.take_over()
+        self.transactions.resume()
         self._works = dict.fromkeys(self.delays.queues, self.delays.delivery.work)
         self._works[HALF_QUEUE] = self.transactions.work
 
     def load(self) -> None:
-        """All of it, for whoever appends alone; may read the whole log."""
+        """Run `begin`, apply the log, and `lead`, for a single copy; may read the whole log."""
         self.begin()
         apply_rest(self._store, [self.pending_index])
         self.lead()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """Run due work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.delays.delivery.work.run(), name="delays")
             tasks.create_task(self.transactions.work.run(), name="transactions")
 
     async def finish(self) -> None:
-        """After the last call and the loops: append what has to be in the log when it is closed."""
+        """Append records that the log must contain before it is closed; call it after all loops."""
         try:
             async with asyncio.timeout(LAST_WORDS_SECONDS_MAX):
                 await self.transactions.close()
         except TimeoutError:
-            log.info("the log has no room for the last op records")
+            log.info(
+                "the log has no room for the last op records of transactions; they are skipped"
+            )
 
-    def write_last(self, captured: Captured) -> None:
-        """The state of a store that was closed in order, captured before."""
+    def write_last(self, captured: CapturedState) -> None:
+        """Write the state captured before a clean close of the store."""
         try:
             self.pending_index.write(captured)
         except OSError as failure:
-            log.warning("the next start reads more of the log, no snapshot: %s", failure)
+            log.warning(
+                "cannot write a snapshot, the next start reads more of the log: %s", failure
+            )
 
     async def write_snapshots(self, store_changed: Bell) -> None:
-        """Write down what is completed, now and then, until cancelled.
+        """Write snapshots periodically, until cancelled.
 
         Args:
             store_changed: rung when more of the log is known here.
@@ -168,8 +173,8 @@ class PendingMessages:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 self.pending_index.capture_if_due(self._clock.monotonic_seconds())
-                captured = self.pending_index.take_durable()
+                captured = self.pending_index.pop_durable()
                 if captured is not None:
                     await asyncio.to_thread(self.pending_index.write, captured)
             except (OSError, StoreError, RockoonError) as failure:
-                log.warning("what is completed is not written down: %s", failure)
+                log.warning("cannot write a snapshot of pending messages, retrying: %s", failure)

@@ -1,14 +1,14 @@
-"""The entries of one ConsumeQueue that wait, while others before and behind them are completed.
+"""Pending entries of one ConsumeQueue, which are completed in any order.
 
-An entry is *completed* when what its message waited for has happened: it was delivered, cancelled,
-committed, rolled back. That happens in any order, so a single offset cannot say how far one is.
+An entry is *completed* when its message was delivered, cancelled, committed or rolled back.
+Because the order is arbitrary, a single offset cannot describe the progress.
 
 Invariants:
-1. Entries below `next_offset` were taken in. Of these the pending ones are kept, and every other
-   one is completed.
-2. Offsets and positions ascend strictly, as they do in the ConsumeQueue and in the log.
-3. Entries that were completed go when they are the most, so memory is bounded by the pending ones:
-   33 bytes for each, less than four times that while it is being tidied or grown.
+1. Entries below `next_offset` were taken in. The pending ones of them are kept; all others
+   are completed.
+2. Offsets and positions ascend strictly, as in the ConsumeQueue and in the log.
+3. Completed entries are removed when they are the majority, so memory is bounded by the pending
+   ones: 33 bytes each, less than four times that during compaction or growth.
 """
 
 import struct
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 
 NO_DEADLINE = 2**63 - 1
-# Below this, arrays that are mostly completed entries are not worth a copy.
+# Smaller arrays are not compacted.
 _TIDY_COUNT_MIN = 256
 
 _HEAD = struct.Struct("<qq")
@@ -32,23 +32,23 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Entries that wait, in the order of the log. Copies; int64[n] each."""
+    """Pending entries in log order. Copies; int64[n] each."""
 
     offsets: IntArray
     """Queue offsets."""
     positions: IntArray
-    """Physical offsets of their records, which is how they are named."""
+    """Physical offsets of their records, which identify them."""
     codes: IntArray
-    """Tags codes of the ConsumeQueue; for delayed messages the deliver time in epoch ms."""
+    """Tag codes of the ConsumeQueue; for delayed messages the deliver time in epoch ms."""
     deadlines_ms: IntArray
-    """A second time that the owner noted, not kept over a restart; NO_DEADLINE if it did not."""
+    """A second due time set by the owner, lost at a restart; NO_DEADLINE if not set."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
 
 class PendingQueue:
-    """What is completed of one queue. Pure; owned by whoever owns the store.
+    """The pending entries of one queue. Pure; used by the store's owner.
 
     Args:
         next_offset: queue offset of the first entry that is not taken in yet.
@@ -65,25 +65,25 @@ class PendingQueue:
         self._completed = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
-        """How many entries wait."""
+        """Number of pending entries."""
         return self._count - self._completed_count
 
     @property
     def low_water(self) -> int:
-        """Queue offset below which everything is completed."""
+        """Queue offset below which all entries are completed."""
         if len(self) == 0:
             return self.next_offset
-        # Ends at the first that waits, however many follow.
+        # `argmin` stops at the first pending one.
         return int(self._offsets[int(self._completed[: self._count].argmin())])
 
     @property
     def oldest_position(self) -> int | None:
-        """Physical offset of the first that waits; None while none does."""
+        """Physical offset of the first pending entry; None if there is none."""
         if len(self) == 0:
             return None
         return int(self._positions[int(self._completed[: self._count].argmin())])
 
-    def take_in(
+    def add_entries(
         self,
         first_offset: int,
         entries: EntryArray,
@@ -91,13 +91,13 @@ class PendingQueue:
         codes: IntArray | None = None,
         deadlines_ms: IntArray | None = None,
     ) -> None:
-        """Take note of entries; fillers and those taken in before are passed over.
+        """Add entries; fillers and known entries are ignored.
 
         Args:
-            first_offset: queue offset of the first. A gap before it counts as completed: retention
+            first_offset: queue offset of the first. Skipped offsets count as completed: retention
                 has deleted those entries.
             entries: structured ConsumeQueue entries, n.
-            codes: what to keep as the codes instead of the entries' own, int64[n].
+            codes: codes to keep instead of the entries' own, int64[n].
             deadlines_ms: see `Pending.deadlines_ms`, int64[n].
         """
         offsets = np.arange(first_offset, first_offset + len(entries))
@@ -112,19 +112,19 @@ class PendingQueue:
         self.next_offset = max(self.next_offset, first_offset + len(entries))
 
     def complete(self, positions: ArrayLike) -> int:
-        """Complete entries; positions that name none of the pending ones are passed over.
+        """Complete entries; positions without a pending entry are ignored.
 
         Args:
             positions: physical offsets, in any order.
 
         Returns:
-            How many were pending before.
+            How many entries were pending before.
         """
         wanted = np.asarray(positions, np.int64)
         if self._count == 0 or len(wanted) == 0:
             return 0
         indices, found = self._find(wanted)
-        # One that is named twice counts once, or `len` would say that fewer wait than do.
+        # Count a repeated position once; otherwise `len` would be too small.
         hit = np.unique(indices[found])
         self._completed[hit] = True
         self._completed_count += len(hit)
@@ -132,7 +132,7 @@ class PendingQueue:
         return len(hit)
 
     def complete_below(self, offset: int) -> int:
-        """Complete every entry below a queue offset, those not taken in yet as well."""
+        """Complete all entries below a queue offset, including those not taken in yet."""
         self.next_offset = max(self.next_offset, offset)
         end = int(np.searchsorted(self._offsets[: self._count], offset))
         count = int(np.count_nonzero(~self._completed[:end]))
@@ -142,17 +142,17 @@ class PendingQueue:
         return count
 
     def skip_to(self, offset: int) -> None:
-        """Take in nothing below a queue offset: those entries are gone."""
+        """Skip entries below a queue offset, which are deleted."""
         self.next_offset = max(self.next_offset, offset)
 
-    def take_gone(self, log_min: int) -> Pending:
-        """Complete the pending entries whose records the log does not hold any more.
+    def complete_deleted(self, log_min: int) -> Pending:
+        """Complete pending entries whose records are no longer in the log.
 
         Args:
             log_min: physical offset of the oldest byte kept.
 
         Returns:
-            The entries that this lost.
+            The lost entries.
         """
         if self._count == 0 or self._positions[0] >= log_min:
             return self._select(np.zeros(0, np.int64))
@@ -162,43 +162,43 @@ class PendingQueue:
         return gone
 
     def are_pending(self, positions: ArrayLike) -> NDArray[np.bool_]:
-        """Which of some physical offsets name an entry that waits, bool[n]."""
+        """Return for physical offsets whether each is that of a pending entry, bool[n]."""
         wanted = np.asarray(positions, np.int64)
         if self._count == 0:
             return np.zeros(len(wanted), np.bool_)
         return self._find(wanted)[1]
 
     def pending(self, count_max: int | None = None) -> Pending:
-        """The entries that wait, or the oldest of them."""
+        """Return the pending entries, or the oldest `count_max` of them."""
         return self._select(np.flatnonzero(~self._completed[: self._count])[:count_max])
 
     def pending_from(self, offset: int) -> Pending:
-        """The entries that wait from a queue offset on."""
+        """Return the pending entries from a queue offset on."""
         first = int(np.searchsorted(self._offsets[: self._count], offset))
         return self._select(first + np.flatnonzero(~self._completed[first : self._count]))
 
     def pending_before(self, position: int) -> Pending:
-        """The entries that wait and whose records begin before a physical offset."""
+        """Return the pending entries whose records begin before a physical offset."""
         end = int(np.searchsorted(self._positions[: self._count], position))
         return self._select(np.flatnonzero(~self._completed[:end]))
 
     def pending_until(self, code: int, deadline_ms: int) -> Pending:
-        """The entries that wait with a code or a deadline not above these, in the log's order.
+        """Return pending entries whose code or deadline is at most the given one, in log order.
 
-        Looks at every entry that is kept: a million take about two milliseconds.
+        Scans every entry: about two milliseconds per million.
         """
         count = self._count
         near = (self._codes[:count] <= code) | (self._deadlines_ms[:count] <= deadline_ms)
         return self._select(np.flatnonzero(near & ~self._completed[:count]))
 
     def revise(self, codes: IntArray, deadlines_ms: IntArray) -> None:
-        """Give the pending entries other codes and deadlines, int64[len(self)] in their order."""
+        """Replace codes and deadlines of the pending entries, int64[len(self)], in order."""
         waiting = np.flatnonzero(~self._completed[: self._count])
         self._codes[waiting] = codes
         self._deadlines_ms[waiting] = deadlines_ms
 
     def to_bytes(self) -> bytes:
-        """What `from_bytes` makes the same queue of: 16 bytes and 24 for each pending entry.
+        """Encode for `from_bytes`: 16 bytes, and 24 per pending entry.
 
         next offset 8 | count n 8 | n queue offsets | n positions | n codes, all little-endian
         """
@@ -209,13 +209,13 @@ class PendingQueue:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "PendingQueue":
-        """The queue of `to_bytes`, without its deadlines.
+        """Decode the result of `to_bytes`; deadlines are not included.
 
         Raises:
-            ValueError: the bytes are none.
+            ValueError: the bytes are malformed.
         """
         if len(raw) < _HEAD.size:
-            raise ValueError(f"{len(raw)} bytes are no pending queue")
+            raise ValueError(f"{len(raw)} bytes are too few for a pending queue")
         next_offset, count = _HEAD.unpack_from(raw)
         if count < 0 or len(raw) != _HEAD.size + count * PENDING_BYTES:
             raise ValueError(f"{len(raw)} bytes for {count} pending entries")
@@ -224,14 +224,14 @@ class PendingQueue:
         if (np.diff(offsets) <= 0).any() or (np.diff(positions) <= 0).any():
             raise ValueError("pending entries are out of order")
         if count and not 0 <= offsets[0] <= offsets[-1] < next_offset:
-            raise ValueError(f"pending entries lie outside 0 to {next_offset}")
+            raise ValueError(f"pending entries are outside 0 to {next_offset}")
         queue = cls(next_offset)
         none = np.full(count, NO_DEADLINE, np.int64)
         queue._add(offsets, positions, codes, none)
         return queue
 
     def _find(self, positions: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Where each would be, and whether a pending entry is there. There is an entry at least."""
+        """Return the index of each position and whether a pending entry is there; `_count` > 0."""
         indices = np.searchsorted(self._positions[: self._count], positions)
         indices = np.minimum(indices, self._count - 1)
         return indices, (self._positions[indices] == positions) & ~self._completed[indices]
@@ -249,7 +249,7 @@ class PendingQueue:
     ) -> None:
         start, end = self._count, self._count + len(offsets)
         if end > len(self._offsets):
-            # Doubling, so that taking in n entries copies each of them a few times at most.
+            # Doubling bounds the number of copies per entry.
             self._resize(max(2 * len(self._offsets), end, _TIDY_COUNT_MIN))
         self._offsets[start:end] = offsets
         self._positions[start:end] = positions

@@ -1,11 +1,11 @@
-"""The snapshot of what is completed: one file, replaced as a whole.
+"""Snapshot of completed entries: one file, replaced as a whole.
 
     magic 8 | lineage 16 | covered end 8 | number of sections 4
     for each section:   name length 2 | name | content length 8 | content
     CRC-32 of all before 4                                             all little-endian
 
-It only spares a start the reading of the log up to the covered end: whatever it says can be worked
-out from the log again. Hence one that is damaged, or of another history of the store, is dropped.
+It only saves a start from reading the log up to the covered end; its content can be derived
+from the log again. So a damaged one, or one of another history of the store, is discarded.
 """
 
 import struct
@@ -18,23 +18,21 @@ _HEAD = struct.Struct("<8s16sqI")
 _NAME = struct.Struct("<H")
 _CONTENT = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-LINEAGE_BYTES = 16
 assert _HEAD.size == 36
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state, and which part of the log it comes from."""
+    """A state, and the end of the log from which it was derived."""
 
     lineage: bytes
-    """Of the store (see store/recovery/checkpoint_files.py), 16 bytes."""
+    """Lineage of the store (see store/recovery/checkpoint_files.py), 16 bytes."""
     covered_end: int
-    """Physical offset: everything that records before it complete is in it."""
+    """Physical offset up to which completions are included."""
     sections: Mapping[str, bytes]
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The file's bytes."""
     pieces = [_HEAD.pack(_MAGIC, snapshot.lineage, snapshot.covered_end, len(snapshot.sections))]
     for name, content in snapshot.sections.items():
         raw = name.encode()
@@ -44,10 +42,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(raw: bytes) -> Snapshot:
-    """Read the file's bytes.
+    """Decode the file's content.
 
     Raises:
-        ValueError: they are cut short, damaged or of another form; the message says which.
+        ValueError: it is truncated, damaged or malformed; the message has the reason.
     """
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
         raise ValueError("it is not a snapshot")
@@ -68,7 +66,7 @@ def decode_snapshot(raw: bytes) -> Snapshot:
             sections[name] = raw[at : at + content_bytes]
             at += content_bytes
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"a section cannot be read: {error}") from error
+        raise ValueError(f"a section is malformed: {error}") from error
     if at != end:
-        raise ValueError("its sections do not fill it")
+        raise ValueError("its sections do not fill the file")
     return Snapshot(lineage, covered_end, sections)

@@ -1,13 +1,13 @@
-"""Source references: how a record names the record it was made from.
+"""Source references: how a record names the record that it was made from.
 
 A record has a field for the physical offset of the half message that it commits (RocketMQ's
-PREPAREDTRANSACTIONOFFSET, with the commit bit of the system flags). Records that are made out of
-others for other reasons (a delayed message's delivery, its cancellation) use the same field and
-hold `~offset` there: negative, so that offset 0 can be said, and so that nobody takes them for
-committed transactions. Ordinary records hold 0.
+PREPAREDTRANSACTIONOFFSET, with the commit bit of the system flags). Records made from
+others for other reasons (delivery or cancellation of a delayed message) store
+`~offset` in this field. It is negative, so that offset 0 can be expressed, and so that the record
+is not mistaken for a committed transaction. All other records have 0.
 
-So the log itself tells what is completed, whatever else a crash has left behind. Producers may not
-set the field: `check_batch` refuses it.
+So the log alone determines what is completed, after any crash. Producers may not set the field:
+`check_batch` refuses it.
 """
 
 import numpy as np
@@ -26,20 +26,19 @@ from rockoon_format.scan import Scan
 
 
 def named_source(source: int) -> int:
-    """What the field holds of a record made out of the one at a physical offset."""
+    """Return the field's value in a record made from the one at a physical offset."""
     return ~source
 
 
 def sources_of(frames: bytes, records: Scan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which records of a stretch of log were made out of others.
+    """Return which records of a part of the log were made from others.
 
     Args:
         frames: the records back to back.
-        records: their columns, offsets being positions in `frames`.
+        records: their columns; offsets are positions in `frames`.
 
     Returns:
-        Their indices in the stretch, and the physical offsets of what they were made out of;
-        int64[m] both.
+        Their indices, and the physical offsets of their sources; int64[m] both.
     """
     if records.count == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

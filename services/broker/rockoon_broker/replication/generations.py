@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-# After a leader that does not answer, and after files that were not what they should be.
+# After a leader that does not answer, and after invalid files.
 RETRY_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 CALL_SECONDS_MAX = 30.0
@@ -37,42 +37,42 @@ PIECE_BYTES = 1 << 20
 
 
 class GenerationCopying:
-    """Keeps the generation of a copy in step with its leader's. Used by the event loop's thread.
+    """Keeps the generation of a copy equal to its leader's. Used by the event loop's thread.
 
     Args:
-        broker: made of the copy.
-        replica: says who leads, and what that one has in force.
-        cluster: sent along, so that a node of another cluster refuses.
+        broker: made from the copy.
+        replica: knows the leader and the leader's active generation.
+        cluster: sent with calls, so that a node of another cluster refuses them.
     """
 
     def __init__(self, broker: Broker, replica: Replica, cluster: str) -> None:
         self._broker = broker
         self._replica = replica
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
-        # Identity of one that does not go on behind the one here: a later one will.
-        self._passed_over = 0
+        # Identity of a generation that does not continue the one here; a later one will.
+        self._ignored_identity = 0
         self._attempts = 0
 
     async def run(self) -> None:
-        """Get what the leader has, whenever that is another one, until cancelled."""
+        """Copy the leader's generation whenever it differs, until cancelled."""
         while True:
             seconds = LOOK_SECONDS
             wanted = self._replica.member.leader_generation
-            known = (0, self._broker.store.compaction.identity, self._passed_over)
+            known = (0, self._broker.store.compaction.identity, self._ignored_identity)
             if self._replica.role is Role.FOLLOWER and wanted not in known:
                 try:
                     seconds = await self._get(wanted)
                 except (RockoonError, GenerationError, OSError) as failure:
-                    log.info("the leader's generation was not copied: %s", failure)
+                    log.info("could not copy the leader's generation, retrying: %s", failure)
                     seconds = RETRY_SECONDS
             await asyncio.sleep(seconds)
 
     async def _get(self, wanted: int) -> float:
-        """Copy what the leader has in force now; returns when to look again, in seconds.
+        """Copy the leader's active generation; return the seconds until the next check.
 
         Raises:
-            RockoonError: the leader does not answer, or not any more.
-            GenerationError: it answers with no manifest.
+            RockoonError: the leader does not answer.
+            GenerationError: its answer has no valid manifest.
             OSError: the disk.
         """
         channel = self._replica.leader_channel()
@@ -90,22 +90,22 @@ class GenerationCopying:
         manifest = Manifest.from_json(told.manifest)
         store = self._broker.store
         own = store.compaction.manifest
-        if own is not None and not goes_on(manifest, own):
+        if own is not None and not may_replace(manifest, own):
             log.info(
-                "generation %d, up to %d of the log, stays; the leader has another %d, up to %d",
+                "keeping generation %d, up to %d of the log; the leader has another %d, up to %d",
                 *(own.generation, own.log_end),
                 *(manifest.generation, manifest.log_end),
             )
-            self._passed_over = wanted
+            self._ignored_identity = wanted
             return LOOK_SECONDS
         uploads = self._broker.compaction.uploads
-        while uploads.is_over(upload_id := self._upload_id(told.manifest)):
-            # Discarded while the leader was away, or taken by a try that the disk ended.
+        while uploads.has_ended(upload_id := self._upload_id(told.manifest)):
+            # Discarded while the leader was away, or ended by an attempt that the disk refused.
             self._attempts += 1
         for part in manifest.parts:
             sizes = (part.records_bytes, part.entries_bytes)
             for name, size in zip(part_names(part.number), sizes, strict=True):
-                # What an earlier process has got need not come twice.
+                # Files that an earlier process has received are not copied again.
                 if uploads.size_of(upload_id, name) != size:
                     pieces = self._pieces(stub, manifest.generation, name, size)
                     await uploads.put(upload_id, name, pieces)
@@ -136,16 +136,16 @@ class GenerationCopying:
             except grpc.RpcError as failure:
                 raise from_rpc_error(failure, BrokerUnavailable, broker="the leader") from failure
             if not reply.data:
-                # Shorter than its manifest says: whoever completes the upload will say so.
+                # Shorter than its manifest states; the completion of the upload reports it.
                 return
             at += len(reply.data)
             yield reply.data
 
 
-def goes_on(leader: Manifest, own: Manifest) -> bool:
-    """Whether what the leader has in force may replace what this copy has.
+def may_replace(leader: Manifest, own: Manifest) -> bool:
+    """Return whether the leader's generation may replace the one of this copy.
 
-    Where this copy led, and was gone before anybody had got its generation, the next leader's may
-    bear the same number, or have been made of less of the log, beneath which this copy has deleted.
+    If this copy led and no follower copied its generation, the next leader's generation may have
+    the same number, or cover less of the log, while this copy has already deleted more of its log.
     """
     return leader.generation > own.generation and leader.log_end >= own.log_end

@@ -1,7 +1,7 @@
-"""A broker of one copy, started on a store that was one of several: it asks first, then goes on.
+"""Starts a single-copy broker on a store that was one of several copies, after asking first.
 
-Opened as if it were alone, a store would show and acknowledge what no other copy has, and what is
-cut from it when it is a copy again.
+If the store were opened directly, it would show and acknowledge records that no other copy
+has, and that are cut when it is a copy again.
 """
 
 from pathlib import Path
@@ -23,21 +23,21 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 async def leave_store_copies(
     store_path: Path, log_name: str, nameservers: Nameservers, stop: Stop, disk: Disk
 ) -> ReplicaFacts | None:
-    """Have a store that was a copy be its log's only one; does nothing where it never was.
+    """Make a store that was a copy the only one of its log; no effect if it never was a copy.
 
     Returns:
-        What it knows then; None where it knows nothing, or `stop` was requested meanwhile.
+        The store's replica facts; None if it has none, or if `stop` was requested in between.
 
     Raises:
-        Fatal: it has to stay a copy, or cannot be used.
+        Fatal: the store must stay a copy, or cannot be used.
     """
     config = store_path / CONFIG_DIRECTORY
     file = ReplicaFile(config, disk)
     try:
-        # Before the lock, which makes a file: a store that is refused later is left as it is.
+        # Before the lock, which creates a file: a store that is refused later stays unchanged.
         if not config.exists() or file.read() is None:
             return None
-        # No process may lead with it meanwhile.
+        # Prevents another process from leading with it.
         lock = DirectoryLock(store_path)
         try:
             store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
@@ -49,13 +49,14 @@ async def leave_store_copies(
 
 
 def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> None:
-    """Have the log say where the time begins in which it has one copy.
+    """Append the record of the epoch from which the log has only one copy.
 
-    A former copy may have other bytes of the epoch before: it is cut to what both have, if it comes
-    again some day.
+    A former copy may have other bytes of the epoch before. If it returns, it is cut to the
+    common part.
 
     Raises:
-        Fatal: it cannot be written.
+        Fatal: the record cannot be written.
+
     """
     if facts is None or facts.config is None:
         return
@@ -65,4 +66,4 @@ def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> N
         try:
             broker.store.open_epoch(facts.led, itself, now_ms)
         except StoreError as failure:
-            raise Fatal(ExitStatus.STORE, f"no epoch can be opened: {failure}") from failure
+            raise Fatal(ExitStatus.STORE, f"cannot open an epoch: {failure}") from failure

@@ -1,7 +1,8 @@
-"""Broker whose log has copies: what is around the log while it copies, and while it leads.
+"""Broker of a log with copies: state and tasks while this replica follows and while it leads.
 
-See `rockoon_replica.log_copy` for its lives. What is made in memory of records that the next leader
-may cut goes with a life; before it leads, a broker is made of what is committed alone (warm.py).
+See `rockoon_replica.log_copy` for terms of service. State derived from records that the next leader
+may cut is discarded at the end of a term; before it leads, a broker is made only from committed
+records (warm.py).
 """
 
 import asyncio
@@ -34,25 +35,26 @@ if TYPE_CHECKING:
     from rockoon_core.disk import Disk, DiskUsage
 
 TICK_SECONDS = 1.0
-# While a generation is taken over.
+# While a generation is being adopted.
 BUSY_TICK_SECONDS = 0.1
 
 Running = Callable[[Broker, Stop], AbstractAsyncContextManager[None]]
 
 
 class BrokerCopy:
-    """What is around one replica of a broker's log: a `LogService`.
+    """`LogService` of a replicated broker: serves clients while this replica leads, keeps derived
+    state warm while it follows.
 
     Args:
         settings: as loaded; `copies` is more than one.
         store_host: IPv4 address and port to write into records.
-        replica_id: of the store.
-        nameservers: whom the broker follows.
+        replica_id: replica id of the store.
+        nameservers: nameservers that the broker follows.
         service: answers clients while this replica leads.
-        stop: the process's.
-        clock, disk: as of `serve`.
-        running: does, while it is entered, what a broker does all the time that leads.
-        followers: what keeps in step with the log all the time, whoever leads.
+        stop: stop request of the process.
+        clock, disk: see `serve`.
+        running: context manager that runs the tasks of a leading broker.
+        followers: tasks that follow the log at all times.
     """
 
     log_failures = (StoreError,)
@@ -88,17 +90,17 @@ class BrokerCopy:
 
     @property
     def broker(self) -> Broker | None:
-        """What serves clients; None while another replica leads."""
+        """The broker that serves clients; None while another replica leads."""
         return self._broker
 
     @property
     def store(self) -> Store | None:
-        """The open one; None between two lives."""
+        """The open store; None between two terms."""
         return self._log.store if self._log is not None else None
 
     @property
     def disk_usage(self) -> "DiskUsage":
-        """The store's partition. Raises OSError."""
+        """Fill of the store's partition. Raises OSError."""
         return self._disk.usage(self._settings.store_path)
 
     # A `LogService`.
@@ -115,7 +117,8 @@ class BrokerCopy:
         return self._log
 
     def damage_of(self, failure: Exception) -> int | None:
-        """A record of the log's own topic, which its queue lists: it was committed."""
+        """Return the position of a damaged record of the log's own topic; its queue lists it, so it
+        was committed."""
         return failure.physical_offset if isinstance(failure, MarkDamaged) else None
 
     def rewrite(self, position: int, data: bytes) -> None:
@@ -155,10 +158,10 @@ class BrokerCopy:
         if self._broker is not None:
             self._broker.appends.confirmed(end)
             if self._replica is not None:
-                _let_retention_pass(self._broker, self._replica)
+                _update_retain_from(self._broker, self._replica)
 
     def may_delete(self, min_offset: int) -> None:
-        # Not deleted here: that this machine's clock says so too is the store's to find.
+        # Only permits it: the store still checks ages by this machine's clock.
         if self._log is not None:
             self._log.store.retain_from = min_offset
 
@@ -187,12 +190,12 @@ class BrokerCopy:
         return broker
 
     async def _lead(self, replica: Replica, broker: Broker) -> None:
-        """Have a broker lead until cancelled."""
+        """Let a broker lead until cancelled."""
         not_leader = NotLeader(
             replica=self._settings.replica or self._settings.name, log=self._settings.name
         )
-        # It was made before the log's last records were there.
-        broker.believe_log()
+        # The broker was made before the log's last records arrived.
+        broker.load_log_topics()
         self._broker = broker
         try:
             async with self._running(broker, self._stop), asyncio.TaskGroup() as tasks:
@@ -207,7 +210,7 @@ class BrokerCopy:
             broker.release_waiting()
 
     async def _tick(self, opened: StoreLog, leads: asyncio.Event) -> None:
-        """Let the store do what is due, until a broker is made of it."""
+        """Run the store's periodic work until this replica leads."""
         while not leads.is_set():
             now_ms = self._clock.now_ms()
             opened.store.tick(now_ms)
@@ -217,12 +220,12 @@ class BrokerCopy:
                     await leads.wait()
 
     async def _hold(self, broker: Broker, replica: Replica) -> None:
-        """Keep what copies lack, and tell when that has been too long."""
+        """Keep the log for lagging copies, and report when that has lasted too long."""
         since: float | None = None
         told = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            _let_retention_pass(broker, replica)
+            _update_retain_from(broker, replica)
             held, now = broker.store.retention_held_end, self._clock.monotonic_seconds()
             since = (since or now) if held else None
             if since is not None and now - since < self._settings.copy_away_seconds_max:
@@ -233,7 +236,7 @@ class BrokerCopy:
 
     async def _send(self, broker: Broker, replica: Replica) -> None:
         while True:
-            # Nothing awaits between two waits, so nothing that is appended is missed.
+            # No await between two waits, so that no append is missed.
             await broker.store_changed.wait()
             replica.written()
 
@@ -267,8 +270,8 @@ class BrokerCopy:
             self._replica.close()
 
 
-def _let_retention_pass(broker: Broker, replica: Replica) -> None:
-    """Let it delete what all copies have, but nothing before routes have told which topics are
-    compacted: what this copy has written down may be of a time in which it led last."""
+def _update_retain_from(broker: Broker, replica: Replica) -> None:
+    """Let retention delete what all copies have, but only after routes have provided the compacted
+    topics: those stored here may be from an earlier term of this replica."""
     if broker.store.compaction.knows_topics:
         broker.store.retain_from = replica.retention_end

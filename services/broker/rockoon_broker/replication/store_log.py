@@ -1,7 +1,7 @@
-"""The broker's store as a log with copies: what `rockoon_replica.log.ReplicatedLog` asks for.
+"""The broker's store as a replicated log: implements `rockoon_replica.log.ReplicatedLog`.
 
-Everything but `sync` is done on return. The store is another object after `truncate`: nothing that
-was made of the cut records is left in memory, because whatever was made of the store goes with it.
+All calls except `sync` are complete on return. `truncate` replaces the store object: no state
+derived from cut records remains, because all derived state belongs to the former object.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from rockoon_format.log_marks import NO_TOPICS, LogTopics
 from rockoon_replica.log import Generation, LogFull, WriteCheck
 
 OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
-"""Opens the store of one directory, `by_quorum`, with these as `on_synced` and `on_failed`."""
+"""Opens the store of one directory, `by_quorum`, with given `on_synced` and `on_failed`."""
 
 
 class StoreLog:
-    """One replica's log. Used by the event loop's thread alone.
+    """The log of one replica. Used only by the event loop's thread.
 
     Args:
-        replica: this replica's id, which the records that open epochs name.
-        open_store: called once here, and at each truncation.
-        clock: store times of these records; it does not follow a jump immediately.
-        topics: whose messages a log holds that has not said so yet.
-        advanced: called with the queues that have new messages for their readers.
-        failed: called when a sync has failed; the process has to end.
+        replica: id of this replica, written into records that begin epochs.
+        open_store: called once here and at each truncation.
+        clock: for store times of these records; clock jumps are followed with a delay.
+        topics: returns the topics with messages in a log that has no marks yet.
+        advanced: called with the queues that have new visible messages.
+        failed: called after a failed sync; the process must end.
 
     Attributes:
-        store: the open one; another object after each truncation.
+        store: the open store; replaced by each truncation.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StoreLog:
         self._advanced = advanced
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        # Rung when something was synced, or never will be again.
+        # Set when a sync has ended or the last one has failed.
         self._synced = asyncio.Event()
         self.store = self._open()
 
@@ -81,7 +81,7 @@ class StoreLog:
 
     @property
     def generation(self) -> Generation:
-        """Of compacted topics."""
+        """The active generation of compacted topics."""
         compaction = self.store.compaction
         manifest = compaction.manifest
         made_to = 0 if manifest is None else manifest.log_end
@@ -109,29 +109,29 @@ class StoreLog:
         """Replace damaged bytes by those of another copy, durably.
 
         Raises:
-            ValueError: the log does not have this range any more.
+            ValueError: the range is no longer in the log.
             OSError: the disk.
         """
         await asyncio.to_thread(self.store.rewrite(offset, data))
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Also blanks, which close files: as long as what did not fit, a batch at most."""
+        """Read records and blanks. A blank is as long as the batch that did not fit, at most."""
         return self.store.read_raw(offset, bytes_max)
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
-        """As `read`; what is cold is read by a thread before."""
+        """Like `read`, but a thread loads pages that are not cached."""
         try:
             reading = partial(self.store.read_raw, offset, bytes_max)
             return await cold_reads.read(reading, cold_reads.FOLLOWERS)
         except StoreClosed as failure:
-            raise ValueError(f"the log was cut or closed meanwhile: {failure}") from failure
+            raise ValueError(f"the log was cut or closed during the read: {failure}") from failure
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append what a leader has sent.
+        """Append bytes from a leader.
 
         Raises:
-            ValueError: it does not go on where the log ends, or is not whole; nothing was written.
-            LogFull: the disk is full, or refuses; nothing was written.
+            ValueError: they do not continue the log, or are incomplete; nothing was written.
+            LogFull: the disk is full or refuses; nothing was written.
             StoreError: a sync has failed, or the store is closed.
         """
         try:
@@ -140,25 +140,25 @@ class StoreLog:
             raise LogFull(str(failure)) from failure
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
-        """See `ReplicatedLog.check_writes`; the store's ticks repeat a refused write."""
+        """See `ReplicatedLog.check_writes`; the store's ticks retry a refused write."""
         if probe:
             self.store.probe_log()
         return WriteCheck(self.store.write_failure, self.store.space_refusal_reason)
 
     async def sync(self) -> None:
-        """Return when all that was written before is durable; StoreFailed when it never will be."""
+        """Wait until all written bytes are durable; raises StoreFailed if they never will be."""
         end = self.end
         while self.durable_end < end:
-            # Before the store is looked at again: a sync that ends meanwhile sets it once more.
+            # Cleared before the checks, so that a sync that ends after them is noticed.
             self._synced.clear()
             self.store.check_usable()
             await self._synced.wait()
 
     def truncate(self, offset: int) -> None:
-        """Make `offset` the end, durably; see `Store.close_to_truncate` for what is refused.
+        """Cut the log at `offset`, durably; see `Store.close_to_truncate` for refused offsets.
 
         Raises:
-            StoreDamaged: records below it are gone, as the file shows when it is opened again.
+            StoreDamaged: records below it are lost, as found when the store is opened again.
         """
         if offset == self.end:
             return
@@ -167,34 +167,36 @@ class StoreLog:
         self.store = self._open()
         if self.end != offset:
             directory = self.store.settings.root
-            raise StoreDamaged(directory, self.end, f"the log was to end at {offset}")
+            raise StoreDamaged(
+                directory, self.end, f"after the cut the log does not end at {offset}"
+            )
         self.store.retain_from = retained
         self._synced.set()
 
     def drop(self, dropped: Mapping[str, int]) -> None:
-        """Have topics begin behind the positions at which the leader dropped them."""
+        """Drop topics below the positions at which the leader dropped them."""
         for topic, mark in dropped.items():
-            # Below the end it was taken before; retention may have forgotten it here already, and
-            # the topic's queues hold what came behind it.
+            # A mark below the end was applied before; retention may have discarded it since, and
+            # the topic's queues contain later messages.
             if mark > self.end and mark > self.store.dropped_marks.get(topic, 0):
                 self.store.drop_topics(topic, below=mark)
 
     def need_generation(self, end: int) -> None:
-        """Note, durably, that compacted messages before the log are in a generation elsewhere."""
+        """Record durably that compacted messages before the log are only in a generation."""
         self.store.compaction.need(end)
 
     def commit(self, offset: int) -> None:
-        """Show what lies below an offset to readers."""
+        """Make records below an offset visible to readers."""
         self._advanced(self.store.confirm(offset))
 
     def open_epoch(self, epoch: int) -> None:
-        """Append the record that an epoch begins with.
+        """Append the record that begins an epoch.
 
         Raises:
             ValueError: the log has a record of this epoch or of a later one.
             LogFull: the disk refuses it; nothing was written.
         """
-        # The first leader of several copies is who was the only one before.
+        # The first leader of several copies is the replica that was the only one before.
         topics = NO_TOPICS if self.store.epoch else self._topics()
         self._store_clock.lead_from(self.store.runs.newest_ms)
         try:
@@ -207,7 +209,7 @@ class StoreLog:
         self.store.close()
 
     def _open(self) -> Store:
-        # Both are called on the Syncer's thread.
+        # Both callbacks run on the Syncer's thread.
         def synced(_: int) -> None:
             self._loop.call_soon_threadsafe(self._synced.set)
 

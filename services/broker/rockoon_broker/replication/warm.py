@@ -1,12 +1,13 @@
-"""Broker that is ready to lead: what it derives of the log follows what is committed.
+"""Warm broker of a follower: derived state follows the committed log, so that it can lead at once.
 
-So a replica that takes over reads what was committed last, however long its log is. Its snapshots
-are those of a leader, and know of nothing that could be cut.
+A replica that starts to lead reads only the last committed records, however long its log is. Its
+snapshots are those of a leader, and contain nothing that could be cut.
 
 Invariants:
-1. Nothing is applied before it is committed, so nothing has to be taken back; a cut opens the store
-   anew, and with it another broker is made, of snapshots and the log.
-2. Who copies, acknowledges and commits waits for no more than one piece.
+1. Nothing is applied before it is committed, so nothing has to be undone. A cut reopens the store,
+   and another broker is made from snapshots and the log.
+2. Applying works in small pieces, so that copying, acknowledging and committing wait for one at
+most.
 """
 
 import asyncio
@@ -25,22 +26,22 @@ log = logging.getLogger(__name__)
 
 # Some milliseconds of work.
 PIECE_BYTES_MAX = 1 << 20
-# What is committed close together is applied together.
+# Records committed within this time are applied together.
 GATHER_SECONDS = 0.2
 
 Loops = Callable[[Broker], Iterable[tuple[str, Coroutine[Any, Any, None]]]]
-"""What keeps in step with a broker's log until cancelled, by name."""
+"""Returns named tasks that follow a broker's log until cancelled."""
 
 
 class WarmBroker:
-    """The broker of one life of a replica. Used by the event loop's thread alone.
+    """The broker of one term of a replica. Used only by the event loop's thread.
 
     Args:
-        opened: the log; its store is another one after a cut.
-        leads: set when this replica leads: all of its log is committed then, and is cut no more in
-            this life. `wake` is to be called after it.
-        make: makes a broker of a store.
-        loops: run from then on, also while it leads.
+        opened: the log; a cut replaces its store.
+        leads: set when this replica leads: then all of its log is committed, and not cut in
+            this term. Call `wake` after setting it.
+        make: makes a broker from a store.
+        loops: tasks to run from then on, also while it leads.
     """
 
     def __init__(
@@ -58,23 +59,24 @@ class WarmBroker:
         self._broker: Broker | None = None
 
     def wake(self) -> None:
-        """More of the log is committed, or this replica leads."""
+        """Notify that more of the log is committed, or that this replica leads."""
         self._news.ring()
         if self._broker is not None:
             self._broker.store_changed.ring()
 
     async def run(self, leading: Callable[[Broker], Awaitable[None]]) -> None:
-        """Be ready until cancelled.
+        """Keep a broker up to date until cancelled.
 
         Args:
-            leading: called once, when this replica leads and all of its log was applied.
+            leading: called once, when this replica leads and its whole log is applied.
 
         Raises:
             StoreError, OSError: the store cannot be used.
         """
         while True:
             store = self._opened.store
-            # Snapshots may know of what was committed before a start, which does not know it.
+            # Snapshots may contain committed records that the store counts as uncommitted after a
+            # start.
             while store.visible_end < store.recovery.log_end and not self._leads.is_set():
                 await self._news.wait()
                 store = self._opened.store
@@ -83,7 +85,7 @@ class WarmBroker:
             except (StoreError, OSError, ValueError):
                 if self._opened.store is store:
                     raise
-                # It was closed meanwhile, for a cut.
+                # It was closed for a cut.
                 continue
             async with self._followed(broker):
                 if await self._follow(broker):
@@ -91,7 +93,7 @@ class WarmBroker:
 
     @asynccontextmanager
     async def _followed(self, broker: Broker) -> AsyncIterator[None]:
-        """Meanwhile what keeps in step with a broker's log does."""
+        """Run the tasks that follow a broker's log."""
         self._broker = broker
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -102,15 +104,15 @@ class WarmBroker:
                     for task in running:
                         task.cancel()
         finally:
-            # No snapshot is written: a leader's may know of what the next one cuts.
+            # Write no snapshot: a leader's state may contain records that the next leader cuts.
             self._broker = None
             broker.compaction.close()
             if broker.key_index is not None:
                 broker.key_index.close()
 
     async def _follow(self, broker: Broker) -> bool:
-        """Apply what is committed until this replica leads; returns whether it does, with all of
-        that applied. Else the store is another one."""
+        """Apply the committed log until this replica leads; return True when all of it is applied,
+        False when the store was replaced."""
         loop = asyncio.get_running_loop()
         records = 0
         while True:
@@ -124,7 +126,7 @@ class WarmBroker:
                     break
                 await asyncio.sleep(0)
             elif read is not None:
-                # Half of the time.
+                # Use half of the time.
                 await asyncio.sleep(loop.time() - began)
             else:
                 await self._news.wait()
@@ -132,5 +134,5 @@ class WarmBroker:
                     async with asyncio.timeout(GATHER_SECONDS):
                         await self._leads.wait()
         records += broker.lead()
-        log.info("takes over: %d records of the log were to be applied", records)
+        log.info("starting to lead: applied %d records of the log", records)
         return True

@@ -1,1 +1,1 @@
-"""Failed messages: stored again for another try, or as dead letters."""
+"""Failed messages: stored again for a retry, or as dead letters."""

@@ -1,13 +1,13 @@
-"""Retry rules: another try later, or a dead letter. Pure.
+"""Retry rules: a later retry, or a dead letter. Pure.
 
-    read from                        failed before   goes to                  to come again
+    read from                        failed before   stored in                retried
     any topic                        0 times         %RETRY%group             at level 3
     %RETRY%group                     n times         %RETRY%group             at level 3 + n
     %RETRY%group                     max or more     %DLQ%group               never
 
-The group's own settings say how often and into how many queues; the request may say it otherwise.
-Unlike RocketMQ, which drops what fails in a group without retry queues, such a message is a dead
-letter: to say "no retries" is not to say "lose it".
+The group's settings give the number of retries and retry queues; a request may override the former.
+RocketMQ drops failed messages of a group without retry queues; here they become dead letters,
+because "no retries" does not mean "lose the message".
 Source: AbstractSendMessageProcessor#consumerSendMsgBack.
 """
 
@@ -39,15 +39,15 @@ from rockoon_format.record import Record
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig, RouteUpdate
 
 FIRST_LEVEL = 3
-# Of no broker: higher ones count as its last, as long as they fit into 32 bits.
+# No broker has this many levels: higher levels count as its last, if they fit into 32 bits.
 LEVEL_MAX = 2**31 - 1
 FAILURE_BYTES_MAX = 512
-# Separators, and NULs, which nobody could read.
+# Property separators and NULs, which are not readable.
 _SPACES = {0: " ", 1: " ", 2: " "}
 ATTEMPTS_COUNTED_MAX = 2**31 - 1
-"""A record's field holds no more."""
+"""A record's field cannot hold more."""
 
-# Of the way the message took before: kept, they would send it that way again, or tell a lie.
+# Properties of the previous delivery: if kept, they would repeat its routing or be wrong.
 _OF_THE_LAST_WAY = (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_TIMER_DELAY_MS,
@@ -64,22 +64,22 @@ _OF_THE_LAST_WAY = (
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """What a group says of messages that fail."""
+    """Retry settings of a group."""
 
     attempts_max: int = RETRY_ATTEMPTS_DEFAULT
-    """How often one comes again."""
+    """Maximum number of retries of a message."""
     queues: int = RETRY_QUEUES_DEFAULT
-    """Of its retry topic on each broker; 0 for no retries."""
+    """Number of queues of its retry topic on each broker; 0 for no retries."""
 
 
-class GroupRules:
-    """The rules of every group there is, as the routes tell them."""
+class GroupRetryRules:
+    """The retry rules of all groups, from the routes."""
 
     def __init__(self) -> None:
         self._rules: dict[str, RetryRules] = {}
 
-    def take(self, update: RouteUpdate) -> None:
-        """Put an update of the routes into force."""
+    def apply(self, update: RouteUpdate) -> None:
+        """Apply an update of the routes."""
         if update.snapshot:
             self._rules.clear()
         self._rules |= {group.config.name: rules_of(group.config) for group in update.groups}
@@ -87,7 +87,7 @@ class GroupRules:
             self._rules.pop(name, None)
 
     def of(self, group: str) -> RetryRules | None:
-        """A group's rules; None when there is no such group."""
+        """Return a group's rules; None if the group does not exist."""
         return self._rules.get(group)
 
 
@@ -101,26 +101,26 @@ def rules_of(config: GroupConfig) -> RetryRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """What the consumer says of a message."""
+class FailureReport:
+    """A consumer's report about a failed message."""
 
     delay_level: int = 0
-    """1 or more: that level. 0: by the attempts. Less: it is dead."""
+    """1 or more: this level. 0: a level by the number of attempts. Negative: dead letter."""
     delay_ms: int = 0
-    """Instead of a level; 0 for none."""
+    """Delay instead of a level; 0: use the level."""
     attempts_max: int | None = None
-    """Instead of the group's."""
+    """Overrides the group's setting."""
     reason: str = ""
     deliveries: int = 1
-    """Failed deliveries that a dead letter counts."""
+    """Number of failed deliveries, counted in a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """A message on its way back."""
+class ReturnedMessage:
+    """A failed message to be stored again."""
 
     record: Record
-    """For the queue whose id it names; still without offsets and store time."""
+    """With topic and queue id; without offsets and store time."""
     dead: bool
     origin_message_id: str
 
@@ -130,27 +130,27 @@ class Returned:
 
 
 def returned(
-    original: Record, group: str, rules: RetryRules, failure: Failure, turn: int
-) -> Returned:
-    """Make the record that brings a message back, or keeps it as a dead letter.
+    original: Record, group: str, rules: RetryRules, failure: FailureReport, turn: int
+) -> ReturnedMessage:
+    """Make the record that retries a message or keeps it as a dead letter.
 
     Args:
-        original: as it was read, offsets and store host included.
-        group: whose consumer failed.
-        rules: the group's.
-        failure: what that consumer says.
-        turn: any number; retry queues are filled in turn by it.
+        original: as it was read, with offsets and store host.
+        group: group of the failed consumer.
+        rules: rules of the group.
+        failure: the consumer's report.
+        turn: any number; selects the retry queue by round robin.
 
     Returns:
-        Body, flag, born time and host are the original's, and so is compression. A retry has the
-        delay among its properties.
+        Body, flag, born time, host and compression are the original's. A retry has the
+        delay in its properties.
 
     Raises:
-        PropertiesTooLarge: what has to be noted does not fit beside the sender's properties.
+        PropertiesTooLarge: the added properties do not fit.
     """
     topic = original.topic.decode()
     came_back = topic == retry_topic(group)
-    # Dead letters of another group have failed there, and not here.
+    # Failures in another group do not count here.
     failed_before = max(original.reconsume_times, 0) if came_back else 0
     attempts_max = rules.attempts_max if failure.attempts_max is None else failure.attempts_max
     dead = rules.queues <= 0 or failure.delay_level < 0 or failed_before >= attempts_max
@@ -179,11 +179,11 @@ def returned(
             failed_before + (max(failure.deliveries, 1) if dead else 1), ATTEMPTS_COUNTED_MAX
         ),
     )
-    return Returned(record, dead, origin)
+    return ReturnedMessage(record, dead, origin)
 
 
-def delay_of(failure: Failure, failed_before: int) -> dict[str, str]:
-    """The property that says when a retry comes."""
+def delay_of(failure: FailureReport, failed_before: int) -> dict[str, str]:
+    """Return the property with the delay of a retry."""
     if failure.delay_level == 0 and failure.delay_ms > 0:
         return {PROPERTY_TIMER_DELAY_MS: str(failure.delay_ms)}
     level = failure.delay_level or min(FIRST_LEVEL + failed_before, LEVEL_MAX)
@@ -191,7 +191,7 @@ def delay_of(failure: Failure, failed_before: int) -> dict[str, str]:
 
 
 def encoded(properties: Mapping[str, str], reason: str) -> bytes:
-    """Properties with the reason, or without it where it does not fit."""
+    """Encode properties with the reason, or without it if it does not fit."""
     text = bounded(reason)
     with_reason = {**properties, PROPERTY_FAILURE: text} if text else properties
     tries: Iterable[Mapping[str, str]] = (with_reason, properties)
@@ -204,6 +204,6 @@ def encoded(properties: Mapping[str, str], reason: str) -> bytes:
 
 
 def bounded(reason: str) -> str:
-    """A reason as a property may hold it."""
+    """Return a reason as it may be stored in a property."""
     plain = reason.translate(_SPACES).strip()
     return plain.encode(errors="replace")[:FAILURE_BYTES_MAX].decode(errors="ignore")

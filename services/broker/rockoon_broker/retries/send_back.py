@@ -1,8 +1,8 @@
-"""SendBack: messages that consumers failed on, stored again in the group's own topics.
+"""SendBack: stores messages that consumers failed on in topics of their group.
 
-What becomes of each is decided in `retries.py`. Here originals are read, queues are asked for
-where there are none yet, and what is made is appended: retries as delayed messages, dead letters
-as ordinary ones. A call with many messages is worked off in portions, so memory stays bounded.
+`retries.py` decides what to store. This module reads the originals, requests missing queues from
+nameservers, and appends retries as delayed messages and dead letters as ordinary ones. A call with
+many messages is processed in portions, so that memory stays bounded.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
-from rockoon_broker.retries.retries import Failure, RetryRules, Returned, returned
+from rockoon_broker.retries.retries import FailureReport, RetryRules, ReturnedMessage, returned
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.topics.topic_file import TOPICS_ASIDE
@@ -47,40 +47,40 @@ _OF_ONE_MESSAGE = (BodyTooLarge, DelayTooLong, InvalidDelay, MalformedBatch, Pro
 
 @dataclass(slots=True)
 class _Item:
-    """One message of a call, on its way."""
+    """One message of a call."""
 
     index: int
-    returned: Returned
+    returned: ReturnedMessage
     frame: bytes
 
 
 class SendBacks:
-    """Takes failed messages back.
+    """Handles failed messages.
 
     Args:
         broker: open.
 
     Attributes:
-        messages_returned, messages_dead: stored in retry topics and dead-letter topics since the
-            start.
+        messages_returned, messages_dead: messages stored in retry topics and dead-letter topics
+            since the start.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = itertools.count()
-        # Of records that are not in the log yet: a reference to one is small, it is not.
+        # Size of records not in the log yet; requests contain only small references to them.
         self._waiting_bytes = 0
         self.messages_returned = 0
         self.messages_dead = 0
 
     async def send_back(self, request: pb.SendBackRequest) -> pb.SendBackReply:
-        """Store what failed; each message is taken or refused for itself.
+        """Store failed messages; each message is accepted or refused individually.
 
-        Cancelling it is safe: what was stored stays.
+        If cancelled, messages that were already stored stay stored.
 
         Raises:
-            GroupNotFound: there is no such group.
-            NotReady: the broker has heard of no groups yet.
+            GroupNotFound: the group does not exist.
+            NotReady: the broker has not received groups yet.
             InvalidArgument: there are no messages, or too many.
         """
         if not 1 <= len(request.messages) <= MESSAGES_MAX:
@@ -96,7 +96,7 @@ class SendBacks:
             messages_max=settings.batch_messages_max,
             bytes_max=min(PORTION_BYTES, settings.batch_bytes_max),
         ):
-            # Two topics, so two batches; each is answered by what became of its own.
+            # Two topics, so two batches; each message gets the result of its batch.
             for dead in (False, True):
                 chosen = [item for item in portion if item.returned.dead is dead]
                 await self._store(chosen, request.group, results)
@@ -105,7 +105,7 @@ class SendBacks:
     async def _rules(self, group: str, route_revision: int) -> RetryRules:
         routes = self._broker.topics.routes
         if not routes.loaded.is_set():
-            raise NotReady(service="the broker", reason="no nameserver has told it of groups yet")
+            raise NotReady(service="the broker", reason="no nameserver has sent it groups yet")
         rules = self._broker.topics.group_rules.of(group)
         if rules is None and await routes.wait_revision(route_revision, GROUP_SECONDS_MAX):
             rules = self._broker.topics.group_rules.of(group)
@@ -116,15 +116,15 @@ class SendBacks:
     def _made(
         self, request: pb.SendBackRequest, rules: RetryRules, results: list[pb.SentBack]
     ) -> Iterator[_Item]:
-        """The records to store; what cannot be made is answered in `results`."""
-        # One queue for the whole call, so that it is one batch.
+        """Yield the records to store; errors are written to `results`."""
+        # One retry queue for the whole call, so that it is one batch.
         turn = next(self._turn)
         attempts_max = request.attempts_max if request.HasField("attempts_max") else None
         delay_ms_max = self._broker.settings.delay_seconds_max * 1000
         for index, failed in enumerate(request.messages):
-            # A consumer that names too long a pause gets the longest.
+            # A longer delay than allowed becomes the maximum.
             delay_ms = min(failed.delay_ms, delay_ms_max)
-            failure = Failure(
+            failure = FailureReport(
                 failed.delay_level, delay_ms, attempts_max, failed.failure, failed.deliveries
             )
             try:
@@ -136,15 +136,15 @@ class SendBacks:
             yield _Item(index, made, encode_record(made.record, room=True))
 
     def _original(self, failed: pb.FailedMessage) -> Record:
-        """The record as the consumer read it.
+        """Return the record as the consumer read it.
 
         Raises:
             MessageNotFound: this broker does not have it.
-            InvalidArgument: the record that came along is none, or no group can have read it.
+            InvalidArgument: the attached record is invalid, or no group can have read it.
         """
         position = f"offset {failed.queue_offset} of queue {failed.queue_id} of {failed.topic!r}"
         if failed.topic in TOPICS_ASIDE:
-            # What waits there is not to be read yet, and may never be.
+            # Messages waiting there are not readable yet, or never will be.
             raise InvalidArgument(reason=f"no group reads {failed.topic}")
         try:
             frame = failed.record or self._broker.store.read_at(failed.physical_offset)
@@ -157,9 +157,9 @@ class SendBacks:
         if failed.record and len(record.body) > body_bytes_max:
             raise BodyTooLarge(index=0, limit=body_bytes_max)
         if record.physical_offset < 0:
-            raise InvalidArgument(reason=f"{position}: it lies at {record.physical_offset}")
+            raise InvalidArgument(reason=f"{position}: its offset is {record.physical_offset}")
         wanted = (failed.topic.encode(), failed.queue_id, failed.queue_offset)
-        # The reference may be of a store that was exchanged: another message must not be sent on.
+        # The store may have been replaced since: another message must not be sent back instead.
         if (record.topic, record.queue_id, record.queue_offset) != wanted:
             raise MessageNotFound(position=position)
         return record
@@ -169,13 +169,13 @@ class SendBacks:
             return
         try:
             placed = await self._place(items, group)
-            # Durable first: on this answer the consumer counts the message as finished.
+            # Wait until it is durable: after this answer the consumer counts the message as done.
             refusal = await placed.durable if placed.durable is not None else None
             if refusal is not None:
                 raise refusal
         except _OF_ONE_MESSAGE as failure:
             if len(items) > 1:
-                # One spoils the batch: the others are not to be refused for it.
+                # One bad message spoils the batch; store each one alone.
                 for item in items:
                     await self._store([item], group, results)
                 return
@@ -217,14 +217,14 @@ class SendBacks:
             self._waiting_bytes -= size
 
     async def _provide(self, topic: str, queue_id: int, group: str, kind: GroupTopic) -> None:
-        """See to it that this broker has the queue.
+        """Make sure that this broker has the queue.
 
         Raises:
             RockoonError: a nameserver refuses, or none answers.
-            NotReady: the queue is made, and this broker has not heard of it yet.
+            NotReady: the queue is created, but this broker has not received it yet.
         """
         broker = self._broker
-        # Nearly always, so a failed message costs no call to a nameserver.
+        # Usual case: a failed message needs no call to a nameserver.
         if broker.topics.knows(topic, queue_id):
             return
         request = ProvideGroupTopicRequest(group=group, topic=kind, broker=broker.settings.name)
@@ -236,11 +236,11 @@ class SendBacks:
         )
         await broker.topics.catch_up([(topic, queue_id)], reply.revision)
         if not broker.topics.knows(topic, queue_id):
-            raise NotReady(service="the broker", reason=f"its queue of {topic} is being made")
+            raise NotReady(service="the broker", reason=f"its queue of {topic} is being created")
 
 
 def portions(items: Iterable[_Item], *, messages_max: int, bytes_max: int) -> Iterator[list[_Item]]:
-    """Cut a stream of records into parts of bounded size, a larger record being one of its own."""
+    """Split records into parts of bounded size; a larger record is a part of its own."""
     part: list[_Item] = []
     size = 0
     for item in items:

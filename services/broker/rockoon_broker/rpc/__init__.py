@@ -1,1 +1,1 @@
-"""The broker's side of the wire: every module translates, calls one method, translates back."""
+"""The broker's gRPC methods: each module decodes a request, calls one method, encodes the reply."""

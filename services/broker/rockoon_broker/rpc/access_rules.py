@@ -1,4 +1,4 @@
-"""Permissions that calls to a broker need; docs/operate/security.md has them for people."""
+"""Permissions that calls to a broker require; user documentation: docs/operate/security.md."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,14 +12,15 @@ def of_topic(action: Action) -> Rule:
 
 
 def pulled(request: Any) -> Iterable[Need]:
-    """Who reads in a group's name has to be allowed to consume in it."""
+    """A caller that reads for a group must be allowed to consume in it."""
     yield topic_need("read", request.topic)
     if request.group:
         yield "read", group_resource(request.group)
 
 
 def read(request: Any) -> Iterable[Need]:
-    """Which topic a message is in is known when it has been read: the service asks then."""
+    """For a read by message id the topic is known only after the read; the service checks it
+    then."""
     if request.WhichOneof("what") == "range":
         yield topic_need("read", request.range.topic)
 
@@ -31,7 +32,7 @@ def sent_back(request: Any) -> Iterable[Need]:
 
 
 def queues(request: Any) -> Iterable[Need]:
-    """Their ends and times: for readers and senders alike."""
+    """Queue ends and times are for readers and senders alike."""
     return (topic_need("see", topic) for topic in {queue.topic for queue in request.queues})
 
 
@@ -43,10 +44,11 @@ RULES: Rules = {
     f"/rockoon.v1.Broker/{method}": rule
     for method, rule in {
         "Append": of_topic("write"),
-        # Each batch is asked about when it comes.
+        # Each batch is checked when it arrives.
         "AppendStream": ANY_KEY,
         "Pull": Rule(pulled),
-        # Each subscription is asked about when it comes; all begin anew when permissions change.
+        # Each subscription is checked when it arrives; all are checked again when permissions
+        # change.
         "PullStream": FILTERED,
         "Read": Rule(read),
         "SendBack": Rule(sent_back),
@@ -54,9 +56,9 @@ RULES: Rules = {
         "SearchOffset": Rule(queues),
         "EndTransaction": Rule(producer_group),
         "CheckTransactions": Rule(producer_group),
-        # What waits there is of all topics.
+        # Waiting messages belong to all topics.
         "ListTransactions": on_cluster("read"),
-        # Which topic it would go to is known when its record has been read.
+        # The destination topic is known only after the record has been read.
         "CancelDelayed": ANY_KEY,
         "ListDelayed": on_cluster("read"),
         "QueryMessages": of_topic("read"),

@@ -1,4 +1,4 @@
-"""Compaction on the wire: what is in force, its files, and those of the next generation."""
+"""Compaction calls: the active generation, its files, and uploads of the next one."""
 
 import re
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ _FILE_NAME = re.compile(rf"[0-9]{{5}}\.(records|entries)|{re.escape(MANIFEST_FIL
 
 
 def compaction_state(broker: Broker) -> broker_pb2.CompactionState:
-    """The compaction of a broker in numbers."""
+    """Return the counters and state of a broker's compaction."""
     store = broker.store.compaction
     state = broker_pb2.CompactionState(
         topics=len(broker.topics.table.compacted), uploads=len(broker.compaction.uploads)
@@ -51,7 +51,7 @@ def describe_compaction(
     """Answer a request.
 
     Raises:
-        InvalidOffset: the place asked for is not within what is visible and durable.
+        InvalidOffset: the requested end is not visible and durable.
         StoreCorrupt: the disk refuses.
     """
     store = broker.store
@@ -59,7 +59,7 @@ def describe_compaction(
     wanted = request.log_end or end
     if not store.log_min_offset <= wanted <= end:
         raise InvalidOffset(
-            f"{wanted} is not a place of the log that is visible and durable, from "
+            f"{wanted} is outside the visible and durable log, from "
             f"{store.log_min_offset} to {end}",
             offset=wanted,
         )
@@ -98,7 +98,7 @@ async def read_generation(
     """Answer a request.
 
     Raises:
-        GenerationNotFound: it is not in force, or has no such file.
+        GenerationNotFound: it is not active, or does not have the file.
         InvalidArgument, InvalidOffset: a field is out of bounds.
         StoreCorrupt: the disk refuses.
     """
@@ -117,10 +117,10 @@ async def read_generation(
 
     manifest = broker.store.compaction.manifest
     if manifest is None:
-        raise not_found("no generation is in force")
-    # One with a higher number is not verified.
+        raise not_found("no generation is active")
+        # A generation with a higher number is not verified yet.
     if not 0 < request.generation <= manifest.generation:
-        raise not_found(f"generation {manifest.generation} is in force")
+        raise not_found(f"generation {manifest.generation} is active")
     if not _FILE_NAME.fullmatch(request.file_name):
         raise not_found("no file has that name")
     bytes_max = request.max_bytes or BYTES_DEFAULT
@@ -129,7 +129,7 @@ async def read_generation(
             request.generation, request.file_name, request.offset, bytes_max
         )
     except FileNotFoundError as failure:
-        raise not_found(f"generation {manifest.generation} is in force") from failure
+        raise not_found(f"generation {manifest.generation} is active") from failure
     except OSError as failure:
         raise _disk_refused(broker, failure) from failure
     return broker_pb2.ReadGenerationReply(data=data, file_bytes=file_bytes)
@@ -186,6 +186,6 @@ def _disk_refused(broker: Broker, failure: OSError) -> StoreCorrupt:
 
 def _not_writable(broker: Broker, failure: OSError) -> StoreNotWritable:
     return StoreNotWritable(
-        f"the disk of {broker.settings.store_path} does not take a generation's file: {failure}",
+        f"the disk of {broker.settings.store_path} refuses a generation's file: {failure}",
         reason=str(failure),
     )

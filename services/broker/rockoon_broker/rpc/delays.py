@@ -1,4 +1,4 @@
-"""The delayed messages' side of the wire: translates, calls one method, translates back."""
+"""Calls for delayed messages: decode, call one method, encode."""
 
 from rockoon_broker.delays.delays import Delays
 from rockoon_core.errors import InvalidArgument, MessageNotFound
@@ -11,7 +11,7 @@ LISTED_MAX = 1024
 
 
 async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb.CancelDelayedReply:
-    """See `Delays.cancel`; who may send to the message's topic may take it back."""
+    """See `Delays.cancel`; a caller that may send to the message's topic may cancel it."""
     caller = current_caller()
 
     def check(topic: str) -> None:
@@ -20,7 +20,7 @@ async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb
         if caller is None or caller.may("write", CLUSTER):
             return
         if not topic or not caller.may(*topic_need("see", topic)):
-            # Whether there is such a message is not for him to know either.
+            # The caller may not learn whether the message exists.
             raise MessageNotFound(position=request.message_id)
         caller.require(*topic_need("write", topic))
 
@@ -54,7 +54,6 @@ def list_delayed(
 
 
 def delayed_counts(delays: Delays) -> pb.DelayedCounts:
-    """Delayed messages in numbers."""
     pending = delays.pending_by_level()
     counts = delays.delivery.counts
     return pb.DelayedCounts(

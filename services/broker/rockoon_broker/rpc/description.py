@@ -1,22 +1,23 @@
-"""The DescribeBroker call: a broker in numbers, and its problems in sentences."""
+"""The DescribeBroker call: counters and problems of a broker."""
+
+from collections.abc import Iterator
 
 from rockoon_broker.broker import Broker
-from rockoon_broker.problems import problems_of
 from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.compaction import compaction_state
 from rockoon_broker.rpc.delays import delayed_counts
 from rockoon_broker.rpc.transactions import describe_transactions
+from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_format import kernel
 from rockoon_proto.v1 import broker_pb2
 
 
 def describe(broker: Broker, send_backs: SendBacks) -> broker_pb2.DescribeBrokerReply:
-    """The whole reply."""
     described = _in_numbers(broker)
     described.messages_sent_back = send_backs.messages_returned
     described.messages_dead = send_backs.messages_dead
-    described.delayed.CopyFrom(delayed_counts(broker.aside.delays))
-    describe_transactions(broker.aside.transactions, described)
+    described.delayed.CopyFrom(delayed_counts(broker.pending.delays))
+    describe_transactions(broker.pending.transactions, described)
     described.compaction.CopyFrom(compaction_state(broker))
     described.problems.extend(problems_of(broker))
     return described
@@ -50,3 +51,29 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         lost_bytes=store.recovery.lost_bytes,
         index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
     )
+
+
+def problems_of(broker: Broker) -> Iterator[str]:
+    """Yield a sentence per problem that makes sends or reads fail, now or soon."""
+    store, pending = broker.store, broker.pending
+    if reason := store.refusal_reason:
+        yield f"it takes no messages: {reason}"
+    if store.keeps_all_files:
+        yield KEEPS_ALL_FILES
+    if store.retention_held_end:
+        held_bytes = store.retention_held_end - store.log_min_offset
+        yield f"retention keeps {held_bytes} bytes of the log for copies that lack them"
+    if store.removal_failure is not None:
+        yield f"old files cannot be deleted, retrying: {store.removal_failure}"
+    if store.point_failure is not None:
+        yield f"no recovery point can be written: {store.point_failure}"
+    if broker.topics.change_failure is not None:
+        yield f"a change of topics is delayed: {broker.topics.change_failure}"
+    if not broker.topics.routes.following:
+        yield "no connected nameserver reaches etcd: changes of topics do not arrive"
+    if broker.key_index is not None and broker.key_index.failure is not None:
+        yield f"indexing by key is interrupted by the disk: {broker.key_index.failure}"
+    if (failure := pending.delays.delivery.work.failure) is not None and store.writable:
+        yield f"delayed messages are not delivered: {failure}"
+    for damage in broker.pulls.recent_damage():
+        yield f"readers found damage in {damage.path}: {damage.reason}"

@@ -1,4 +1,4 @@
-"""QueryMessages of the wire: checks what is asked, has it answered, translates back."""
+"""The QueryMessages call: validates a request, runs the query, encodes the reply."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ KEY_CHARACTERS_MAX = 32_767
 
 
 def to_query(request: broker_pb2.QueryMessagesRequest) -> KeyQuery:
-    """What a request means.
+    """Decode and validate a request.
 
     Raises:
         InvalidArgument: a field is out of bounds.
@@ -36,19 +36,19 @@ def to_query(request: broker_pb2.QueryMessagesRequest) -> KeyQuery:
     if not key:
         raise InvalidArgument(reason="the key is empty")
     if KEY_SEPARATOR in key:
-        raise InvalidArgument(reason=f"{key!r} has a space: those separate keys, ask for one")
+        raise InvalidArgument(reason=f"{key!r} has a space, which separates keys: use one key")
     if any(character < " " for character in key) or len(key) > KEY_CHARACTERS_MAX:
         raise InvalidArgument(
             reason=f"no message has a key with control characters or of {len(key)} characters"
         )
     if request.kind not in (broker_pb2.KEY, broker_pb2.UNIQUE_ID):
-        raise InvalidArgument(reason=f"no kind of key is {request.kind}")
+        raise InvalidArgument(reason=f"{request.kind} is not a kind of key")
     if not 0 <= request.max_messages <= MESSAGES_MAX:
         raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {MESSAGES_MAX}")
     end_ms = request.end_ms or END_OF_TIME_MS
     if not 0 <= request.begin_ms <= end_ms <= END_OF_TIME_MS:
         raise InvalidArgument(
-            reason=f"the time from {request.begin_ms} to {request.end_ms} is none: "
+            reason=f"the time range from {request.begin_ms} to {request.end_ms} is invalid: "
             "it begins before 0 or after its end"
         )
     return KeyQuery(
@@ -69,9 +69,9 @@ async def query_messages(
     Raises:
         InvalidArgument: a field is out of bounds.
         TopicNotFound, TopicNotReadable: the topic.
-        RouteNotReached: no such topic yet, but the caller has heard more than this broker.
-        IndexOff: this broker keeps no index, and has nothing compacted of the topic.
-        StoreCorrupt: the disk does not give what is in the index.
+        RouteNotReached: the topic is unknown here, but the caller's routes are newer.
+        IndexOff: this broker keeps no index, and has no compacted messages of the topic.
+        StoreCorrupt: the disk refuses to read a message of the index.
     """
     query = to_query(request)
     await broker.topics.catch_up([(query.topic, 0)], request.route_revision)

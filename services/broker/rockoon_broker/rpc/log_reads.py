@@ -1,4 +1,4 @@
-"""ReadLog of the wire: stretches of the log, cut anywhere, in pieces that keep nobody waiting."""
+"""The ReadLog call: reads ranges of the log in small pieces."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -26,13 +26,13 @@ from rockoon_proto.v1 import broker_pb2
 
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 4 << 20
-# What is read, or searched, between two turns of others on the loop.
+# Bytes read or searched before other tasks of the event loop run.
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Stretch:
-    """What of a request was read so far."""
+class LogReadState:
+    """State of a request: position and records read."""
 
     start: int
     position: int
@@ -45,8 +45,8 @@ class Stretch:
     bytes: int = 0
 
     def add(self, chunk: LogChunk, store: Store) -> None:
-        """Take over the records of a chunk; unless all are wanted, those that did not go with
-        their topic."""
+        """Add the records of a chunk; without `with_deleted_topics`, only those of existing
+        topics."""
         self.position = chunk.next_offset
         kept = np.ones(chunk.records.count, np.bool_)
         if not self.with_deleted_topics:
@@ -66,12 +66,12 @@ class Stretch:
 
 
 def kept_records(chunk: LogChunk, store: Store) -> NDArray[np.bool_]:
-    """Which records of a chunk did not go with their topic, bool[n]."""
+    """Return which records of a chunk belong to topics that are not deleted, bool[n]."""
     records = chunk.records
     kept = np.ones(records.count, np.bool_)
     for number, raw in enumerate(records.topics):
         topic = raw.decode(errors="replace")
-        # What goes with a topic is all that stands before one place.
+        # A deletion covers all records before one position.
         if not store.is_dropped(topic, chunk.start):
             continue
         for index in np.flatnonzero(records.topic_numbers == number).tolist():
@@ -84,9 +84,9 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
 
     Raises:
         InvalidArgument, InvalidOffset: a field is out of bounds.
-        LogTrimmed: the log begins behind the place that is asked for.
+        LogTrimmed: the log begins after the requested position.
         StoreCorrupt: the disk refuses.
-        StoreFailed, NotReady: the store takes and gives nothing any more.
+        StoreFailed, NotReady: the store has failed or is closed.
     """
     for offset in (request.physical_offset, request.end_offset):
         if not 0 <= offset <= OFFSET_MAX:
@@ -94,11 +94,11 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
     if not 0 <= request.max_bytes <= BYTES_MAX:
         raise InvalidArgument(reason=f"max_bytes is {request.max_bytes}, not 1 to {BYTES_MAX}")
     start = request.physical_offset
-    stretch = Stretch(start, start, request.at_record, request.with_deleted_topics)
+    state = LogReadState(start, start, request.at_record, request.with_deleted_topics)
     reads = start < request.end_offset
     if reads:
         try:
-            await read(broker, stretch, request.end_offset, request.max_bytes or BYTES_DEFAULT)
+            await read(broker, state, request.end_offset, request.max_bytes or BYTES_DEFAULT)
         except OSError as failure:
             path = broker.settings.store_path
             raise StoreCorrupt(path=path, reason=f"the disk refused: {failure}") from failure
@@ -106,7 +106,7 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
             raise StoreFailed(reason=str(failure)) from failure
         except StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure
-    reply = to_wire(stretch, broker.store)
+    reply = to_wire(state, broker.store)
     if not reads:
         runs = broker.store.runs.behind(broker.store.log_min_offset)
         reply.time_run_starts.extend(run.start for run in reversed(runs))
@@ -117,54 +117,54 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
     return reply
 
 
-async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> None:
-    """Read the records that start before `end`, as many as fit, or pass over bytes without any."""
+async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) -> None:
+    """Read records that start before `end`, as many as fit, or skip damaged bytes."""
     store = broker.store
-    while stretch.position < min(end, store.visible_end) and stretch.bytes < bytes_max:
-        # Retention may have been at work while others had their turn.
-        if stretch.position < store.log_min_offset:
-            if stretch.frames:
+    while state.position < min(end, store.visible_end) and state.bytes < bytes_max:
+        # Retention may have run while other tasks ran.
+        if state.position < store.log_min_offset:
+            if state.frames:
                 return
             raise LogTrimmed(
-                position=stretch.position,
+                position=state.position,
                 broker=broker.settings.name,
                 log_min_offset=store.log_min_offset,
             )
-        if stretch.at_record:
-            wanted = min(PIECE_BYTES, bytes_max - stretch.bytes, end - stretch.position)
-            read_piece = partial(store.read_log, stretch.position, wanted, PIECE_BYTES)
+        if state.at_record:
+            wanted = min(PIECE_BYTES, bytes_max - state.bytes, end - state.position)
+            read_piece = partial(store.read_log, state.position, wanted, PIECE_BYTES)
             chunk = await cold_reads.read(read_piece)
             if chunk.skipped_bytes:
-                # What is passed over stands at a reply's beginning.
-                if not stretch.frames and stretch.position == stretch.start:
-                    stretch.position = chunk.next_offset
-                    stretch.skipped_bytes = chunk.skipped_bytes
-                    stretch.at_record = chunk.next_at_record
+                # Skipped bytes can only be at the beginning of a reply.
+                if not state.frames and state.position == state.start:
+                    state.position = chunk.next_offset
+                    state.skipped_bytes = chunk.skipped_bytes
+                    state.at_record = chunk.next_at_record
                 return
-            stretch.add(chunk, store)
-            if stretch.frames and chunk.next_offset != chunk.start + len(chunk.frames):
-                # A file ends: what follows is not its neighbour.
+            state.add(chunk, store)
+            if state.frames and chunk.next_offset != chunk.start + len(chunk.frames):
+                # A file ends here: the next record is not adjacent.
                 return
         else:
-            search = partial(store.find_record, stretch.position, PIECE_BYTES)
+            search = partial(store.find_record, state.position, PIECE_BYTES)
             sought = await cold_reads.read(search)
-            stretch.skipped_bytes = sought.offset - stretch.start
-            stretch.position, stretch.at_record = sought.offset, sought.found
+            state.skipped_bytes = sought.offset - state.start
+            state.position, state.at_record = sought.offset, sought.found
             if not sought.found:
                 return
         await asyncio.sleep(0)
 
 
-def to_wire(stretch: Stretch, store: Store) -> broker_pb2.ReadLogReply:
-    first = stretch.position if stretch.first_offset is None else stretch.first_offset
-    lengths = np.concatenate(stretch.lengths) if stretch.lengths else np.zeros(0, np.uint32)
+def to_wire(state: LogReadState, store: Store) -> broker_pb2.ReadLogReply:
+    first = state.position if state.first_offset is None else state.first_offset
+    lengths = np.concatenate(state.lengths) if state.lengths else np.zeros(0, np.uint32)
     return broker_pb2.ReadLogReply(
-        frames=b"".join(stretch.frames),
+        frames=b"".join(state.frames),
         record_lengths=lengths.astype("<u4", copy=False).tobytes(),
         first_offset=first,
-        next_offset=stretch.position,
-        next_at_record=stretch.at_record,
-        skipped_bytes=stretch.skipped_bytes,
+        next_offset=state.position,
+        next_at_record=state.at_record,
+        skipped_bytes=state.skipped_bytes,
         log_min_offset=store.log_min_offset,
         visible_end=store.visible_end,
         durable_end=store.durable_end,

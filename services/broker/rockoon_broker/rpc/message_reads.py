@@ -1,4 +1,4 @@
-"""The Read call: messages of a queue from an offset on, or one by its offsetMsgId."""
+"""The Read call: messages of a queue from an offset on, or one message by its offsetMsgId."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ READ_MESSAGES_MAX = 1024
 
 
 async def read(broker: Broker, request: broker_pb2.ReadRequest) -> broker_pb2.ReadReply:
-    """Whichever of the two a request asks for."""
+    """Handle either kind of request."""
     if request.WhichOneof("what") == "range":
         return await read_range(broker, request.range)
     return await read_message(broker, request.message_id)
@@ -54,10 +54,10 @@ async def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb
 
 
 async def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
-    """One message by its offsetMsgId.
+    """Return one message by its offsetMsgId.
 
-    The host in the id is compared with the one in the record, not with this broker's: the broker's
-    address may have changed since.
+    The host in the id is compared with the host in the record, not with this broker's address,
+    which may have changed.
     """
     try:
         where = decode_offset_id(message_id)
@@ -75,7 +75,7 @@ async def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
         raise not_here
     caller = current_caller()
     if caller is not None and not caller.may(*topic_need("read", topic)):
-        # Whether there is such a message is not for him to know either.
+        # The caller may not learn whether the message exists.
         raise not_here
     broker.topics.check_readable(topic, record.queue_id)
     return broker_pb2.ReadReply(frames=frame, record_lengths=len(frame).to_bytes(4, "little"))
@@ -87,5 +87,5 @@ def check_offset(offset: int) -> None:
 
 
 def packed(found: GetResult) -> bytes:
-    """Record lengths as the wire has them."""
+    """Return record lengths in wire format."""
     return found.lengths.astype("<u4", copy=False).tobytes()

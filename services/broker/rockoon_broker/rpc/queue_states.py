@@ -1,4 +1,4 @@
-"""Queue states on the wire: ends, times, the fate of a message asked for."""
+"""The QueueStatus call: queue ends, times, and the state of given offsets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -32,11 +32,11 @@ LOSS_CAUSES = {
 async def queue_states(
     broker: Broker, request: broker_pb2.QueueStatusRequest, clock: Clock
 ) -> broker_pb2.QueueStatusReply:
-    """Answer for each queue; what cannot be told is absent.
+    """Return the state of each queue; unknown values are absent.
 
     Raises:
-        InvalidArgument: there are offsets, but not one for each queue.
-        InvalidOffset: one of them is none.
+        InvalidArgument: there are offsets, but not one per queue.
+        InvalidOffset: an offset is out of range.
     """
     offsets: Sequence[int] = request.offsets
     if offsets and len(offsets) != len(request.queues):
@@ -51,7 +51,7 @@ async def queue_states(
     async for queue, of_interest in in_turns(asked, clock):
         state = await cold_reads.answer(partial(_state, broker, queue, request))
         if of_interest is not None and not state.HasField("error"):
-            await _tell_fate(broker, state, of_interest, forecast)
+            await _add_message_state(broker, state, of_interest, forecast)
         states.append(state)
     as_of_ms = clock.now_ms()
     for state in states:
@@ -97,7 +97,7 @@ def _state(
         queue.topic, queue.queue_id, with_residency=request.with_residency
     )
     coverage = broker.store.compaction.coverages.get((queue.topic, queue.queue_id))
-    # Fields that are None stay absent.
+    # Fields with None stay absent.
     return broker_pb2.QueueState(
         queue=queue,
         min_offset=status.min_offset,
@@ -113,10 +113,10 @@ def _state(
     )
 
 
-async def _tell_fate(
+async def _add_message_state(
     broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: ExpiryForecast | None
 ) -> None:
-    """Add when the message at an offset was stored and can be lost, as far as that can be told."""
+    """Add store time, deletion reason and forecast of the message at an offset, if known."""
     try:
         asked = (state.queue.topic, state.queue.queue_id, offset)
         deletion = await cold_reads.answer(partial(broker.store.deletion_reason, *asked))
@@ -131,5 +131,5 @@ async def _tell_fate(
             state.asked_loss_at_ms = loss.at_ms
             state.asked_loss_cause = LOSS_CAUSES[loss.cause]
     except OSError:
-        # The disk refuses; whoever reads the queue hears why.
+        # The disk refuses; a reader of the queue gets the error.
         return

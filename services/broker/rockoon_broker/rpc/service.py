@@ -1,4 +1,4 @@
-"""The Broker service of the wire: translates, calls one method, translates back."""
+"""The Broker gRPC service: each method decodes, calls one method, encodes."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
@@ -63,30 +63,30 @@ if TYPE_CHECKING:
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
-# A new leader works out of its log what it keeps in memory before it answers.
+# A new leader first builds its derived state from its log.
 EXPECTED_SECONDS_MAX = 0.5
-# For so long the other copies are asked whether this one leads still.
+# Time limit for the other copies to confirm that this one still leads.
 CONFIRMED_SECONDS_MAX = 1.0
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
-    """Register every method, and what brings records once more, with serialisers of ours: the last
-    one counts."""
+    """Register every method; methods that transfer records get custom serialisers, which override
+    the generated ones."""
     broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
     pull = grpc.unary_unary_rpc_method_handler(
         service.Pull,
         request_deserializer=broker_pb2.PullRequest.FromString,
         response_serializer=PullAnswer.serialized,
     )
-    # Its type in pieces, which our own HTTP/2 sends as they are, is none that gRPC knows.
+    # Replies in pieces, which Rockoon's HTTP/2 layer sends unchanged; gRPC has no type for them.
     in_pieces: Any = stream_reply
     pull_stream = grpc.stream_stream_rpc_method_handler(
         service.PullStream,
         request_deserializer=broker_pb2.PullStreamRequest.FromString,
         response_serializer=in_pieces,
     )
-    # Its answers are bytes already.
+    # Its replies are already bytes.
     append_stream: Any = grpc.stream_stream_rpc_method_handler(
         service.AppendStream,
         request_deserializer=append_request,
@@ -106,17 +106,17 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
 
 
 def not_ready(reason: str) -> NotReady:
-    """Why a broker answers nothing."""
+    """Return the error of a broker that does not serve."""
     return NotReady(service="the broker", reason=reason)
 
 
 class BrokerService(broker_pb2_grpc.BrokerServicer):
-    """The servicer. Refuses everything until `serve` gives it a broker, and after `refuse`.
+    """The servicer. Refuses all calls before `serve` and after `refuse`.
 
     Args:
         tasks: owns the tasks that read streams.
-        clock: for `as_of_ms`, and for how long a call has kept others waiting.
-        calls: is told how long the batches of streams took.
+        clock: for `as_of_ms`, and for the duration of loop iterations.
+        calls: records durations of batches in streams.
     """
 
     def __init__(self, tasks: asyncio.TaskGroup, clock: Clock, calls: CallTimes) -> None:
@@ -127,7 +127,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._confirmed: Callable[[], Awaitable[None]] | None = None
         self._send_backs: SendBacks | None = None
         self._refusal: RockoonError = not_ready("it is recovering its store")
-        # Set once it is known whether the broker that is expected answers.
+        # Set when the expected broker serves or is refused.
         self._expected: asyncio.Event | None = None
         self._store_host = b""
         self._streams: set[AppendStream] = set()
@@ -137,15 +137,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             lambda routed: self._open().append_alone(routed),
             clock,
         )
-        # Of single appends that are not in the log yet.
+        # Bytes of single appends that wait for room in the log.
         self._single_bytes = 0
         self._placing: Callable[[Request], Awaitable[AppendResult]] = self._place
-        # Told of every batch: those of a stream are no calls.
+        # Called with every batch, because batches of a stream are not calls.
         self._note_batch: Callable[[], None] = lambda: None
         self._pull_tracing: PullTracing | None = None
 
     def trace(self, tracer: "Tracer") -> None:
-        """Have a span for every batch whose sender traces it, and every pull that gives it out."""
+        """Create a span for every traced batch, and for every pull that returns one."""
         from rockoon_broker.rpc.append_tracing import AppendTracing
         from rockoon_broker.rpc.pull_tracing import PullTracing
 
@@ -153,18 +153,18 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._placing = AppendTracing(tracer, self._place).place
 
     def tell_batches(self, note: Callable[[], None]) -> None:
-        """Call `note` with every batch that comes."""
+        """Call `note` for every batch."""
         self._note_batch = note
 
     def serve(self, broker: Broker, confirmed: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Answer calls from now on.
+        """Start to answer calls.
 
         Args:
             broker: open.
-            confirmed: waits until a quorum has said, after it was called, that this replica leads,
-                or raises; None where the log has one copy. Answers that tell where a queue ends
-                wait for it: a leader that was deposed and has not heard of it knows an older end,
-                and a reader who is beyond that would be sent back.
+            confirmed: waits until a quorum has confirmed that this replica leads, or raises; None
+                if the log has one copy. Answers with the end of a queue wait for it: a deposed
+                leader that has not noticed it knows an older end, and a consumer beyond that end
+                would be reset.
         """
         self._broker = broker
         self._confirmed = confirmed
@@ -173,8 +173,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = encode_host(*broker.store.settings.store_host)
 
     def expect(self) -> None:
-        """Let streams wait a moment for `serve`: the routes lead here already, and who was refused
-        now would come back only after a pause."""
+        """Let streams wait a moment for `serve`: routes already lead here, and a refused client
+        would retry only after a pause."""
         if self._broker is None and self._expected is None:
             self._expected = asyncio.Event()
 
@@ -184,7 +184,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             self._expected = None
 
     def refuse(self, refusal: RockoonError) -> None:
-        """Take no new calls; streams end, those of senders when what they placed is answered."""
+        """Refuse new calls and end streams; producers' streams end after their pending answers."""
         self._refusal = refusal
         self._broker = None
         self._decide()
@@ -205,22 +205,22 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     @property
     def streams_open(self) -> int:
-        """AppendStreams: one for each producer that has sent lately."""
+        """Number of AppendStreams, one per recently active producer."""
         return len(self._streams)
 
     @property
     def pull_subscriptions(self) -> int:
-        """Queues that PullStreams read."""
+        """Number of queues read by PullStreams."""
         return sum(map(len, self._pull_streams))
 
     @property
     def messages_returned(self) -> int:
-        """Put into retry topics since the start."""
+        """Messages stored in retry topics since the start."""
         return 0 if self._send_backs is None else self._send_backs.messages_returned
 
     @property
     def messages_dead(self) -> int:
-        """Put into dead-letter topics since the start."""
+        """Messages stored in dead-letter topics since the start."""
         return 0 if self._send_backs is None else self._send_backs.messages_dead
 
     def _open(self) -> Broker:
@@ -229,11 +229,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         return self._broker
 
     async def _sure(self) -> Broker:
-        """The broker, once it is sure that it leads its log; see `serve`.
+        """Return the broker once it is certain that it leads its log; see `serve`.
 
         Raises:
-            NotLeader: it does not.
-            NotReady: too few copies say so in time.
+            NotLeader: it does not lead.
+            NotReady: too few copies confirm it in time.
         """
         broker = self._open()
         if self._confirmed is not None:
@@ -241,7 +241,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 async with asyncio.timeout(CONFIRMED_SECONDS_MAX):
                     await self._confirmed()
             except TimeoutError:
-                raise not_ready("too few copies of its log say that it leads") from None
+                raise not_ready("too few copies of its log confirm that it leads") from None
         return broker
 
     async def Append(self, request: Request, context: object) -> broker_pb2.AppendReply:
@@ -360,7 +360,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         broker = await self._sure()
         check_queues(len(request.queues))
         if request.boundary not in BOUNDARIES:
-            raise InvalidArgument(reason=f"no boundary is {request.boundary}")
+            raise InvalidArgument(reason=f"{request.boundary} is not a boundary")
         boundary = BOUNDARIES[request.boundary]
         await broker.topics.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
@@ -382,28 +382,28 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def CancelDelayed(
         self, request: broker_pb2.CancelDelayedRequest, context: object
     ) -> broker_pb2.CancelDelayedReply:
-        return await cancel_delayed(self._open().aside.delays, request)
+        return await cancel_delayed(self._open().pending.delays, request)
 
     async def ListDelayed(
         self, request: broker_pb2.ListDelayedRequest, context: object
     ) -> broker_pb2.ListDelayedReply:
-        return list_delayed(self._open().aside.delays, request, self._clock.now_ms())
+        return list_delayed(self._open().pending.delays, request, self._clock.now_ms())
 
     async def EndTransaction(
         self, request: broker_pb2.EndTransactionRequest, context: object
     ) -> broker_pb2.EndTransactionReply:
-        return await end_transaction(self._open().aside.transactions, request, self._store_host)
+        return await end_transaction(self._open().pending.transactions, request, self._store_host)
 
     async def CheckTransactions(
         self, request: broker_pb2.CheckTransactionsRequest, context: object
     ) -> AsyncIterator[broker_pb2.TransactionCheck]:
-        async for query in check_transactions(self._open().aside.transactions, request):
+        async for query in check_transactions(self._open().pending.transactions, request):
             yield query
 
     async def ListTransactions(
         self, request: broker_pb2.ListTransactionsRequest, context: object
     ) -> broker_pb2.ListTransactionsReply:
-        transactions = self._open().aside.transactions
+        transactions = self._open().pending.transactions
         return list_transactions(transactions, request, self._clock.now_ms())
 
     async def QueryMessages(

@@ -1,8 +1,8 @@
-"""The transactions' side of the wire: translates, calls one method, translates back."""
+"""Calls for transactions: decode, call one method, encode."""
 
 from collections.abc import AsyncIterator
 
-from rockoon_broker.transactions.outcomes import Ending
+from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_broker.transactions.transactions import Transactions
 from rockoon_core.errors import InvalidArgument
 from rockoon_format.names import group_fault
@@ -12,9 +12,9 @@ LISTED_DEFAULT = 100
 LISTED_MAX = 1024
 CLIENT_ID_CHARACTERS_MAX = 255
 
-_ENDINGS: dict[int, Ending] = {
-    pb.COMMIT: Ending.COMMITTED,
-    pb.ROLLBACK: Ending.ROLLED_BACK,
+_ENDINGS: dict[int, TransactionEnding] = {
+    pb.COMMIT: TransactionEnding.COMMITTED,
+    pb.ROLLBACK: TransactionEnding.ROLLED_BACK,
 }
 
 
@@ -28,10 +28,10 @@ async def end_transaction(
     if ending is None:
         if request.resolution != pb.UNKNOWN or not request.from_check:
             raise InvalidArgument(reason="a transaction ends with COMMIT or ROLLBACK")
-        transactions.ends.note_unknown(*place)
+        transactions.ends.check_waiting(*place)
         return pb.EndTransactionReply()
     outcome = await transactions.ends.end(*place, ending)
-    if ending is Ending.ROLLED_BACK:
+    if ending is TransactionEnding.ROLLED_BACK:
         return pb.EndTransactionReply()
     return pb.EndTransactionReply(
         committed=pb.Appended(
@@ -88,7 +88,7 @@ def list_transactions(
 
 
 def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerReply) -> None:
-    """Fill in what DescribeBroker says of them."""
+    """Set the transaction fields of DescribeBroker's reply."""
     counts = transactions.ends.counts
     reply.transactions_pending = len(transactions)
     reply.transactions_committed = counts.committed
@@ -99,6 +99,6 @@ def describe_transactions(transactions: Transactions, reply: pb.DescribeBrokerRe
 
 
 def check_group(group: str) -> None:
-    """Raise if no producer group can have the name."""
+    """Raise InvalidArgument if a producer group name is invalid."""
     if fault := group_fault(group):
         raise InvalidArgument(reason=fault)

@@ -1,7 +1,7 @@
 """RocketMQ's store directory: CommitLog, ConsumeQueues, recovery, retention.
 
-Synchronous, owned by one thread; `Store` is the way in. Reading order: `store`, `log`, `queues`,
-`recovery`, `reading`, `retention`, `compacted`.
+Synchronous; owned by one thread. The entry point is `Store`. Reading order: `store`, `log`,
+`queues`, `recovery`, `reading`, `retention`, `compacted`.
 """
 
 from rockoon_broker.store.appender import Appended

@@ -209,7 +209,7 @@ class Appender:
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         appended = self._write_mark(change, frames, layout, offset, stored_ms)
         for topic in change.anew:
-            self._queues.count_anew(topic)
+            self._queues.restart_numbering(topic)
         return appended
 
     def _checked(self, batch: Batch) -> tuple[bytes, BatchLayout]:

@@ -1,11 +1,11 @@
-"""Clocks of the store, for calls that bring no time."""
+"""Wall clock of the store, for calls without a time argument."""
 
 import time
 from typing import Protocol
 
 
 class WallClock(Protocol):
-    """Wall-clock time; tests bring their own."""
+    """Wall-clock time; tests provide their own."""
 
     def now_ms(self) -> int:
         """Epoch milliseconds."""
@@ -15,8 +15,6 @@ class WallClock(Protocol):
 
 
 class SystemWallClock:
-    """The machine's clock."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

@@ -1,4 +1,4 @@
-"""Due times of an open store's regular work. Pure."""
+"""Due times of an open store's periodic work. Pure."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,10 @@ from rockoon_broker.store.settings import StoreSettings
 
 
 class Dues:
-    """Epoch milliseconds; whoever does the work sets when it is due next.
+    """Epoch milliseconds; the code that does the work sets the next due time.
 
     Args:
-        settings: how often.
+        settings: the intervals.
         now_ms: epoch milliseconds.
     """
 
@@ -19,13 +19,13 @@ class Dues:
         self.disk_check_ms = now_ms + settings.disk_check_delay_ms
 
     def save(self, now_ms: int, save: Callable[[], bool]) -> None:
-        """Have entries saved if that is due, at once again where it fails: so a full disk is met
-        also while a recovery point waits for room."""
+        """Run `save` if it is due. After a failure it is due immediately, so that a full disk is
+        noticed even while a recovery point waits for space."""
         if now_ms >= self.save_ms and save():
             self.save_ms = now_ms + self._settings.recovery_point_interval_ms
 
     def correct_for(self, now_ms: int) -> None:
-        """Put nothing off to a future that only a clock set back can explain."""
+        """Reduce due times that are too far in the future because the clock was set back."""
         settings = self._settings
         disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
         self.sync_ms = min(self.sync_ms, now_ms + settings.flush_interval_ms)

@@ -1,10 +1,10 @@
-"""Errors of the store: what it refuses, and what ends it."""
+"""Errors of the store."""
 
 from pathlib import Path
 
 
 class StoreError(Exception):
-    """Anything the store refuses or cannot do."""
+    """Base class of all errors of the store."""
 
 
 class StoreLocked(StoreError):
@@ -12,13 +12,13 @@ class StoreLocked(StoreError):
 
 
 class StoreLayoutError(StoreError):
-    """The directory holds files that this configuration cannot read; nothing was changed."""
+    """Files in the directory do not fit this configuration; nothing was changed."""
 
 
 class UnexpectedFile(StoreLayoutError):
-    """A file in a directory of fixed-size files has a foreign name or another size.
+    """A file in a directory of fixed-size files has a foreign name or a wrong size.
 
-    `path` names it; `found_bytes` and `expected_bytes` are None where the name is the problem.
+    `path` names it; `found_bytes` and `expected_bytes` are None if the name is wrong.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class UnexpectedFile(StoreLayoutError):
 
 
 class StoreDamaged(StoreError):
-    """Bytes that were durable are not what they were.
+    """Durable bytes have changed.
 
-    At a start nothing was changed. `path` names the file and `position` the byte in it.
+    If raised at a start, nothing was changed. `path` and `position` locate the damaged byte.
     """
 
     def __init__(self, path: Path, position: int, reason: str) -> None:
@@ -46,10 +46,10 @@ class StoreDamaged(StoreError):
 
 
 class MarkDamaged(StoreDamaged):
-    """A record that says where epochs begin, or which topics the log holds, is damaged.
+    """A record with an epoch mark or a topic change is damaged.
 
     Attributes:
-        physical_offset: where the record begins.
+        physical_offset: start of the record.
     """
 
     def __init__(self, path: Path, position: int, reason: str, physical_offset: int) -> None:
@@ -58,10 +58,10 @@ class MarkDamaged(StoreDamaged):
 
 
 class StoreFailed(StoreError):
-    """A sync failed, so what is on the disk is no longer known.
+    """A sync failed, so that the content of the disk is unknown.
 
-    The store refuses everything from here on. The owner's duty is to end the process: the next
-    start recovers from what the disk really holds.
+    The store refuses all further calls. The owner must end the process; the next
+    start recovers from the disk's actual content.
     """
 
 
@@ -70,17 +70,17 @@ class StoreClosed(StoreError):
 
 
 class StoreNotWritable(StoreError):
-    """Appends are refused for now; reads go on. The message holds the figures."""
+    """Appends are refused for now; reads work. The message has the reason and figures."""
 
 
 class StoreBusy(StoreError):
-    """Too many bytes wait for a sync; the caller may retry when some were confirmed."""
+    """Too many bytes wait for a sync; the caller may retry when some are durable."""
 
 
 class AppendFailed(StoreError):
-    """The disk refused the bytes (no space, I/O error): no offset was used, the end did not move.
+    """The disk refused a write (no space, I/O error): no offset was used, the end did not move.
 
-    `errno` is the operating system's number.
+    `errno` is the operating system's error number.
     """
 
     def __init__(self, message: str, errno: int | None) -> None:
@@ -89,12 +89,12 @@ class AppendFailed(StoreError):
 
 
 class BatchTooLarge(StoreError):
-    """A batch does not fit into one CommitLog file, whatever that file holds already."""
+    """A batch does not fit into an empty CommitLog file."""
 
 
 class UnknownOffset(StoreError):
-    """No valid record starts at the physical offset that was asked for."""
+    """No valid record starts at the requested physical offset."""
 
 
 class UnstorableTopic(StoreError):
-    """A topic's name cannot be the name of a directory."""
+    """The topic's name is not a valid directory name."""

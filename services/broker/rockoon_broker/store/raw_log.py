@@ -1,9 +1,9 @@
-"""The log's bytes as they lie there: what replicas give each other, so that their logs are equal.
+"""Raw bytes of the log, which replicas exchange so that their logs are equal.
 
 Invariants:
-1. What is written goes on where the log and each of its queues ended, and is whole: a record, or
-   the blank that closes a file, is never taken in part.
-2. What is written is in no queue before it is committed.
+1. Written bytes continue the log and each of its queues, and are whole records, or the blank
+   that closes a file.
+2. Written records are in no queue before they are committed.
 """
 
 import struct
@@ -15,7 +15,7 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
-from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, ScannedChunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
@@ -26,9 +26,9 @@ from rockoon_broker.store.queues.dispatch import (
     first_break,
     parted,
 )
-from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
+from rockoon_broker.store.queues.dispatch_queue import CopiedRecords, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.queues.queue_numbers import go_on_as_told
+from rockoon_broker.store.queues.queue_numbers import restore_next_offsets
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_format.log_marks import EpochMark
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
@@ -39,18 +39,18 @@ _BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
 
 
 class RawLog:
-    """Reads and writes whole records of an open log; owned by the thread that owns the store.
+    """Reads and writes whole records of an open log; owned by the store's thread.
 
     Args:
         log, queues: open.
-        dropped: whose records have no numbers.
-        runs, points: told of store times.
-        undispatched: told of what was written.
-        epochs: told of marks.
-        delay_levels_ms: as of `scan`.
+        dropped: marks of deleted topics, whose records are not numbered.
+        runs, points: updated with store times.
+        undispatched: receives the written records.
+        epochs: receives their marks.
+        delay_levels_ms: see `scan`.
 
     Attributes:
-        copied: what was written last.
+        copied: the most recently written chunks.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class RawLog:
         self.copied = CopiedChunks()
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole records and blanks from a physical offset on, of one file; empty at the log's end.
+        """Return whole records and blanks from a physical offset on, of one file; empty at the end.
 
         Args:
-            offset: where a record begins, or a blank.
-            bytes_max: what begins at the offset is given whole, however long it is.
+            offset: where a record or a blank begins.
+            bytes_max: maximum length; the first record or blank is always returned whole.
 
         Raises:
-            ValueError: nothing begins there.
+            ValueError: no record or blank begins there.
             OSError: the disk.
         """
         log = self._log
@@ -94,9 +94,9 @@ class RawLog:
         size, magic = _SIZE_AND_MAGIC.unpack_from(data)
         left = min(log.end, offset - offset % log.file_bytes + log.file_bytes) - offset
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or not 0 < size <= left:
-            raise ValueError(f"nothing begins at {offset}")
+            raise ValueError(f"no record begins at {offset}")
         if len(data) == left:
-            # Up to where the last record ends: nothing is cut in two.
+            # Ends at the end of the last record, so that no record is cut.
             return data
         if size > len(data):
             return log.read(offset, size)
@@ -104,16 +104,16 @@ class RawLog:
             data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
         )
         if not found.position:
-            raise ValueError(f"nothing whole begins at {offset}: {found.end.value}")
-        # A blank ends with its file, so this one is not whole.
+            raise ValueError(f"no whole record begins at {offset}: {found.end.value}")
+        # A blank ends with its file, so a blank here would not be whole.
         return data[: found.position]
 
     def tail_crc(self, end: int, size: int) -> int:
-        """CRC-32 of the `size` bytes before a physical offset; of where their blank begins, too, if
-        they are within one.
+        """Return the CRC-32 of the `size` bytes before a physical offset. If all of them are in one
+        blank, the CRC includes the offset at which the blank begins.
 
         Raises:
-            ValueError: the log does not have all of them.
+            ValueError: the log does not have all these bytes.
             OSError: the disk.
         """
         if not self._log.min_offset <= end - size <= end <= self._log.end:
@@ -125,14 +125,15 @@ class RawLog:
             at += len(data)
         begins = self.blank_at(end - 1) if size else None
         if begins is not None and begins <= end - size:
-            # All of it is zero, wherever the blank begins: what lies before it may differ.
+            # They are all zero, wherever the blank begins; without its offset the logs could
+            # differ.
             crc = zlib.crc32(begins.to_bytes(8), crc)
         return crc
 
     def blank_at(self, position: int) -> int | None:
-        """Where the blank begins that the byte at a physical offset belongs to; None if none does.
+        """Return the start of the blank that contains a physical offset; None if there is none.
 
-        Reads the file from its beginning where the byte seems to be of a blank.
+        Scans the file from its beginning if the byte could be part of a blank.
 
         Raises:
             OSError: the disk.
@@ -140,7 +141,7 @@ class RawLog:
         log = self._log
         head = log.read(position, _SIZE_AND_MAGIC.size)
         if not head or (any(head) and head[4:] != _BLANK):
-            # Behind a blank's head all is zero.
+            # After a blank's header all bytes are zero.
             return None
         at = position - position % log.file_bytes
         while at <= position:
@@ -155,12 +156,12 @@ class RawLog:
                     return at if at <= position else None
                 if magic not in (MAGIC_V1, MAGIC_V2):
                     return None
-                # A record that is longer than what was read.
+                # A record that is longer than the window.
                 at += max(size, RECORD_BYTES_MIN)
         return None
 
     def check_end(self, offset: int, committed_end: int) -> None:
-        """Raise ValueError unless the log may be made to end at a physical offset."""
+        """Raise ValueError if the log cannot be cut at a physical offset."""
         log = self._log
         if log.min_offset == log.end:
             if offset < log.end or offset % log.file_bytes:
@@ -175,25 +176,26 @@ class RawLog:
             raise ValueError(f"no record ends at {offset}")
 
     def write(self, offset: int, data: bytes, full_reason: str = "") -> None:
-        """Put what another copy of the log has behind the end of this one.
+        """Append bytes of another copy of the log.
 
         Args:
-            offset: the log's end.
-            data: whole records, or a blank, or some and a blank behind them; of one file, and not
-                more than a scan looks at (8 MiB and a record).
-            full_reason: if given, only the log's own records are accepted: this says why.
+            offset: end of this log.
+            data: whole records, a blank, or records followed by a blank; of one file, and at most
+                as much as one scan covers (8 MiB and a record).
+            full_reason: if not empty, only the log's own records are accepted, and this is the
+                reason of the refusal.
 
         Raises:
-            ValueError: it does not go on where the log ends, or is damaged; nothing was written.
+            ValueError: the bytes do not continue the log, or are damaged; nothing was written.
             StoreNotWritable: `full_reason`; nothing was written.
             AppendFailed: the disk refused; nothing was written.
         """
-        # Worked out once: to check them, to count them, and to list them when they are committed.
+        # Scanned once, to check the records, to count them, and to list them once committed.
         records = self._scanned(offset, data)
         marks = list(marks_among(data, records))
         if full_reason and len(marks) < records.count:
             raise StoreNotWritable(full_reason)
-        parts = self._checked(Chunk(offset, records), marks)
+        parts = self._checked(ScannedChunk(offset, records), marks)
         self._log.extend(data)
         times_ms = records.store_timestamps_ms
         if records.count:
@@ -205,18 +207,18 @@ class RawLog:
         for position, mark in marks:
             self._epochs.note(offset + position, mark)
             if isinstance(mark, EpochMark) and offset + position == self._log.min_offset:
-                # After a crash recovery does it.
-                go_on_as_told(mark, self._log.min_offset, self._queues, self._dropped.marks)
+                # After a crash, recovery does the same.
+                restore_next_offsets(mark, self._log.min_offset, self._queues, self._dropped.marks)
         at = offset
         for part, runs, renewal in parts:
             count_runs(runs, self._queues)
             end = renewal.first if renewal is not None else self._log.end
             ends = offset + part.offsets + part.sizes
             if end > at:
-                self._undispatched.add(Copied(end, runs, ends, part.store_timestamps_ms))
+                self._undispatched.add(CopiedRecords(end, runs, ends, part.store_timestamps_ms))
             if renewal is not None:
                 for topic in renewal.topics:
-                    self._queues.count_anew(topic)
+                    self._queues.restart_numbering(topic)
                 self._undispatched.add(renewal)
             at = end
         whole = data[: records.position]
@@ -225,15 +227,15 @@ class RawLog:
     def _scanned(self, offset: int, data: bytes) -> Scan:
         log = self._log
         if offset != log.end:
-            raise ValueError(f"the log ends at {log.end}, what is to be written begins at {offset}")
+            raise ValueError(f"the log ends at {log.end}, but the given bytes begin at {offset}")
         room = log.file_bytes - offset % log.file_bytes
         if not data or len(data) > room:
-            raise ValueError(f"{len(data)} bytes at {offset}, the file has room for {room}")
+            raise ValueError(f"{len(data)} bytes at {offset}, but the file has room for {room}")
         records = scan(
             data,
             0,
             len(data),
-            # One more than there can be: behind the last, the scan is to see what follows.
+            # One more than possible, so that the scan examines the bytes after the last record.
             records_max=len(data) // RECORD_BYTES_MIN + 1,
             delay_levels_ms=self._delay_levels_ms,
         )
@@ -246,7 +248,7 @@ class RawLog:
         return records
 
     def _checked(
-        self, chunk: Chunk, marks: Sequence[tuple[int, Mark]]
+        self, chunk: ScannedChunk, marks: Sequence[tuple[int, Mark]]
     ) -> list[tuple[Scan, list[EntryRun], Renewal | None]]:
         """Records that go on where the log and its queues are, as `parted` cuts them, and runs."""
         log, newest_ms = self._log, self._runs.newest_ms
@@ -256,12 +258,10 @@ class RawLog:
             runs = list(entry_runs(part, self._dropped.marks))
             wrong = first_break(part, runs, numbers, newest_ms, log.file_bytes)
             if wrong is not None:
-                raise ValueError(
-                    f"the record at {wrong} does not go on where the log or its queue is"
-                )
+                raise ValueError(f"the record at {wrong} does not continue the log or its queue")
             if part.records.count:
                 newest_ms = int(part.records.store_timestamps_ms[-1])
             checked.append((part.records, runs, renewal))
             if renewal is not None:
-                numbers.begin_anew(renewal.topics)
+                numbers.restart(renewal.topics)
         return checked

@@ -1,4 +1,4 @@
-"""Every number the store can be told, with its bounds."""
+"""Settings of the store with their bounds."""
 
 import os
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 
 class RecordLimits(TypedDict):
-    """What no record of a batch may exceed."""
+    """Limits of each record of a batch."""
 
     body_bytes_max: int
     properties_bytes_max: int
@@ -27,16 +27,17 @@ class RecordLimits(TypedDict):
 NO_LIMITS = RecordLimits(
     body_bytes_max=SIZE_MAX, properties_bytes_max=PROPERTIES_BYTES_MAX, record_bytes_max=SIZE_MAX
 )
-"""Only what the form of a record allows."""
+"""Only the limits of the record format."""
 
 
 class Flush(StrEnum):
     """When a message counts as stored."""
 
     SYNC = "sync"
-    """After an fsync that covers it: readers see it and producers are told only then."""
+    """After an fsync that covers it: only then do readers see it and producers get the answer."""
     ASYNC = "async"
-    """At once; a power cut may lose the last `flush_interval_ms`."""
+    """When it is written to the page cache; a power failure may lose the last
+    `flush_interval_ms`."""
 
 
 def physical_memory_bytes() -> int:
@@ -46,7 +47,7 @@ def physical_memory_bytes() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """How one store directory is laid out, synced and cleaned.
+    """Layout, syncing and retention of one store directory.
 
     Raises ValueError for a value out of bounds. Defaults are those of RocketMQ's
     MessageStoreConfig unless a field says otherwise.
@@ -56,44 +57,44 @@ class StoreSettings:
     """The directory that holds commitlog/, consumequeue/, config/ and the marker files."""
 
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
-    """Address and port written into every record as the host that stored it."""
+    """Address and port that every record names as the host that stored it."""
 
     commit_log_file_bytes: int = 1 << 30
-    """Size of every CommitLog file. Must never change for a directory that has files."""
+    """Size of every CommitLog file, bytes. Must never change for a directory with files."""
 
     consume_queue_file_entries: int = 300_000
-    """Entries of 20 bytes in every ConsumeQueue file. Must never change either."""
+    """Entries (20 bytes each) of every ConsumeQueue file. Must never change either."""
 
     flush: Flush = Flush.SYNC
-    """`sync` (ours; RocketMQ's default is async) or `async`."""
+    """`sync` (Rockoon's default; RocketMQ's is async) or `async`."""
 
     flush_interval_ms: int = 500
-    """With `async`: how often the CommitLog is synced."""
+    """With `async`: interval of CommitLog syncs."""
 
     recovery_point_interval_ms: int = 1000
-    """How often ConsumeQueues are synced and checkpoint and recovery point written."""
+    """Interval at which ConsumeQueues are synced and checkpoint and recovery point are written."""
 
     reserved_hours: float | None = None
-    """A CommitLog file whose newest message was stored longer ago than this has expired. None: 72,
-    but a store that RocketMQ wrote keeps all files."""
+    """Hours after the store time of its newest message at which a CommitLog file expires. None: 72,
+    but a store written by RocketMQ keeps all files."""
 
     delete_when: str = "04"
     """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""
 
     disk_check_delay_ms: int = 60_000
-    """How long after the start the first clean pass runs."""
+    """Delay of the first clean pass after a start."""
 
     disk_check_interval_ms: int = 10_000
-    """How often the disk is looked at and a clean pass considered."""
+    """Interval of checks of the disk's fill and of clean passes."""
 
     disk_used_percent_max: int = 75
-    """Above this, expired files go at any hour."""
+    """Above this fill, expired files are deleted at any hour."""
 
     disk_forced_percent: int = 85
-    """Above this, the oldest files are deleted before they expire, as far as the policy allows."""
+    """Above this fill, the oldest files are deleted before they expire, as the policy allows."""
 
     disk_full_percent: int = 90
-    """Above this, clients' messages are refused until the disk is emptier."""
+    """Above this fill, clients' messages are refused."""
 
     disk_reserve_percent: int = 5
     """Share of the disk above `disk_full_percent` that the broker's own records may use."""
@@ -106,44 +107,44 @@ class StoreSettings:
     """Groups for which expired files are kept; `*` means every known group."""
 
     retention_wait_bytes_max: int = 0
-    """Expired bytes of the log that are kept for them, at most."""
+    """Maximum number of expired bytes that are kept for these groups."""
 
     files_per_pass_max: int = 10
-    """CommitLog files deleted in one clean pass, at most."""
+    """Maximum number of CommitLog files deleted per clean pass."""
 
     body_bytes_max: int = 4 << 20
-    """Largest message body."""
+    """Maximum size of a message body, bytes."""
 
     properties_bytes_max: int = 32_767
-    """Largest properties text; the record's length field cannot hold more."""
+    """Maximum size of a properties text, bytes; the record's length field allows no more."""
 
     record_checksums: bool = True
-    """Whether every record gets a checksum of all its bytes (RocketMQ's enabledAppendPropCRC, where
-    the default is false). Without, only those get one whose sender left room for it."""
+    """Whether every record gets a checksum of all its bytes (RocketMQ's enabledAppendPropCRC,
+    default false). If false, only records with space reserved by the sender get one."""
 
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """Delays of levels 1, 2, ...: with the store time they give delayed messages' queue entries."""
+    """Delays of levels 1, 2, ...; added to the store time in queue entries of delayed messages."""
 
     unsynced_bytes_max: int = 256 << 20
-    """With `sync`: bytes that may wait for a sync before appends are refused as busy."""
+    """With `sync`: maximum number of unsynced bytes; beyond it appends are refused as busy."""
 
     open_queue_files_max: int = 2048
-    """ConsumeQueue files kept open at once, however many queues there are."""
+    """Maximum number of open ConsumeQueue files, regardless of the number of queues."""
 
     tails_bytes_max: int = 16 << 20
-    """The newest messages of queues, kept in memory for those who follow them."""
+    """Memory for the newest messages of queues, for readers at the end of a queue, bytes."""
 
     memory_bytes: int | None = None
-    """RAM that the "still in memory" estimate assumes; None means the machine's."""
+    """RAM assumed by the "still in memory" estimate, bytes; None: the machine's RAM."""
 
     memory_percent: int = 40
-    """Share of it in which the newest messages are taken to be (accessMessageInMemoryMaxRatio)."""
+    """Percentage of it that holds the newest messages (accessMessageInMemoryMaxRatio)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))
         object.__setattr__(self, "flush", Flush(self.flush))
         bounds: dict[str, tuple[float, float]] = {
-            # Fixed part of a record, a topic and the eight bytes that always stay free.
+            # Fixed part of a record, a topic, and the eight bytes that always stay free.
             "commit_log_file_bytes": (1024, 1 << 40),
             "consume_queue_file_entries": (1, 50_000_000),
             "flush_interval_ms": (1, 60_000),
@@ -184,10 +185,10 @@ class StoreSettings:
         parse_hours(self.delete_when)
 
     def retention_rules(self, *, keeps_all: bool) -> RetentionRules:
-        """The limits that retention decides by.
+        """Return the retention limits.
 
         Args:
-            keeps_all: RocketMQ wrote the store; its files are kept unless `reserved_hours` is set.
+            keeps_all: RocketMQ wrote the store; all files are kept unless `reserved_hours` is set.
         """
         hours = RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
         return RetentionRules(
@@ -207,12 +208,12 @@ class StoreSettings:
 
     @property
     def record_bytes_max(self) -> int:
-        """Largest whole record: RocketMQ allows 64 KiB around the largest body."""
+        """Maximum size of a whole record: RocketMQ allows 64 KiB besides the largest body."""
         return self.body_bytes_max + 65_536
 
     @property
     def record_limits(self) -> RecordLimits:
-        """What `check_batch` allows of a client's record."""
+        """Limits that `check_batch` applies to a client's record."""
         return RecordLimits(
             body_bytes_max=self.body_bytes_max,
             properties_bytes_max=self.properties_bytes_max,
@@ -220,12 +221,7 @@ class StoreSettings:
         )
 
     @property
-    def consume_queue_file_bytes(self) -> int:
-        """Size of every ConsumeQueue file."""
-        return self.consume_queue_file_entries * 20
-
-    @property
     def in_memory_bytes(self) -> int:
-        """Distance from the log's end within which a message is taken to be in memory."""
+        """Distance from the log's end within which messages are assumed to be in memory."""
         memory = physical_memory_bytes() if self.memory_bytes is None else self.memory_bytes
         return memory * self.memory_percent // 100

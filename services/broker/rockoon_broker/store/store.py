@@ -1,21 +1,26 @@
-"""The storage engine of one broker: RocketMQ's store directory, owned by one thread.
+"""Storage engine of one broker: RocketMQ's store directory, owned by one thread.
 
-The owner calls everything here from one thread and passes the time in. One other thread, the
-Syncer, makes the slow calls; it tells the owner of a finished sync through `on_synced`, and the
-owner answers with `confirm`. Nothing else crosses threads.
+All calls are made from the owner's thread, with the time as an argument. The Syncer's thread runs
+the slow calls and reports a finished sync through `on_synced`; the owner then calls `confirm`. The
+takeover thread of compacted generations returns its results in `tick`.
+docs/understand/threads.md lists all threads.
 
 Invariants:
 1. A message gets its queue offset and physical offset at `append`; a refused append uses neither.
-2. A message is shown to readers, and listed in its ConsumeQueue, only when it is committed
-   (RocketMQ's confirm offset): with one copy when a sync covers it, with `flush=async` at once;
-   with several (`by_quorum`) when the owner says so. Nothing else shows it, a restart neither.
-3. Entries are listed in the order of the log, and each second come into files. If they cannot,
+2. A message is listed in its ConsumeQueue and visible to readers only when it is committed
+   (RocketMQ's confirm offset): with one copy after a sync, with `flush=async` immediately;
+   with several copies (`by_quorum`) when the owner confirms it. This holds after a restart too.
+3. Entries are listed in log order and written to files each second. If a write fails,
    appends are refused, and `abort` stays.
-4. After one failed sync the store refuses everything: what the disk holds is unknown from there.
-5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
+4. After one failed sync the store refuses all calls: the content of the disk is unknown.
+5. Store times decrease only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from rockoon_broker.store.appender import Appended, Appender
@@ -31,61 +36,68 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.removals import DoomedDirectory
-from rockoon_broker.store.log.syncer import finish_removals
+from rockoon_broker.store.log.syncer import Syncer, finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.opening import open_log
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
-from rockoon_broker.store.recovery.checkpoint_files import AbortFile, read_checkpoint
+from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.recovery.epochs_found import find_epochs
-from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY, Recoverer
+from rockoon_broker.store.recovery.recovery import (
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    Recoverer,
+    Recovery,
+)
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.retention.cleaner import Cleaner
 from rockoon_broker.store.retention.foreign_store import is_foreign, mark_foreign
 from rockoon_broker.store.retention.retention import FileReading, RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
-from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_broker.store.topic_deletion import TopicDeletion
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
+from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange
 
-# How often the disk is looked at while it is under pressure, unless the setting says more often.
+# Interval of disk checks under pressure, unless the setting is smaller.
 PRESSED_CHECK_MS_MAX = 5000
-# Between two attempts to write a CommitLog that the disk refused.
+# Interval of attempts to write to a CommitLog after the disk refused.
 PROBE_INTERVAL_MS = 1000
 
 
 def _ignore(_: object) -> None:
-    """For owners that poll `durable_end`, and meet StoreFailed at their next call."""
+    """Default callback, for owners that poll `durable_end` and get StoreFailed from the next
+    call."""
 
 
 class Store(VisibleStore):
     """An open store directory. Make one with `Store.open`.
 
     Attributes:
-        recovery: what the start found and did.
-        points: what the next start will rely on.
-        runs: over which parts of the log store times ascend.
-        compaction: what is left of compacted topics, and what the log keeps for them.
+        recovery: result of the start.
+        points: recovery points for the next start.
+        runs: parts of the log over which store times ascend.
+        compaction: generations of compacted topics, and the log range that they need.
         is_foreign: RocketMQ wrote the store's first files.
-        found_keys: of what was appended lately.
-        inline_bytes_max: so many bytes an append may sync by itself, and hold its caller up for
-            it; `durable_end` tells whether it has.
-        retain_from: physical offset from which on the log stays, whatever its age and the disk's
-            fill. `by_quorum` everything, until the owner says otherwise: another copy that needed
-            it would have to be made anew, and a follower's clock alone may be wrong.
+        found_keys: keys of recent appends.
+        inline_bytes_max: maximum number of bytes that an append may sync inline, which blocks its
+            caller; then `durable_end` includes the append.
+        retain_from: physical offset from which on the log is kept, whatever its age and the disk's
+            fill. With `by_quorum` everything is kept until the owner sets it: another copy may need
+            the log, and a follower's clock alone may be wrong.
     """
 
     inline_bytes_max = 0
@@ -154,7 +166,7 @@ class Store(VisibleStore):
         files = (self._syncer, self._cleaner)
         self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
         self._dues = Dues(settings, clock.now_ms())
-        self._begin()
+        self._start()
 
     def _make_cleaner(self) -> Cleaner:
         return Cleaner(
@@ -177,16 +189,16 @@ class Store(VisibleStore):
         raw = RawLog(log, queues, self._dropped, *rest, settings.delay_levels_ms)
         return Appender(settings, log, queues, *rest, self.found_keys), raw
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._undispatched.add_unread(self._log.end, self.recovery.renewals)
-        # What recovery repaired becomes durable, and a clean stop's point stops being the last.
+        # Make repairs durable, and replace a clean stop's point by one of a running store.
         self.points.write(
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
         )
         self._undispatched.dispatch(self._committed_end)
         self._undispatched.save()
-        for aside in self._queues.left_aside():
-            self._syncer.request_removal(DoomedDirectory(aside))
+        for detached in self._queues.left_detached():
+            self._syncer.request_removal(DoomedDirectory(detached))
         self._syncer.start()
 
     @classmethod
@@ -204,18 +216,21 @@ class Store(VisibleStore):
         """Lock the directory, recover it, and start the Syncer.
 
         Args:
-            settings: the layout and the limits.
+            settings: layout and limits.
             disk: the file layer; the real one by default.
-            clock: for `open` and `close`; every other call gets the time as an argument.
+            clock: for `open` and `close`; all other calls get the time as an argument.
             on_synced: called on the Syncer's thread with the physical offset up to which the log is
-                durable. It must hand that to the owner's thread, which calls `confirm`.
-            on_failed: called there, once, when a sync failed. The owner must end the process.
-            on_loss: called by `open`, with the reason, before it cuts what may have been durable.
-            by_quorum: the log has other copies, and the owner says by `confirm` what is committed;
-                what a start finds behind the last recovery point is not, before that.
+                durable. It must pass that to the owner's thread, which calls `confirm`.
+            on_failed: called on that thread, once, when a sync failed. The owner must end the
+            process.
+            on_loss: called by `open` with the reason before it cuts records that may have been
+            durable.
+            by_quorum: the log has other copies, and the owner reports by `confirm` what is
+            committed;
+                records after the last recovery point count as uncommitted until then.
 
         Raises:
-            StoreLocked: somebody else has it open.
+            StoreLocked: another process, or this one, has it open.
             StoreLayoutError: the files do not fit the settings; nothing was changed.
             OSError: the disk.
         """
@@ -227,8 +242,16 @@ class Store(VisibleStore):
             raise StoreLocked(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
-            told = (on_synced, on_failed, on_loss)
-            return cls(settings, disk, clock or SystemWallClock(), lock, *told, by_quorum)
+            return cls(
+                settings,
+                disk,
+                clock or SystemWallClock(),
+                lock,
+                on_synced,
+                on_failed,
+                on_loss,
+                by_quorum,
+            )
         except BaseException:
             lock.release()
             raise
@@ -300,16 +323,17 @@ class Store(VisibleStore):
     def open_epoch(
         self, epoch: int, leader: str, now_ms: int, topics: LogTopics = NO_TOPICS
     ) -> Appended:
-        """Append the record that an epoch begins with; every CommitLog file begins with one then.
+        """Append the record that begins an epoch; from then on every CommitLog file begins with
+        one.
 
         Args:
-            epoch: greater than any before.
-            leader: id of the replica that leads it.
+            epoch: greater than all earlier ones.
+            leader: id of the replica that leads the epoch.
             now_ms: epoch milliseconds.
-            topics: whose messages a log without epochs holds.
+            topics: topics with messages in a log without epochs.
 
-        A disk that is too full for clients' messages accepts it: without it, a log whose copies are
-        all so full could not be read after an election.
+        A disk that is too full for clients' messages accepts it. Otherwise a log whose copies are
+        all full could not be read after an election.
 
         Raises: as `append`; ValueError if the log has a record of this epoch or of a later one.
         """
@@ -319,10 +343,11 @@ class Store(VisibleStore):
         return appended
 
     def change_topics(self, change: TopicChange, now_ms: int) -> Appended:
-        """Append a record of whose messages the log holds from there on; the log has epochs.
+        """Append a record that changes the topics of the log; the log has epochs.
 
-        What is before it of topics that begin anew goes, as by `drop_topics`, when it is committed
-        and durable here, before `visible_end` is behind it. Nothing may be appended to them before.
+        If a topic restarts, its earlier messages are deleted as by `drop_topics` when the record is
+        committed and durable here, before `visible_end` passes it. Nothing may be appended to the
+        topic before.
 
         Raises: as `append`.
         """
@@ -332,10 +357,10 @@ class Store(VisibleStore):
         return appended
 
     def write_raw(self, offset: int, data: bytes) -> None:
-        """Append what another copy of this log has there; see `RawLog.write`.
+        """Append bytes of another copy of this log; see `RawLog.write`.
 
         Raises:
-            ValueError: it does not go on where the log ends, or is damaged; nothing was written.
+            ValueError: the bytes do not continue the log, or are damaged; nothing was written.
             StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
         """
         self._check_queues()
@@ -343,7 +368,7 @@ class Store(VisibleStore):
         self._written()
 
     def _written(self) -> None:
-        """What follows every write to the log."""
+        """Sync or commit after a write to the log, and reserve the next file."""
         if self.settings.flush is Flush.SYNC:
             request = self._log.sync_request(self._syncer.synced_end)
             self._syncer.request_sync(request, inline_bytes_max=self.inline_bytes_max)
@@ -353,14 +378,14 @@ class Store(VisibleStore):
         self._log.reserve_ahead(self._syncer.request_file, self._cleaner.may_reserve)
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
-        """Take note that the log is committed up to a physical offset: it will never be cut there.
+        """Mark the log as committed up to a physical offset; it is never cut below it.
 
         Args:
-            end_offset: with one copy what `on_synced` was called with; with several what a quorum
-                of them has, which this one need not have synced. An older one is ignored.
+            end_offset: with one copy the argument of `on_synced`; with several the offset that a
+                quorum has, which this copy need not have synced. A smaller one is ignored.
 
         Returns:
-            The queues whose max offset moved: readers that wait there can be woken.
+            The queues whose max offset moved, so that waiting readers can be woken.
 
         Raises: StoreFailed, StoreClosed.
         """
@@ -371,26 +396,26 @@ class Store(VisibleStore):
         return self._undispatched.dispatch(self._committed_end)
 
     def drop_topics(self, *topics: str, below: int | None = None) -> None:
-        """Delete topics' queues; their messages in the log are as if they had never been.
+        """Delete topics' queues; their messages in the log are ignored from now on.
 
-        Durable on return, by one write for all, although the Syncer deletes the files only then. A
-        topic created again under the name starts at offset 0.
+        Durable on return, by one write for all topics; the Syncer deletes the files later. A
+        topic that is recreated under the name starts at offset 0.
 
         Args:
             topics: with or without queues here.
-            below: physical offset at which another copy did so, not before the end; None: the end.
-
+            below: physical offset of the deletion on another copy, not before the end; None: the
+                end.
         Raises:
-            OSError: the disk; queues are still there. Call it again. StoreFailed, StoreClosed.
+            OSError: the disk; queues still exist. Call it again. StoreFailed, StoreClosed.
         """
         self.check_usable()
         self._deletion.drop(topics, self._log.end if below is None else below)
 
     def tick(self, now_ms: int) -> list[QueueKey]:
-        """Do what is due. Call it several times a second, unless `idle_ms` says otherwise.
+        """Do all due work. Call it several times a second, unless `idle_ms` allows a longer pause.
 
         Returns:
-            Queues whose max offset moved because entries could be written that could not before.
+            Queues whose max offset moved because a failed write of entries has succeeded.
 
         Raises: StoreFailed, StoreClosed.
         """
@@ -407,14 +432,14 @@ class Store(VisibleStore):
             self.probe_log()
         self._cleaner.sweep()
         dues.save(now_ms, self._undispatched.save)
-        self.points.keep_below(self.runs.least_to_come_ms(now_ms))
+        self.points.keep_below(self.runs.future_min_ms(now_ms))
         point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
         if point_due and not self._syncer.point_pending and self._undispatched.save():
             dues.point_ms = now_ms + settings.recovery_point_interval_ms
-            # It syncs all of the log first: what is committed may not be durable here.
+            # It syncs the whole log first, because committed records may not be durable here.
             sync = self._log.sync_request(self._syncer.synced_end)
             end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
-            self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
+            self.points.request(sync, end, newest_ms, self._cleaner.pop_swept())
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._recoverable_end, self.retain_from)
@@ -423,13 +448,13 @@ class Store(VisibleStore):
         return advanced
 
     def clean(self, now_ms: int) -> RetentionDecision:
-        """Look at the disk, delete what has to go, and decide whether appends are accepted.
+        """Read the disk's fill, delete due files, and decide whether appends are accepted.
 
         Args:
             now_ms: epoch milliseconds.
 
         Raises:
-            OSError: the disk cannot be looked at.
+            OSError: the disk's fill cannot be read.
         """
         self.check_usable()
         decision = self._cleaner.clean(now_ms, self._recoverable_end, self.retain_from)
@@ -437,17 +462,17 @@ class Store(VisibleStore):
         return decision
 
     def clean_with(self, readings: Mapping[int, FileReading], now_ms: int) -> RetentionDecision:
-        """As `clean`, with what consumer groups have not read of files.
+        """Like `clean`, with unread messages of consumer groups.
 
         Args:
-            readings: by the physical offset at which a file ends.
+            readings: unread messages by the end offset of a file.
             now_ms: epoch milliseconds.
         """
         self._cleaner.readings = dict(readings)
         return self.clean(now_ms)
 
     def ask_groups(self) -> None:
-        """From now on delete a file only when `clean_with` gives its unread messages."""
+        """From now on delete a file only when `clean_with` provides its unread messages."""
         self._cleaner.readings = {}
 
     def _expect_pass(self, now_ms: int) -> None:
@@ -460,23 +485,23 @@ class Store(VisibleStore):
 
     @property
     def _recoverable_end(self) -> int:
-        # A recovery point before the log's beginning would be of no use to the next start.
+        # The next start cannot use a recovery point before the log's beginning.
         return min(self._syncer.synced_end, self._markers.point_end)
 
     def set_compacted_topics(self, names: Collection[str]) -> None:
-        """Say which topics are to be compacted; no generation is taken over before that."""
+        """Set the compacted topics; no generation is adopted before this call."""
         self.compaction.set_topics(names)
 
     # Ending.
 
     def close(self) -> None:
-        """Stop cleanly: sync, finish dispatch, say so on disk, let the next owner in.
+        """Stop cleanly: sync, finish dispatch, remove `abort`, and release the directory.
 
-        After a failure, or when queue entries or the recovery point cannot be written, `abort`
-        stays and the next start recovers. Calling it again does nothing.
+        After a failure, or if queue entries or the recovery point cannot be written, `abort`
+        stays and the next start recovers. A second call has no effect.
 
         Raises:
-            StoreFailed: the last syncs failed; everything is released nevertheless.
+            StoreFailed: the last syncs failed; all resources are released.
         """
         if self._closed:
             return
@@ -491,18 +516,18 @@ class Store(VisibleStore):
             self._release()
 
     def close_to_truncate(self, offset: int) -> None:
-        """Close, and have the log end at a physical offset when it is opened next.
+        """Close, and cut the log at a physical offset when it is opened next.
 
-        Nothing is undone in memory: what was made of the log there goes with this object. What is
-        cut is copied to `lost` by that `open`, durably, before it goes.
+        State in memory is not corrected, as this object is discarded. The next `open` durably
+        copies the removed bytes to `lost` before it cuts them.
 
         Args:
-            offset: where a record ends. A log without records takes any multiple of its files'
-                size, and begins there.
+            offset: where a record ends. In a log without records, any multiple of the file
+                size, at which it then begins.
 
         Raises:
-            ValueError: no record ends there, it is behind the log's end, or below what is committed
-                or kept; the store is open as before.
+            ValueError: no record ends there, or it is after the log's end or below the committed
+                or kept range; the store stays open.
             StoreFailed, StoreClosed: nothing was decided.
             OSError: the disk; nothing was decided, and the store is closed.
         """
@@ -523,18 +548,18 @@ class Store(VisibleStore):
         if self._undispatched.is_behind(self._committed_end) or not self._undispatched.save():
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
-        # What it keeps open it may need to sync.
+        # Closed before the point is written, because open queue files may need a sync.
         self._queues.close()
         try:
             end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
             self.points.write(end, newest_ms, clean=True)
         except Shortage:
             return
-        # The very last: without it the next start believes all this and reads nothing again.
+        # Last: without `abort` the next start trusts everything above and scans nothing.
         self._abort.remove()
 
     def _release(self) -> None:
-        if (reserved := self._syncer.take_reserved()) is not None and reserved.fd is not None:
+        if (reserved := self._syncer.pop_reserved()) is not None and reserved.fd is not None:
             self._disk.close(reserved.fd)
         self.compaction.close()
         self._log.close()
@@ -543,7 +568,7 @@ class Store(VisibleStore):
         self._lock.release()
 
     def probe_log(self) -> None:
-        """Write to the CommitLog without a message; `write_failure` has the result."""
+        """Retry a write to the CommitLog without a message; `write_failure` has the result."""
         self._log.probe()
 
     # Inside.
@@ -554,15 +579,109 @@ class Store(VisibleStore):
             raise StoreNotWritable(self.full_reason)
 
     def _check_queues(self) -> None:
-        """Refuse even the log's own records if ConsumeQueues cannot be written."""
+        """Refuse even the log's own records if queue entries cannot be written."""
         if self._closed or self._syncer.failure is not None:
             self.check_usable()
         if self._undispatched.failure is not None:
             raise StoreNotWritable(self.not_writable_reason)
 
     def check_usable(self) -> None:
-        """Raise StoreClosed or StoreFailed once the store takes nothing any more."""
+        """Raise StoreClosed or StoreFailed if the store no longer accepts calls."""
         if self._closed:
             raise StoreClosed(f"{self.settings.root} is closed")
         if (failure := self._syncer.failure) is not None:
             raise StoreFailed(f"a sync of {self.settings.root} failed: {failure}") from failure
+
+
+def open_log(
+    settings: StoreSettings,
+    disk: Disk,
+    recovery: Recovery,
+    on_synced: Callable[[int], None],
+    on_failed: Callable[[OSError], None],
+) -> tuple[MarkerFiles, Syncer, CommitLog]:
+    """Return the marker files, the Syncer (not started), and the open log.
+
+    Args:
+        settings, disk: of the store.
+        recovery: result of the recovery.
+        on_synced, on_failed: see `Store.open`.
+
+    Raises:
+        OSError: the disk.
+    """
+    root, directory = settings.root, settings.root / LOG_DIRECTORY
+    file_bytes = settings.commit_log_file_bytes
+    disk.make_directory(directory)
+    markers = MarkerFiles(root, disk)
+    syncer = Syncer(
+        disk,
+        markers,
+        directory,
+        file_bytes,
+        synced_end=recovery.log_end,
+        on_synced=on_synced,
+        on_failed=on_failed,
+    )
+    log = CommitLog(
+        directory,
+        file_bytes,
+        disk,
+        starts=list(recovery.starts),
+        end=recovery.log_end,
+        claim_reserved=syncer.claim_file,
+    )
+    return markers, syncer, log
+
+
+log = logging.getLogger(__name__)
+
+
+def with_stored_sizes(settings: StoreSettings, disk: Disk) -> StoreSettings:
+    """Return the settings with the file sizes of an existing store.
+
+    Only unambiguous sizes are used: of two files or more, all equal except the last log file,
+    whose creation may have been interrupted. The start checks all other cases.
+
+    Raises:
+        OSError: the disk.
+    """
+    log_bytes = _size_of(_files(settings.root / LOG_DIRECTORY)[:-1], disk)
+    queues = settings.root / QUEUES_DIRECTORY
+    queue_files = [path for each in queue_directories(queues) for path in _files(each)]
+    queue_bytes = _size_of(queue_files, disk) if len(queue_files) > 1 else 0
+    if log_bytes:
+        settings = _changed(settings, "commit_log_file_bytes", log_bytes)
+    if queue_bytes and queue_bytes % ENTRY_BYTES == 0:
+        settings = _changed(settings, "consume_queue_file_entries", queue_bytes // ENTRY_BYTES)
+    return settings
+
+
+def _files(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if not path.is_dir())
+
+
+def _size_of(files: list[Path], disk: Disk) -> int:
+    """Return the common size of all files; 0 if there are none or sizes differ."""
+    sizes = Counter(disk.facts(path).bytes for path in files)
+    return next(iter(sizes)) if len(sizes) == 1 else 0
+
+
+def _changed(settings: StoreSettings, name: str, value: int) -> StoreSettings:
+    configured = getattr(settings, name)
+    if configured == value:
+        return settings
+    try:
+        changed = replace(settings, **{name: value})  # type: ignore[arg-type]
+    except ValueError:
+        # Neither Rockoon nor RocketMQ creates files of this size; the start reports them.
+        return settings
+    log.warning(
+        "%s is %s in this store and cannot change: the setting, %s, applies to new stores",
+        name,
+        value,
+        configured,
+    )
+    return changed

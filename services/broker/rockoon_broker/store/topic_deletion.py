@@ -1,7 +1,7 @@
-"""Deletion of topics: what the log holds of them is as if it had never been.
+"""Deletion of topics: hides their messages in the log and removes their queues.
 
-At once, of a log that never had another copy; of others behind a record that says so, when it is
-committed.
+In a log that never had another copy, a deletion applies immediately. Otherwise a record of the
+deletion is appended, and the deletion applies when that record is committed.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ from rockoon_broker.store.retention.cleaner import Cleaner
 
 
 class TopicDeletion:
-    """Deletes topics of an open store; used by the thread that owns it.
+    """Deletes topics of an open store; used by the store's thread.
 
     Args:
-        dropped: gets the marks.
-        points: say what they counted.
-        undispatched, queues, compaction: what forgets the topics.
+        dropped: stores the marks.
+        points: provide the counts of the newest recovery points.
+        undispatched, queues, compaction: drop the topics from memory.
         syncer, cleaner: delete their files.
     """
 
@@ -48,7 +48,7 @@ class TopicDeletion:
         self._synced_end = 0
 
     def synced(self, end: int) -> None:
-        """The log is durable up to a physical offset, which the Syncer does not know."""
+        """Set the end of a sync that was made without the Syncer."""
         self._synced_end = end
 
     def drop(self, topics: Sequence[str], below: int) -> None:
@@ -56,14 +56,15 @@ class TopicDeletion:
         self._mark(topics, below)
         self._undispatched.drop(topics)
         for topic in topics:
-            self._drop(topic, self._queues.set_aside)
+            self._drop(topic, self._queues.detach)
 
     def renew(self, renewal: Renewal) -> bool:
-        """Drop what is before a committed record of topics that begin anew with it.
+        """Drop records of restarted topics that precede a committed renewal.
 
         Returns:
-            Whether that is done; not before the record is durable here. A mark behind the log's end
-            would after a crash be taken for one at its end, and show what is copied once more.
+            True when done; False if the record is not durable here yet. After a crash, a mark above
+            the log's end would be clamped to that end, and records that are copied again would be
+            visible.
 
         Raises:
             OSError: the disk. Call it again.
@@ -71,7 +72,7 @@ class TopicDeletion:
         if renewal.end > max(self._syncer.synced_end, self._synced_end):
             return False
         marks = self._dropped.marks
-        # Of others a later deletion is known already: what this one would drop is gone.
+        # A later deletion of the topic may already be known, which has dropped more.
         due = [topic for topic in renewal.topics if marks.get(topic, 0) <= renewal.first]
         if due:
             self._mark(due, renewal.first)
@@ -82,13 +83,13 @@ class TopicDeletion:
         return True
 
     def _mark(self, topics: Sequence[str], below: int) -> None:
-        """Durably, by one write for all: whatever follows may be done again."""
+        """Store the marks durably, by one write for all topics; later steps can be repeated."""
         self._dropped.add(below, {topic: self._points.counted(topic) for topic in topics})
 
-    def _drop(self, topic: str, set_aside: Callable[[str], Path | None]) -> None:
+    def _drop(self, topic: str, detach: Callable[[str], Path | None]) -> None:
         self._compaction.drop(topic)
         self._syncer.withdraw_removals(self._queues.topic_directory(topic))
         self._cleaner.withdraw_swept(self._queues.topic_directory(topic))
-        aside = set_aside(topic)
-        if aside is not None:
-            self._syncer.request_removal(DoomedDirectory(aside))
+        detached = detach(topic)
+        if detached is not None:
+            self._syncer.request_removal(DoomedDirectory(detached))

@@ -1,8 +1,7 @@
-"""Topics of a log that has, or had, copies: its own records say whose messages it holds.
+"""Topics of a log that has, or had, copies: records of the log state which topics it contains.
 
-Each copy knows it from them alone. What a copy has written down beside its log may be of a time in
-which it led last: a topic that was deleted and created again since would lose messages once more,
-or show those that are over.
+A copy uses only these records. Its own files may be from the last time it led. With them, a topic
+that was deleted and created again since would lose messages again, or show deleted ones.
 """
 
 import asyncio
@@ -21,17 +20,17 @@ LISTED_SECONDS = 0.1
 
 
 def as_log_topics(written: TopicTable) -> LogTopics:
-    """What a log without epochs holds, by what its broker has written down."""
+    """Return the topics of a log without epochs, from the broker's file."""
     incarnations = {topic.name: topic.incarnation for topic in written.served}
     return LogTopics(written.revision, written.history, incarnations)
 
 
 def table_in_log(written: TopicTable, known: LogTopics) -> TopicTable:
-    """What the next routes are compared with.
+    """Return the table with which the next routes are compared.
 
     Args:
-        written: as this copy has written it down.
-        known: what the log says; of a topic that was not written down nothing else is known.
+        written: table in this copy's file.
+        known: topics in the log; of topics missing in the file only the incarnation is known.
     """
     at_least = written.revision if written.history == known.history else 0
     topics = {
@@ -42,7 +41,7 @@ def table_in_log(written: TopicTable, known: LogTopics) -> TopicTable:
 
 
 def served_before_routes(written: TopicTable, known: LogTopics) -> TopicTable:
-    """What was written down and is still so: the rest waits for routes."""
+    """Return the topics of the file that are still valid; all others must wait for routes."""
     topics = {
         name: topic
         for name, topic in written.topics.items()
@@ -52,7 +51,7 @@ def served_before_routes(written: TopicTable, known: LogTopics) -> TopicTable:
 
 
 def change_of(known: LogTopics, planned: TopicPlan) -> TopicChange | None:
-    """What the log has to say before a plan is in force; None if it does."""
+    """Return the change to append to the log before a plan applies; None if there is none."""
     table = planned.table
     wanted = {
         topic.name: topic.incarnation
@@ -66,19 +65,19 @@ def change_of(known: LogTopics, planned: TopicPlan) -> TopicChange | None:
     }
     if not changed and table.history == known.history:
         return None
-    # Only what the log knew in another incarnation: what is over is not over twice.
+    # Only topics that the log had in another incarnation: each deletion counts once.
     anew = sorted(changed.keys() & known.incarnations.keys() & {*planned.over})
     return TopicChange(table.revision, table.history, changed, tuple(anew))
 
 
 async def record(store: "Store", appends: "Appends", planned: TopicPlan) -> Sequence[str]:
-    """Have the log say what a plan says; when this returns, that is committed and in force.
+    """Append a plan's change to the log; on return it is committed and applied.
 
     Returns:
-        The topics whose messages are gone.
+        The topics whose messages were dropped.
 
     Raises:
-        RockoonError: as `Appends.change_topics`; or another replica leads, or a sync has failed.
+        RockoonError: see `Appends.change_topics`; or another replica leads, or a sync has failed.
     """
     change = change_of(store.log_topics, planned)
     if change is None:
@@ -87,7 +86,7 @@ async def record(store: "Store", appends: "Appends", planned: TopicPlan) -> Sequ
     failure = await durable
     if failure is not None:
         raise failure
-    # Others may have it before this copy's disk has; then it is not listed here yet.
+    # Other copies may have it before this copy's disk; then it is not listed here yet.
     while store.visible_end < end:  # noqa: ASYNC110 - the next tick of the store lists it
         await asyncio.sleep(LISTED_SECONDS)
     return change.anew

@@ -1,11 +1,12 @@
-"""The topics that a broker serves, kept in step with the routes.
+"""The topics that a broker serves, following the routes.
 
 Invariants:
-1. `table` is replaced as a whole, by `apply` alone. A topic comes into it only once its incarnation
-   is written down, in a log with copies by a committed record of it: served before that, it would
-   after a crash be taken for another one, and what was stored for it dropped.
-2. A deleted topic is in the table no more before anything of it is dropped, so nothing is appended
-   behind the mark below which its records go.
+1. `table` is replaced as a whole, only by `apply`. A topic is added only after its incarnation
+   is stored: in the topic file, or in a log with copies by a committed record. Otherwise, after
+   a crash, it would look like another topic, and its messages would be dropped.
+2. A deleted topic is removed from the table before its messages are dropped, so that nothing is
+   appended after the mark below which they are deleted.
+
 """
 
 import asyncio
@@ -14,13 +15,13 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.retries.retries import GroupRules
+from rockoon_broker.retries.retries import GroupRetryRules
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
-from rockoon_broker.topics.routes import change_from_wire, offset_service_after
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import (
     PERMISSION_READ,
+    PERMISSIONS_DEFAULT,
     RouteChange,
     ServedTopic,
     TopicPlan,
@@ -40,9 +41,11 @@ from rockoon_core.errors import (
 )
 from rockoon_format.log_marks import LogTopics
 from rockoon_format.names import LITE_TOPIC_PREFIX, TRANSACTION_CHECK_MAX_TIME_TOPIC
+from rockoon_node.deletions import Deletions
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_node.store_cluster import StoreCluster
+from rockoon_proto.v1 import nameserver_pb2
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
@@ -51,32 +54,33 @@ CATCH_UP_SECONDS_MAX = 2.0
 CATCH_UP_KNOWN_SECONDS_MAX = 0.25
 RETRY_SECONDS = 1.0
 NOTE_SECONDS = 10.0
-# Each is a directory that is moved; the marks of all are one write.
+# Each topic is a renamed directory; the marks of all are one write.
 TOPICS_DROPPED_AT_ONCE_MAX = 100
-# No route leads there; people have to get at what is in it.
+# No route leads to it; operators must be able to read it.
 GIVEN_UP = ServedTopic(TRANSACTION_CHECK_MAX_TIME_TOPIC, queues=1, permissions=PERMISSION_READ)
 
 
 class ServedTopics:
-    """The topics of one broker, and what the routes say of consumer groups.
+    """The topics of one broker, and the consumer groups' settings in the routes.
 
     Args:
         broker: its name in the routes.
-        topic_file: what was served when the broker ran last.
-        nameservers: whose routes to follow.
-        cluster: whose the store is.
-        clock: for how long ago the table was written down.
-        gone: told of each deleted topic as soon as it is served no more.
-        drop: drops the messages of deleted topics; raises StoreFailed, StoreClosed, or OSError, to
-            be called again.
-        changed: called when another table is in force.
-        record: has that log say what is planned, and drop what is over; raises RockoonError.
+        topic_file: topics served in the previous run.
+        nameservers: source of the routes.
+        cluster: cluster of the store.
+        clock: measures the age of the written table.
+        gone: called with each deleted topic as soon as it is no longer served.
+        drop: drops the messages of deleted topics; raises StoreFailed, StoreClosed, or OSError,
+        which
+            is retried.
+        changed: called when the table was replaced.
+        record: appends a plan to the log and drops messages of deleted topics; raises RockoonError.
 
     Attributes:
-        table: what is served now.
-        group_rules: what each consumer group says of messages that fail.
+        table: the served topics.
+        group_rules: retry settings of each consumer group.
         routes: follows the routes.
-        change_failure: why a change of topics is not in force yet.
+        change_failure: why a change of topics is delayed.
         offset_service: "host:port" of the offset service; empty while none is known.
     """
 
@@ -102,27 +106,29 @@ class ServedTopics:
         self._changed = changed
         self._record = record
         self._is_in_log = False
-        # What the next routes are compared with: the table but before the first of a log's topics.
+        # The table with which routes are compared; differs from `table` before the first routes of
+        # a log.
         self.table = self._compared = topic_file.read()
-        self.group_rules = GroupRules()
+        self.group_rules = GroupRetryRules()
         self.offset_service = ""
         self.routes = RouteFollower(
-            nameservers, self._take, self._refusal, lambda: self.table.revision
+            nameservers, self._apply_update, self._refusal, lambda: self.table.revision
         )
-        # The last table whose change is complete, unlike `table` while topics are being dropped.
+        # The last completely applied table, unlike `table` while topics are being dropped.
         self._applied = self.table
-        # The table as it was last written down, and when, in monotonic seconds.
+        # The last written table, and when it was written, in monotonic seconds.
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
         self.change_failure: OSError | RockoonError | None = None
-        # Revisions up to here were waited for in vain; known queues do not wait for them again.
-        self._given_up_revision = 0
-        self._given_up_seconds = -math.inf
+        # A wait for routes up to this revision timed out; known queues do not wait for them again.
+        self._missed_revision = 0
+        self._missed_seconds = -math.inf
 
-    def believe(self, in_log: LogTopics) -> None:
-        """Go by what a log that has, or had, copies says of topics; before routes are followed.
+    def use_log_topics(self, in_log: LogTopics) -> None:
+        """Use the topics in the records of a log that has, or had, copies; call before following
+        routes.
 
-        From here on `record` is called for a change, and not `drop`.
+        From then on `record` is called for a change instead of `drop`.
         """
         self._is_in_log = True
         written = self.table
@@ -130,16 +136,16 @@ class ServedTopics:
         self._compared = table_in_log(written, in_log)
 
     def served(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
-        """The topic of a queue that is served here.
+        """Return the topic of a queue that is served here.
 
         Args:
             topic, queue_id: the queue.
-            route_revision: routes that the caller has seen the queue in, 0 for none.
+            route_revision: revision of the routes that the caller used, 0 for none.
 
         Raises:
-            TopicNotFound, QueueNotFound: none such.
-            RouteNotReached: none such that this broker has heard of, but it is behind the caller.
-            NotReady: likewise, but another copy may have led when it was created.
+            TopicNotFound, QueueNotFound: it does not exist.
+            RouteNotReached: it is unknown here, but the caller's routes are newer.
+            NotReady: it is unknown here, but may have been created while another copy led.
         """
         found = GIVEN_UP if topic == GIVEN_UP.name else self.table.topics.get(topic)
         if found is not None and 0 <= queue_id < found.queues:
@@ -152,11 +158,11 @@ class ServedTopics:
         raise QueueNotFound(topic=topic, queue=queue_id, broker=self._broker)
 
     def check_writable(self, topic: str, queue_id: int, route_revision: int = 0) -> None:
-        """Raise if a queue may not be written; see `served`."""
+        """Raise if a queue may not be written to; see `served`."""
         if not self.served(topic, queue_id, route_revision).writable:
             raise TopicNotWritable(topic=topic)
         if topic.startswith(LITE_TOPIC_PREFIX):
-            # Whoever deletes it goes by what the leader before has said: that it is closed.
+            # The offset service deletes it only after the leader has reported it closed.
             self._require_routes()
 
     def check_readable(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
@@ -167,79 +173,81 @@ class ServedTopics:
         return found
 
     async def catch_up(self, queues: list[tuple[str, int]], route_revision: int) -> None:
-        """Wait, at most 2 s, for routes that a caller has seen and this broker has not.
+        """Wait, at most 2 s, for routes that a caller has and this broker has not.
 
-        A queue that is known is waited for as well: its topic may be another one by now, and what
-        is appended to the old one goes with it. But only for a moment, because mostly it is the
-        same, and not while no nameserver could tell.
+        Also waits if all queues are known: a topic may have been recreated, and messages
+        appended to the old one would be lost. But then only briefly, because mostly it is the
+        same, and not while no nameserver answers.
         """
         if route_revision <= self.table.revision:
             return
         known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
         now = asyncio.get_running_loop().time
-        given_up = route_revision <= self._given_up_revision
-        # Somebody has waited for it a moment ago: of many batches in a message not each one waits.
-        in_vain = given_up and now() < self._given_up_seconds + CATCH_UP_SECONDS_MAX
+        given_up = route_revision <= self._missed_revision
+        # Another caller waited just now; of many batches in a message, not each one should wait.
+        in_vain = given_up and now() < self._missed_seconds + CATCH_UP_SECONDS_MAX
         if in_vain or (known and (given_up or not self.routes.following)):
             self.routes.doubt()
             return
         seconds = CATCH_UP_KNOWN_SECONDS_MAX if known else CATCH_UP_SECONDS_MAX
         if not await self.routes.wait_revision(route_revision, seconds):
-            self._given_up_revision = max(self._given_up_revision, route_revision)
-            # A known queue is given up long before an unknown one would be.
-            self._given_up_seconds = self._given_up_seconds if known else now()
+            self._missed_revision = max(self._missed_revision, route_revision)
+            # For known queues the wait was shorter than for an unknown one.
+            self._missed_seconds = self._missed_seconds if known else now()
 
     def knows(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue is served here."""
+        """Return whether a queue is served here."""
         found = self.table.topics.get(topic)
         return found is not None and 0 <= queue_id < found.queues
 
     def knows_for_sure(self, topic: str, queue_id: int) -> bool:
-        """Likewise, for who gives up what has no queue.
+        """Like `knows`, for callers that discard messages without a queue.
 
         Raises:
-            NotReady: this broker has seen no routes that could say that there is none.
+            NotReady: this broker has no routes that could prove that the queue does not exist.
         """
         known = self.knows(topic, queue_id)
         if not known:
             self._require_routes()
             if self.table.revision == 0:
-                raise NotReady(service="the broker", reason="it has not seen any routes")
+                raise NotReady(service="the broker", reason="it has not received any routes")
         return known
 
     @property
     def lacks_routes(self) -> bool:
-        """Whether this is a copy that leads and has not heard any routes since."""
+        """Whether this copy leads and has not received routes since."""
         return self._is_in_log and not self.routes.loaded.is_set()
 
     def _require_routes(self) -> None:
-        """Of a log with copies, what was written down here is of when this copy led last."""
+        """In a log with copies, the topic file may be from an earlier time as leader."""
         if self.lacks_routes:
-            raise NotReady(service="the broker", reason="it has seen no routes since it leads")
+            raise NotReady(
+                service="the broker", reason="it has not received routes since it began to lead"
+            )
 
-    # What changes.
+    # Changes.
 
     def _refusal(self, update: RouteUpdate) -> str:
         try:
             return self._cluster.join(update.cluster_id)
         except OSError as failure:
-            log.warning("which cluster this store belongs to is not written down: %s", failure)
+            log.warning("could not write the cluster id file: %s", failure)
             return ""
 
-    async def _take(self, update: RouteUpdate) -> None:
+    async def _apply_update(self, update: RouteUpdate) -> None:
         self.offset_service = offset_service_after(update, self.offset_service)
         is_news = update.snapshot or update.revision != self._applied.revision
         if not is_news and not self._revision_is_stale(self._applied):
-            # A sign of life. Whoever is told of a change is woken by it.
+            # No change, only a sign that the nameserver is alive.
             return
         await self.apply(change_from_wire(update, self._broker))
-        self.group_rules.take(update)
+        self.group_rules.apply(update)
 
     async def apply(self, change: RouteChange) -> None:
-        """Put a change of the routes into force, durably.
+        """Apply a change of the routes, durably.
 
-        Tried again until the disk takes it, unless the store has ended: serving a topic whose
-        incarnation is not written down would, after a crash, drop what was stored for it.
+        Retries until the disk accepts it, unless the store has ended: if a topic were served before
+        its incarnation is stored, its messages would be dropped after a crash.
         """
         planned = plan(self._compared, change)
         if planned.another_history:
@@ -262,16 +270,16 @@ class ServedTopics:
                     await asyncio.to_thread(self._write, planned.table)
                 break
             except (NotEnoughReplicas, StoreNotWritable) as failure:
-                log.info("a change of topics waits for the log: %s", failure)
+                log.info("topic change delayed, retrying: %s", failure)
                 self.change_failure = failure
                 await asyncio.sleep(RETRY_SECONDS)
             except (StoreFailed, StoreClosed, RockoonError) as failure:
-                # The broker is about to end. Until it is cancelled it must not say that the
-                # change is in force.
-                log.info("a change of topics is left to the next start: %s", failure)
+                # The broker is about to end. Do not report the change as applied; wait to be
+                # cancelled.
+                log.info("topic change postponed to the next start: %s", failure)
                 await asyncio.get_running_loop().create_future()
             except OSError as failure:
-                log.error("a change of topics waits for the disk: %s", failure)  # noqa: TRY400
+                log.error("topic change delayed by the disk, retrying: %s", failure)  # noqa: TRY400
                 self.change_failure = failure
                 await asyncio.sleep(RETRY_SECONDS)
         self.change_failure = None
@@ -282,13 +290,13 @@ class ServedTopics:
         for some in in_parts(topics, TOPICS_DROPPED_AT_ONCE_MAX):
             log.info("deleted: dropping the messages of %s", ", ".join(some))
             self._drop(some)
-            # Others have their turn.
+            # Let other tasks run.
             await asyncio.sleep(0)
 
     def _revision_is_stale(self, table: TopicTable) -> bool:
-        """Whether what is written down is far behind.
+        """Return whether the written revision is too old.
 
-        The newest revision seen is how a lost etcd is told from one in which topics were deleted.
+        The newest revision seen shows whether etcd has lost data or topics were deleted.
         """
         age_seconds = self._clock.monotonic_seconds() - self._written_at
         return table.revision != self._written.revision and age_seconds >= NOTE_SECONDS
@@ -297,16 +305,51 @@ class ServedTopics:
         self._topic_file.write(table, self._clock.now_ms())
         self._written, self._written_at = table, self._clock.monotonic_seconds()
 
-    def note_revision(self) -> None:
-        """At the end: write down how far the routes were followed."""
+    def write_revision(self) -> None:
+        """Write the last route revision before the end of the process."""
         if self._applied.revision != self._written.revision:
             try:
                 self._write(self._applied)
             except OSError as failure:
-                log.warning("the route revision was not written down: %s", failure)
+                log.warning("could not write the route revision: %s", failure)
 
 
 def in_parts(names: Sequence[str], count_max: int) -> Iterator[Sequence[str]]:
-    """Some at a time, in their order."""
+    """Yield parts of at most `count_max` names, in order."""
     for first in range(0, len(names), count_max):
         yield names[first : first + count_max]
+
+
+def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
+    """Return the change that an update means for the broker with the given name."""
+    return RouteChange(
+        revision=update.revision,
+        snapshot=update.snapshot,
+        history=update.etcd_cluster_id,
+        topics=[topic_from_wire(topic, broker) for topic in update.topics],
+        removed=list(update.removed_topics),
+        # Deleted topics are dropped immediately, so earlier deletions need not be known.
+        deletions=Deletions().after(update),
+        went_back=update.etcd_went_back,
+    )
+
+
+def topic_from_wire(topic: nameserver_pb2.Topic, broker: str) -> ServedTopic:
+    return ServedTopic(
+        name=topic.config.name,
+        queues=sum(block.queues for block in topic.blocks if block.broker == broker),
+        incarnation=topic.incarnation,
+        permissions=topic.config.permissions or PERMISSIONS_DEFAULT,
+        attributes=dict(topic.config.attributes),
+    )
+
+
+def offset_service_after(update: nameserver_pb2.RouteUpdate, before: str) -> str:
+    """Return the offset service's address after an update; empty if there is no offset service."""
+    kind = nameserver_pb2.OFFSET_SERVICE
+    gone = update.snapshot or any(node.kind == kind for node in update.removed_nodes)
+    address = "" if gone else before
+    for node in update.nodes:
+        if node.kind == kind:
+            address = node.address
+    return address

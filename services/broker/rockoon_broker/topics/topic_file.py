@@ -1,8 +1,8 @@
-"""`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
+"""`config/topics.json`, in RocketMQ's format: topics to serve while no nameserver answers.
 
-Beside RocketMQ's fields each topic bears its `incarnation`, and how far the routes were followed:
-`routeRevision`, of which the largest counts, and `routeHistory`, the etcd that counted it. RocketMQ
-ignores them. Fields and attributes of RocketMQ's that we do not use stay as they are.
+Besides RocketMQ's fields, each topic has its `incarnation` and the progress of the routes:
+`routeRevision`, of which the largest counts, and `routeHistory`, the etcd that counts it. RocketMQ
+ignores them. Fields and attributes of RocketMQ that Rockoon does not use are kept.
 """
 
 from dataclasses import replace
@@ -40,32 +40,32 @@ TOPICS_ASIDE = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC}
 )
 
-# RocketMQ keeps the numbers of queues in a Java int.
+# RocketMQ stores numbers of queues in a Java int.
 QUEUES_MAX = 2**31 - 1
 
 
 class TopicFile:
-    """The file, and what it held when it was last read or written.
+    """The topic file and its last content.
 
     Args:
         config: the store's config directory.
-        disk: where the file is written.
+        disk: file layer.
     """
 
     def __init__(self, config: Path, disk: Disk) -> None:
         self._path = config / FILE
         self._disk = disk
         self._content = TopicConfigs({})
-        # Of each topic what was written last, and as which text.
+        # Per topic, the last written value and its text.
         self._written: dict[str, ServedTopic] = {}
         self._texts: dict[str, str] = {}
 
     def read(self) -> TopicTable:
-        """The topics as they were last served; an empty table when there is no file.
+        """Return the topics as last served; an empty table without a file.
 
         Raises:
-            StoreLayoutError: it cannot be read as topics, or an entry can be no topic. Starting
-                without would refuse, as unknown, topics whose messages are there.
+            StoreLayoutError: the file or an entry is invalid. A start without it would refuse
+                existing topics as unknown.
         """
         content = read_config(self._path)
         if content is None:
@@ -83,7 +83,7 @@ class TopicFile:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
     def left_in_batches(self) -> set[str]:
-        """Topics that a RocketMQ broker left and that have their queues in batches.
+        """Return topics left by a RocketMQ broker whose queues are stored in batches.
 
         Raises:
             StoreLayoutError: the file cannot be read.
@@ -97,10 +97,10 @@ class TopicFile:
         }
 
     def write(self, table: TopicTable, now_ms: int) -> None:
-        """Durably replace the file.
+        """Replace the file durably.
 
         Raises:
-            OSError: the old file is still there.
+            OSError: the old file is unchanged.
         """
         version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
         topics = {name: entry for name, entry in self._content.topics.items() if not_served(entry)}
@@ -123,9 +123,9 @@ class TopicFile:
         self._written = {topic.name: topic for topic in served}
 
     def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
-        """The entry of a topic; the one that was written last, if it still says what it has to.
+        """Return the entry of a topic; the last written one if it is still correct.
 
-        A thousand topics would be encoded anew with each one that is made.
+        Otherwise each new topic would cause the encoding of a thousand others.
         """
         before = self._content.topics.get(topic.name)
         if (
@@ -158,25 +158,25 @@ class TopicFile:
 
 
 def not_served(entry: TopicConfig) -> bool:
-    """Whether an entry of RocketMQ's is kept for it alone.
+    """Return whether an entry is kept only for RocketMQ.
 
-    In the topics where messages wait aside every record means something to the broker, so clients
-    neither read nor write them.
+    In topics of waiting messages every record has a meaning for the broker, so clients
+    may neither read nor write them.
     """
     return entry.topic in TOPICS_ASIDE or of_a_host(entry)
 
 
 def of_a_host(entry: TopicConfig) -> bool:
-    """Whether RocketMQ made the entry for its own broker, after a host whose name has a dot.
+    """Return whether RocketMQ made the entry for its own broker, after a host name with a dot.
 
-    It is kept for RocketMQ and not served: no client can name such a topic.
+    Such an entry is kept for RocketMQ but not served: no client can name the topic.
     """
     inherits, dotted = entry.perm & PERM_INHERIT, "." in entry.topic
     return bool(inherits and dotted and topic_fault(entry.topic.replace(".", "-")) is None)
 
 
 def served(entry: TopicConfig) -> ServedTopic:
-    """The topic of an entry; ConfigError if it can be none."""
+    """Return the topic of an entry; ConfigError if it is invalid."""
     if fault := topic_fault(entry.topic):
         raise ConfigError(f"topic {entry.topic!r}: {fault}")
     for name, queues in (
@@ -195,8 +195,39 @@ def served(entry: TopicConfig) -> ServedTopic:
 
 
 def extra_number(entry: TopicConfig, name: str) -> int:
-    """A field of ours; 0, which is INCARNATION_UNKNOWN too, where RocketMQ wrote the entry."""
+    """Return a field of Rockoon; 0 (also INCARNATION_UNKNOWN) in entries written by RocketMQ."""
     value = entry.extra.get(name, INCARNATION_UNKNOWN)
     if not isinstance(value, int):
         raise ConfigError(f"{name} of topic {entry.topic!r} is {value!r}")
     return value
+
+
+BATCH_QUEUES_DIRECTORY = "batchconsumequeue"
+
+
+def refuse_batch_queues(root: Path, topics: TopicFile) -> None:
+    """Refuse a store with topics whose queues RocketMQ stores in batches; changes nothing.
+
+    In a topic with the attribute queue.type = BatchCQ, each batch is one record with many messages,
+    and its queues are in `batchconsumequeue`. Read as ordinary records, each batch would be one
+    message with a wrong offset; and a `consumequeue` directory of the topic keeps RocketMQ from
+    starting.
+    Source: BatchConsumeQueue, ConsumeQueueStore#queueTypeShouldBe.
+
+    Args:
+        root: the store directory; need not exist.
+        topics: its topic file.
+
+    Raises:
+        StoreLayoutError: there are some, named in the message; or the file cannot be read.
+    """
+    directory = root / BATCH_QUEUES_DIRECTORY
+    found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    found |= topics.left_in_batches()
+    if found:
+        names = ", ".join(sorted(found))
+        raise StoreLayoutError(
+            f"{root} has topics that RocketMQ keeps in batches (queue.type = BatchCQ), which this "
+            f"broker cannot read: {names}. Nothing was changed. Send their messages to other "
+            "topics with RocketMQ and delete these there"
+        )

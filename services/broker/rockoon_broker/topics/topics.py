@@ -1,11 +1,12 @@
-"""Topics and queues that this broker serves, and the effect of route changes on its data.
+"""Topics and queues that this broker serves, and the effect of route changes on their data.
 
 Invariants:
-1. Data is dropped only on proof: the topic was deleted later than its incarnation was created, so
-   the nameservers tell (see rockoon_node.deletions). That the routes lack it, or have it as another
-   incarnation, is none: etcd was restored from a backup, lost its contents, or is another one.
-   Such routes make incarnations unknown, and data of an unknown incarnation is kept.
-2. A topic's incarnation only grows, because etcd's revisions do, unless etcd is restored.
+1. Data is dropped only on proof: nameservers report that the topic was deleted after its
+incarnation
+   was created (see rockoon_node.deletions). Routes without the topic, or with another incarnation,
+   are no proof: etcd may have been restored, emptied, or replaced. Such routes make incarnations
+   unknown, and data of an unknown incarnation is kept.
+2. A topic's incarnation only increases, like etcd's revisions, unless etcd is restored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from rockoon_format.topic_attributes import is_compacted
 from rockoon_node.deletions import Deletions
 
 INCARNATION_UNKNOWN = 0
-"""Of a topic that a RocketMQ broker left, or one that was seen in another etcd's routes."""
+"""For a topic left by a RocketMQ broker, or seen in the routes of another etcd."""
 
 PERMISSION_WRITE = 2
 PERMISSION_READ = 4
@@ -25,18 +26,18 @@ PERMISSIONS_DEFAULT = PERMISSION_READ | PERMISSION_WRITE
 
 @dataclass(frozen=True, slots=True)
 class ServedTopic:
-    """A topic as this broker serves it."""
+    """A topic served by this broker."""
 
     name: str
     queues: int
-    """Queues on this broker, numbered from 0; 0 for a topic that lives on other brokers."""
+    """Queues on this broker, numbered from 0; 0 for a topic that is only on other brokers."""
     incarnation: int = INCARNATION_UNKNOWN
     """etcd create revision of the topic."""
     permissions: int = PERMISSIONS_DEFAULT
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     compacted: bool = field(init=False)
     is_plain: bool = field(init=False)
-    """Whether any message may be written, with a key or without. Asked for each batch."""
+    """Whether any message may be written, with or without a key. Read for each batch."""
 
     def __post_init__(self) -> None:
         compacted = is_compacted(self.name, self.attributes)
@@ -54,28 +55,28 @@ class ServedTopic:
 
 @dataclass(frozen=True, slots=True)
 class RouteChange:
-    """What a nameserver told, reduced to what concerns this broker."""
+    """A route update from a nameserver, reduced to this broker's part."""
 
     revision: int
     snapshot: bool
-    """True: `topics` are all there are."""
+    """True: `topics` is complete."""
     history: int = 0
-    """Identity of the etcd that counts the revisions; 0 when it was not told."""
+    """Identity of the etcd that counts the revisions; 0 if not sent."""
     topics: Sequence[ServedTopic] = ()
     removed: Sequence[str] = ()
     deletions: Deletions = field(default_factory=Deletions)
     went_back: bool = False
-    """etcd was restored from a backup, so the nameserver made sure."""
+    """The nameserver has verified that etcd was restored from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """The topics of one moment."""
+    """The topics at one revision."""
 
     revision: int = 0
-    """Everything up to this etcd revision is in it."""
+    """etcd revision up to which all changes are included."""
     history: int = 0
-    """Identity of that etcd; 0 while unknown."""
+    """Identity of the etcd that counts the revision; 0 while unknown."""
     topics: Mapping[str, ServedTopic] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, names: Sequence[str]) -> "TopicTable":
@@ -96,24 +97,24 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """How to get from one table to the next."""
+    """Steps from one table to the next."""
 
     table: TopicTable
     drop: Sequence[str]
-    """Topics whose stored messages belong to an incarnation that is over."""
+    """Topics whose stored messages belong to a deleted incarnation."""
     over: Sequence[str]
-    """Likewise, those too of which no queue was known to be here."""
+    """Like `drop`, plus topics without known queues here."""
     changed: bool
-    """Whether a served topic is another than before, so that the table has to be written down."""
+    """Whether served topics differ, so that the table must be written."""
     another_history: bool
-    """The routes do not continue those already seen: incarnations became unknown."""
+    """The routes do not continue the earlier ones: incarnations became unknown."""
 
 
 def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
-    """Work out what a change of the routes means.
+    """Compute the effect of a change of the routes.
 
-    The caller stops serving what is to be dropped, drops it from the store, writes the new table
-    down, and only then serves from it: in this order a crash in between repeats the drop and never
+    The caller stops serving the topics to drop, drops them from the store, writes the new table,
+    and only then serves from it. In this order, a crash in between repeats the drop and never
     shows old messages in a new topic.
     """
     went_back = change.went_back or (change.snapshot and change.revision < table.revision)
@@ -132,14 +133,14 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
         if old is not None and old.incarnation > new.incarnation:
             if old.incarnation > change.revision or not change.deletions.since:
                 continue
-            # As far as that, routes would have to know of it.
+            # Routes of that revision would contain it.
             another_history = True
         if old is not None and INCARNATION_UNKNOWN != old.incarnation < new.incarnation:
             if is_over(old):
                 drop.append(new.name)
             else:
                 another_history = True
-        # This may be a nameserver that lags: its word is not final.
+        # The nameserver may lag, so its answer is not final.
         lagging = went_back and not another_etcd and not change.went_back
         topics[new.name] = replace(new, incarnation=INCARNATION_UNKNOWN) if lagging else new
     listed = {topic.name for topic in change.topics}
@@ -155,7 +156,7 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
             another_history = True
             topics[name] = replace(old, incarnation=INCARNATION_UNKNOWN)
             continue
-        # A nameserver that lags tells again of deletions that came before this data.
+        # A lagging nameserver repeats deletions from before this data.
         if not unknown:
             drop.append(name)
         del topics[name]

@@ -1,73 +1,201 @@
-"""Asking producers what became of half messages whose sender has not said it."""
+"""Asks producers about half messages whose sender has neither committed nor rolled back."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.transactions.check_book import CheckBook, WaitingHalf
-from rockoon_broker.transactions.checkers import Checker, Checkers
 from rockoon_broker.transactions.half_messages import committed_record
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
+from rockoon_core.errors import Busy
 from rockoon_format.record import encode_record
 
-# When all producers of a group have their hands full, or the half message is not durable yet.
+# If all producers of a group are busy, or the half message is not durable yet.
 PAUSE_SECONDS = 0.1
+
+
+log = logging.getLogger(__name__)
+
+# Half messages assigned to one producer and not fetched. Few, so that a slow producer does not
+# hold back many that other producers could answer.
+QUEUED_MAX = 64
+CHECKERS_MAX = 10_000
+
+
+class Checker:
+    """One producer's stream: its queue of questions.
+
+    Attributes:
+        group: its producer group.
+        client_id: client id that it sent.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        self._positions: deque[int] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    @property
+    def has_room(self) -> bool:
+        return not self._ended and len(self._positions) < QUEUED_MAX
+
+    def ask(self, position: int) -> None:
+        """Queue a question about the half message at a physical offset."""
+        self._positions.append(position)
+        self._changed.set()
+
+    def end(self) -> None:
+        """End the stream; no more questions are sent."""
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> int | None:
+        """Return the next half message to ask about; None when the stream must end.
+
+        May be cancelled safely.
+        """
+        while not self._ended:
+            if self._positions:
+                return self._positions.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def pop_unasked(self) -> list[int]:
+        """Return and remove the questions that were not sent."""
+        positions = list(self._positions)
+        self._positions.clear()
+        return positions
+
+
+class Checkers:
+    """All registered producers by group.
+
+    Any producer of the group can be asked about a half message, since its sender may be dead.
+
+    Args:
+        came: called with the group of each new one.
+    """
+
+    def __init__(self, came: Callable[[str], None]) -> None:
+        self._on_producer = came
+        # Round robin: the most recently asked is last.
+        self._groups: dict[str, deque[Checker]] = {}
+        self._count = 0
+        self._open = True
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self, group: str, client_id: str) -> Checker:
+        """Register a producer; an earlier stream of the same client is ended.
+
+        Raises:
+            Busy: there are too many.
+        """
+        if not self._open:
+            raise Busy(reason="the broker is stopping")
+        for other in self._groups.get(group, ()):
+            if other.client_id == client_id:
+                # Its connection is dead, but that has not been noticed yet.
+                other.end()
+        if self._count >= CHECKERS_MAX:
+            raise Busy(reason=f"{self._count} producers already answer checks")
+        checker = Checker(group, client_id)
+        self._groups.setdefault(group, deque()).append(checker)
+        self._count += 1
+        self._on_producer(group)
+        return checker
+
+    def leave(self, checker: Checker) -> list[int]:
+        """Unregister a producer whose stream has ended; return its unsent questions."""
+        checkers = self._groups.get(checker.group)
+        if checkers is not None and checker in checkers:
+            checkers.remove(checker)
+            self._count -= 1
+            if not checkers:
+                del self._groups[checker.group]
+        checker.end()
+        return checker.pop_unasked()
+
+    def has(self, group: str) -> bool:
+        """Return whether a group has a producer here."""
+        return group in self._groups
+
+    def choose(self, group: str) -> Checker | None:
+        """Return the next producer of a group that has room; None if none has."""
+        checkers = self._groups.get(group, deque())
+        for _ in range(len(checkers)):
+            checkers.rotate(-1)
+            if checkers[-1].has_room:
+                return checkers[-1]
+        return None
+
+    def end_all(self) -> None:
+        """End all streams and refuse new ones."""
+        self._open = False
+        for checkers in self._groups.values():
+            for checker in checkers:
+                checker.end()
 
 
 @dataclass(frozen=True, slots=True)
 class DueCheck:
-    """A half message that a producer is asked about."""
+    """A half message about which a producer is asked."""
 
     half: WaitingHalf
     frame: bytes
-    """The message as its topic would get it."""
+    """The message as it would be stored in its topic."""
 
 
 class Asking:
-    """Whom to ask about which half message, and the streams on which it is asked.
+    """Assigns due half messages to producers, and the streams on which these are asked.
 
     Args:
-        book: which half messages wait.
-        halves: where they are read.
-        clock: the monotonic one is used.
+        book: waiting half messages.
+        halves: reads them.
+        clock: its monotonic time is used.
 
     Attributes:
-        checks_sent: how often somebody was asked.
+        checks_sent: number of questions sent.
     """
 
     def __init__(self, book: CheckBook, halves: HalfQueue, clock: Clock) -> None:
         self._book = book
         self._halves = halves
         self._clock = clock
-        self._checkers = Checkers(
-            lambda group: book.producer_came(group, clock.monotonic_seconds())
-        )
+        self._checkers = Checkers(lambda group: book.on_producer(group, clock.monotonic_seconds()))
         self.checks_sent = 0
 
     def ask(self, half: WaitingHalf, now: float) -> None:
-        """Ask a producer about a half message that is due, if there is one.
+        """Ask a producer about a due half message, if the group has a producer.
 
         Args:
-            half: from `CheckBook.take_due`.
+            half: from `CheckBook.pop_due`.
             now: monotonic seconds.
         """
         if not self._halves.is_visible(half.position):
-            # Not durable yet: its sender has not been answered either.
-            self._book.put_off(half, now + PAUSE_SECONDS)
+            # Not durable yet, so its sender has no answer either.
+            self._book.postpone(half, now + PAUSE_SECONDS)
         elif not self._checkers.has(half.group):
             self._book.park(half)
         elif (checker := self._checkers.choose(half.group)) is None:
-            self._book.put_off(half, now + PAUSE_SECONDS)
+            self._book.postpone(half, now + PAUSE_SECONDS)
         else:
             self._book.asked(half, now)
             self.checks_sent += 1
             checker.ask(half.position)
 
     async def checks(self, group: str, client_id: str) -> AsyncIterator[DueCheck | None]:
-        """What a producer is asked, until either side ends it; first None: it is on the list.
+        """Yield the questions to a producer until either side ends; first None: it is registered.
 
         Raises:
-            Busy: too many producers are on it.
+            Busy: too many producers are registered.
         """
         checker = self._checkers.enter(group, client_id)
         try:
@@ -80,11 +208,11 @@ class Asking:
             self._gone(checker)
 
     def end(self) -> None:
-        """End the producers' streams: the broker is stopping."""
+        """End the producers' streams, because the broker stops."""
         self._checkers.end_all()
 
     def _gone(self, checker: Checker) -> None:
-        """A producer's stream has ended: what it was to be asked is due again, and not counted."""
+        """After a producer's stream: its unsent questions are due again, and not counted."""
         now = self._clock.monotonic_seconds()
         for position in self._checkers.leave(checker):
             half = self._book.find(position)
@@ -98,7 +226,7 @@ class Asking:
             return None
         try:
             record, facts = self._halves.read(position)
-        except HalfMessageGone:
-            # Retention has just taken it; the next turn counts it.
+        except HalfMessageNotFound:
+            # Retention has just deleted it; the next turn counts it.
             return None
         return DueCheck(half, encode_record(committed_record(record, facts), room=True))

@@ -1,12 +1,12 @@
 """Check book: open half messages, and when a producer is asked about each. Pure.
 
-Times are monotonic seconds, so that a wall clock that jumps neither asks about all of them at once
-nor puts off asking. Only the age of what an earlier process has stored is told by the wall clock.
+Times are monotonic seconds, so that a wall clock jump neither makes all checks due at once
+nor delays them. Only the age of half messages from an earlier process uses the wall clock.
 
 Invariants:
-1. Half messages are added in the order of the log, so the oldest is always the first.
-2. One waits in exactly one place: in `_due` for its time, or in `_parked` for a producer of its
-   group. Entries of `_due` whose half message has ended, or has another time, mean nothing.
+1. Half messages are added in log order, so the oldest is always the first.
+2. Each one is either in `_due` until its time, or in `_parked` until a producer of its
+   group registers. Entries of `_due` whose half message has ended or has another time are ignored.
 """
 
 import heapq
@@ -17,37 +17,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """When to ask, and for how long. All seconds."""
+    """When to ask, and for how long. All in seconds."""
 
     timeout_seconds: float
-    """Age at which a half message is first asked about, unless it says otherwise itself."""
+    """Age at which a half message is first checked, unless it sets another one itself."""
     interval_seconds: float
-    """From one check to the next."""
+    """Time between two checks."""
     checks_max: int
-    """After so many checks it is given up."""
+    """Number of checks after which a half message is abandoned."""
     age_seconds_max: float
-    """At this age as well."""
+    """Age at which a half message is abandoned."""
 
 
 @dataclass(slots=True)
 class WaitingHalf:
-    """A half message that waits. Treat it as read-only outside the book."""
+    """A waiting half message. Treat it as read-only outside the book."""
 
     position: int
     """Physical offset of its record."""
     queue_offset: int
     group: str
-    give_up_at: float
+    abandon_at: float
     due_at: float
     checks: int = 0
 
 
 class CheckBook:
-    """The half messages of one broker that wait. Pure.
+    """The waiting half messages of one broker. Pure.
 
     Args:
         rules: when to ask.
-        earlier: called when something is due earlier than `next_due_at` said.
+        earlier: called when `next_due_at` becomes earlier.
     """
 
     def __init__(self, rules: CheckRules, earlier: Callable[[], None]) -> None:
@@ -65,13 +65,13 @@ class CheckBook:
 
     @property
     def next_due_at(self) -> float | None:
-        """When something is due, None while nothing waits for its time; never too late."""
-        times = [half.give_up_at for half in itertools.islice(self._waiting.values(), 1)]
+        """When something is due, None if nothing is; never too late."""
+        times = [half.abandon_at for half in itertools.islice(self._waiting.values(), 1)]
         times += [due_at for due_at, _ in self._due[:1]]
         return min(times, default=None)
 
     def find(self, position: int) -> WaitingHalf | None:
-        """The half message at a physical offset, if it waits."""
+        """Return the half message at a physical offset, if it waits."""
         return self._waiting.get(position)
 
     def add(
@@ -85,26 +85,26 @@ class CheckBook:
         checks: int,
         now: float,
     ) -> None:
-        """Let a half message wait.
+        """Add a waiting half message.
 
         Args:
-            position, queue_offset: where it is.
-            group: whose producers can be asked.
-            age_seconds: by the wall clock; what that cannot be counts as 0.
-            immunity_seconds: the age at which it may first be asked about, None for the rule's.
-            checks: how often it has been asked about.
+            position, queue_offset: its physical and queue offset.
+            group: group whose producers can be asked.
+            age_seconds: by the wall clock; negative counts as 0.
+            immunity_seconds: age of the first check, None for the rule's.
+            checks: number of checks so far.
             now: monotonic seconds.
         """
         rules = self._rules
         age_seconds = max(age_seconds, 0.0)
         first = rules.timeout_seconds if immunity_seconds is None else immunity_seconds
-        # Asked before: an interval has begun that nobody remembers, so it is due.
+        # If it was checked before, the time of the last check is unknown, so it is due.
         wait = 0.0 if checks else max(first - age_seconds, 0.0)
         half = WaitingHalf(
             position=position,
             queue_offset=queue_offset,
             group=group,
-            give_up_at=now + max(rules.age_seconds_max - age_seconds, 0.0),
+            abandon_at=now + max(rules.age_seconds_max - age_seconds, 0.0),
             due_at=now + wait,
             checks=checks,
         )
@@ -114,12 +114,12 @@ class CheckBook:
         self._push(half)
 
     def remove(self, position: int) -> WaitingHalf | None:
-        """A half message has ended; None if it did not wait."""
+        """Remove an ended half message; return it, or None if it did not wait."""
         half = self._waiting.pop(position, None)
         if half is not None:
             self._unpark(half)
         if len(self._due) > 2 * len(self._waiting) + 64:
-            # Mostly of ended ones: they would pile up until their times come.
+            # Mostly of ended ones, which would accumulate until their times.
             self._due = [
                 (each.due_at, each.position)
                 for each in self._waiting.values()
@@ -128,8 +128,8 @@ class CheckBook:
             heapq.heapify(self._due)
         return half
 
-    def take_due(self, now: float, count_max: int) -> list[WaitingHalf]:
-        """Half messages to ask about now, each once: `asked`, `put_off` or `park` each of them."""
+    def pop_due(self, now: float, count_max: int) -> list[WaitingHalf]:
+        """Return half messages to ask about now; call `asked`, `postpone` or `park` for each."""
         taken: list[WaitingHalf] = []
         while self._due and self._due[0][0] <= now and len(taken) < count_max:
             due_at, position = heapq.heappop(self._due)
@@ -138,42 +138,42 @@ class CheckBook:
                 taken.append(half)
         return taken
 
-    def is_over(self, half: WaitingHalf, now: float) -> bool:
-        """Whether a half message that is due is given up instead."""
-        return half.checks >= self._rules.checks_max or now >= half.give_up_at
+    def must_abandon(self, half: WaitingHalf, now: float) -> bool:
+        """Return whether a due half message must be abandoned instead."""
+        return half.checks >= self._rules.checks_max or now >= half.abandon_at
 
-    def over_age(self, now: float, count_max: int) -> list[WaitingHalf]:
-        """The oldest half messages whose time is over, whether anybody can be asked or not."""
+    def over_max_age(self, now: float, count_max: int) -> list[WaitingHalf]:
+        """Return the oldest half messages above the maximum age, with or without producers."""
         found: list[WaitingHalf] = []
         for half in self._waiting.values():
-            if now < half.give_up_at or len(found) == count_max:
+            if now < half.abandon_at or len(found) == count_max:
                 break
             found.append(half)
         return found
 
     def asked(self, half: WaitingHalf, now: float) -> None:
-        """A producer was asked."""
+        """Record that a producer was asked."""
         half.checks += 1
-        self.put_off(half, now + self._rules.interval_seconds)
+        self.postpone(half, now + self._rules.interval_seconds)
 
     def not_asked(self, half: WaitingHalf, now: float) -> None:
-        """A producer that was to be asked went away before."""
+        """Record that a producer disconnected before it was asked."""
         half.checks -= 1
-        self.put_off(half, now)
+        self.postpone(half, now)
 
-    def put_off(self, half: WaitingHalf, until: float) -> None:
-        """Nothing can be done about a half message for a while."""
+    def postpone(self, half: WaitingHalf, until: float) -> None:
+        """Make a half message due later."""
         half.due_at = until
         self._push(half)
 
     def park(self, half: WaitingHalf) -> None:
-        """Nobody of its group can be asked: wait until somebody comes. Not a check."""
+        """Let a half message wait for a producer of its group. Does not count as a check."""
         self._parked.setdefault(half.group, set()).add(half.position)
 
-    def producer_came(self, group: str, now: float) -> None:
-        """A producer can be asked: what waits for one of its group is due."""
+    def on_producer(self, group: str, now: float) -> None:
+        """Make half messages due that wait for a producer of this group."""
         for position in sorted(self._parked.pop(group, ())):
-            self.put_off(self._waiting[position], now)
+            self.postpone(self._waiting[position], now)
 
     def _push(self, half: WaitingHalf) -> None:
         if not self._due or half.due_at < self._due[0][0]:

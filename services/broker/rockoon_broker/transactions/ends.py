@@ -1,9 +1,10 @@
-"""Ends of half messages: committed, rolled back, given up, and what is said of those long over.
+"""Ends of half messages: commit, rollback, abandonment, and answers about earlier ends.
 
 Invariants:
-1. A half message ends by one record in the log that names it, and by nothing else
+1. A half message ends by exactly one record in the log that names it
    (pending_records.py). So two calls that end the same one cannot both append.
-2. The end is answered when its record is as durable as `flush` says, and so is each repeat of it.
+2. An end is answered when its record is as durable as `flush` requires; the same holds for each
+   repeated call.
 """
 
 import asyncio
@@ -26,17 +27,17 @@ from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_QUEUE_ID,
     OP_TOPIC,
+    abandoned_record,
     committed_record,
-    given_up_record,
     op_record,
     rollback_record,
 )
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
 from rockoon_broker.transactions.outcomes import (
-    Ending,
-    Outcome,
     Outcomes,
+    TransactionEnding,
+    TransactionOutcome,
     may_be_ends,
     outcome_of,
 )
@@ -54,24 +55,24 @@ from rockoon_format.record import encode_host, encode_record
 log = logging.getLogger(__name__)
 
 ENDS_BYTES_MAX = 64 << 20
-# In the place of a half message's queue offset.
+# Instead of a half message's queue offset.
 NOT_KNOWN = -1
 
 _OUTCOMES_NOTE = "transactions/outcomes"
 
 _SAID = {
-    Ending.COMMITTED: "it was committed",
-    Ending.ROLLED_BACK: "it was rolled back",
-    Ending.GIVEN_UP: "nobody ended it in time, so it was given up",
+    TransactionEnding.COMMITTED: "it was committed",
+    TransactionEnding.ROLLED_BACK: "it was rolled back",
+    TransactionEnding.GIVEN_UP: "it was abandoned because it was not ended in time",
 }
 
 CheckQueue = Callable[[str, int], None]
-"""Raises RockoonError when a message of a client may not be put into a queue."""
+"""Raises RockoonError if a client's message may not be sent to a queue."""
 
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Since the process started."""
+    """Counts since the process started."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -80,20 +81,20 @@ class TransactionCounts:
 
 
 class Ends:
-    """How the half messages of one broker end. Used by the event loop's thread alone.
+    """Ends the half messages of one broker. Used only by the event loop's thread.
 
     Args:
         store: open.
-        appends: the way into it.
+        appends: appends to it.
         halves: the half messages in the store.
-        book: those that wait.
-        clock: of the records that the broker makes; the monotonic one for how long ops wait.
-        check_queue: whether a message may go to its queue now.
-        news: called when there is an op record to be written before long.
+        book: the waiting half messages.
+        clock: for times of the broker's records; its monotonic time for delays of op records.
+        check_queue: raises if a message may not be sent to its queue now.
+        news: called when an op record must be written soon.
 
     Attributes:
-        counts: what has become of half messages.
-        ops: ends that RocketMQ's readers are still to be told of.
+        counts: counts of ended half messages.
+        ops: ends to be reported to RocketMQ in op records.
     """
 
     def __init__(
@@ -116,34 +117,37 @@ class Ends:
         self._news = news
         self._host = encode_host(*store.settings.store_host)
         self._outcomes = Outcomes()
-        # Ends that no sync covers yet, by their half messages' positions.
+        # Ends without a sync yet, by the positions of their half messages.
         self._undurable: dict[int, asyncio.Future[RockoonError | None]] = {}
-        # Of records that wait for room in the log: the request of an end is small, they are not.
+        # Size of records that wait for room in the log; requests of ends are small, records are
+        # not.
         self._ends_bytes = 0
         self.ops = OpBook()
         self.counts = TransactionCounts()
 
     def keep_outcomes(self, pending_index: PendingIndex) -> None:
-        """Keep in the snapshot how half messages have ended; before the index is loaded."""
+        """Store outcomes in the snapshot; call before the index is loaded."""
         pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
-        pending_index.add_named(self._note_ended)
+        pending_index.add_named(self._apply_ends)
 
-    async def end(self, position: int, queue_offset: int, group: str, ending: Ending) -> Outcome:
-        """End a half message, or find that it has ended so; returns when that is durable.
+    async def end(
+        self, position: int, queue_offset: int, group: str, ending: TransactionEnding
+    ) -> TransactionOutcome:
+        """End a half message, or find that it has ended in this way; returns when that is durable.
 
-        Cancelling it is safe: the half message has ended, or it has not.
+        If cancelled, the half message may have ended or not.
 
         Args:
             position, queue_offset: physical offset and queue offset of the half message; NOT_KNOWN
-                is any queue offset.
-            group: the producer group it was sent for.
+                matches any queue offset.
+            group: producer group of the sender.
             ending: COMMITTED or ROLLED_BACK.
 
         Raises:
-            TransactionNotFound: no half message of that group is or was there.
-            TransactionEnded: it has ended another way.
-            RockoonError: the topic does not take the message, or the store does not take the
-                record. The half message waits on.
+            TransactionNotFound: there is no half message of that group, waiting or ended.
+            TransactionEnded: it has ended in another way.
+            RockoonError: the topic refuses the message, or the store refuses the
+                record. The half message keeps waiting.
         """
         while True:
             half = self._book.find(position)
@@ -152,28 +156,28 @@ class Ends:
             if half.group != group or queue_offset not in (half.queue_offset, NOT_KNOWN):
                 raise _not_found(position, group)
             if not self._halves.is_visible(position):
-                # Its ConsumeQueue cannot be written now. "Not there" would be final.
+                # Its queue entry cannot be written now. "Not found" would be a final answer.
                 reason = "the half message cannot be read yet"
                 raise NotReady(service="the broker", reason=reason)
             try:
-                placed = await self._place_end(half, ending)
+                placed = await self._append_end(half, ending)
             except CompletedMeanwhile as failure:
                 if self._book.find(position) is half:
-                    # Its entry is missing in its queue, which only a start makes again. Neither
-                    # "ended" nor "not there" would be true, and to try again would not end.
+                    # The queue lacks its entry, which only a start rebuilds. Neither "ended" nor
+                    # "not found" would be right, and a retry would loop forever.
                     raise NotReady(service="the broker", reason="its queue lacks it") from failure
                 continue
             outcome = self._ended(half, ending, placed)
-            if ending is Ending.COMMITTED:
+            if ending is TransactionEnding.COMMITTED:
                 self.counts.committed += 1
-                self._note_op(half)
+                self._queue_op(half)
             else:
                 self.counts.rolled_back += 1
             await self._durable(position)
             return outcome
 
-    def note_unknown(self, position: int, queue_offset: int, group: str) -> None:
-        """A producer was asked and does not know: it is asked again at the next check.
+    def check_waiting(self, position: int, queue_offset: int, group: str) -> None:
+        """Handle a producer's answer "unknown": the half message is checked again later.
 
         Raises:
             TransactionNotFound: no half message of that group waits there.
@@ -184,25 +188,25 @@ class Ends:
         if queue_offset not in (half.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
 
-    async def _place_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
+    async def _append_end(self, half: WaitingHalf, ending: TransactionEnding) -> AppendResult:
         try:
             record, facts = self._halves.read(half.position)
-        except HalfMessageGone as failure:
+        except HalfMessageNotFound as failure:
             raise _not_found(half.position, half.group) from failure
-        if ending is Ending.COMMITTED:
+        if ending is TransactionEnding.COMMITTED:
             made = committed_record(record, facts)
-        elif ending is Ending.ROLLED_BACK:
+        elif ending is TransactionEnding.ROLLED_BACK:
             made = rollback_record(
                 half.queue_offset, half.position, self._host, self._clock.now_ms()
             )
         else:
-            made = given_up_record(record)
+            made = abandoned_record(record)
 
         def check() -> None:
-            if ending is Ending.COMMITTED:
+            if ending is TransactionEnding.COMMITTED:
                 self._check_queue(facts.topic, facts.queue_id)
                 if self._store.is_dropped(facts.topic, half.position):
-                    reason = f"topic {facts.topic!r} was deleted, the one of that name is another"
+                    reason = f"topic {facts.topic!r} was deleted; the present one was created later"
                     raise TopicNotFound(reason, topic=facts.topic)
 
         topic, queue_id, frame = made.topic.decode(), made.queue_id, encode_record(made, room=True)
@@ -213,22 +217,24 @@ class Ends:
             batch = Batch.of_records(topic, queue_id, [frame])
             return await self._halves.records.complete_by(batch, [half.position], check)
         finally:
-            # Also when the call is cancelled while it waits.
+            # Also if the call is cancelled while it waits.
             self._ends_bytes -= len(frame)
 
-    def _ended(self, half: WaitingHalf, ending: Ending, placed: AppendResult) -> Outcome:
-        """Note an end that was appended just now."""
+    def _ended(
+        self, half: WaitingHalf, ending: TransactionEnding, placed: AppendResult
+    ) -> TransactionOutcome:
+        """Record an end that was just appended."""
         position = half.position
         self._book.remove(position)
         made = placed.first
-        outcome = Outcome(
+        outcome = TransactionOutcome(
             ending,
-            made.first_queue_offset if ending is Ending.COMMITTED else -1,
+            made.first_queue_offset if ending is TransactionEnding.COMMITTED else -1,
             made.first_physical_offset,
             made.store_timestamp_ms,
         )
-        # Before the end is durable: a repeat finds the outcome, and waits for the same sync.
-        self._outcomes.note(position, outcome)
+        # Before the end is durable: a repeated call finds the outcome and waits for the same sync.
+        self._outcomes.add(position, outcome)
         durable = placed.durable
         if durable is not None and not durable.done():
             self._undurable[position] = durable
@@ -236,18 +242,18 @@ class Ends:
         return outcome
 
     async def _repeated(
-        self, position: int, queue_offset: int, group: str, ending: Ending
-    ) -> Outcome:
-        """Answer for a half message that does not wait."""
+        self, position: int, queue_offset: int, group: str, ending: TransactionEnding
+    ) -> TransactionOutcome:
+        """Answer a call about a half message that no longer waits."""
         try:
             record, facts = self._halves.read(position)
-        except HalfMessageGone as failure:
+        except HalfMessageNotFound as failure:
             raise _not_found(position, group) from failure
         if facts.group != group or queue_offset not in (record.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
         outcome = self._outcomes.find(position)
         if outcome is None:
-            raise TransactionEnded(outcome="so long ago that nobody remembers how")
+            raise TransactionEnded(outcome="too long ago to know how")
         if outcome.ending is not ending:
             raise TransactionEnded(outcome=_SAID[outcome.ending])
         await self._durable(position)
@@ -256,22 +262,22 @@ class Ends:
     async def _durable(self, position: int) -> None:
         durable = self._undurable.get(position)
         if durable is not None:
-            # Others may wait for the same: one caller's end is not theirs.
+            # Shielded, because other callers may wait for the same future.
             refusal = await asyncio.shield(durable)
             if refusal is not None:
                 raise refusal
 
-    async def give_up(self, half: WaitingHalf) -> None:
-        """Move a half message that nobody ends to where people find it.
+    async def abandon(self, half: WaitingHalf) -> None:
+        """Move a half message that was not ended in time to a topic where operators find it.
 
         Raises:
-            RockoonError: the log does not take it now; the half message waits on.
+            RockoonError: the log refuses it now; the half message keeps waiting.
         """
         if not self._halves.is_visible(half.position):
-            # Not durable, or not in its ConsumeQueue yet: to look for it now is to miss it.
+            # Not durable or not listed yet; a search now would not find it.
             return
         try:
-            placed = await self._place_end(half, Ending.GIVEN_UP)
+            placed = await self._append_end(half, TransactionEnding.GIVEN_UP)
         except CompletedMeanwhile:
             return
         except TransactionNotFound:
@@ -280,27 +286,27 @@ class Ends:
                 self.counts.lost += 1
                 log.error("the half message at offset %d is damaged", half.position)  # noqa: TRY400
             return
-        self._ended(half, Ending.GIVEN_UP, placed)
-        self._note_op(half)
+        self._ended(half, TransactionEnding.GIVEN_UP, placed)
+        self._queue_op(half)
         self.counts.given_up += 1
         log.warning(
-            "nobody of producer group %s has said what becomes of the half message at offset %d, "
-            "asked %d times: it is moved to %s",
+            "no producer of group %s has ended the half message at offset %d after %d checks: "
+            "moving it to %s",
             half.group,
             half.position,
             half.checks,
             GIVEN_UP_TOPIC,
         )
 
-    def _note_op(self, half: WaitingHalf) -> None:
-        self.ops.note(half.queue_offset, self._clock.monotonic_seconds())
+    def _queue_op(self, half: WaitingHalf) -> None:
+        self.ops.add(half.queue_offset, self._clock.monotonic_seconds())
         self._news()
 
     async def write_ops(self, now: float, *, closing: bool = False) -> None:
-        """Tell RocketMQ's readers what is due to be told; with `closing` all of it.
+        """Write due op records for RocketMQ; with `closing` all of them.
 
         Raises:
-            RockoonError: the log does not take it now.
+            RockoonError: the log refuses them now.
         """
         while offsets := self.ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
@@ -314,10 +320,10 @@ class Ends:
     def _read_outcomes(self, raw: bytes) -> None:
         self._outcomes = Outcomes.from_bytes(raw)
 
-    def _note_ended(
+    def _apply_ends(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
-        """The log says how half messages have ended."""
+        """Record ends of half messages that the applied log contains."""
         ends = may_be_ends(chunk.records)[indices]
         indices, sources = indices[ends], sources[ends]
         if not len(indices):
@@ -326,7 +332,7 @@ class Ends:
         for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
             outcome = outcome_of(columns.record(index))
             if outcome is not None:
-                self._outcomes.note(source, outcome)
+                self._outcomes.add(source, outcome)
 
 
 def _not_found(position: int, group: str) -> TransactionNotFound:
@@ -334,4 +340,4 @@ def _not_found(position: int, group: str) -> TransactionNotFound:
 
 
 def _nothing() -> None:
-    """The broker's own topics are always writable."""
+    """Check for the broker's own topics, which are always writable."""

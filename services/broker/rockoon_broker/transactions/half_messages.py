@@ -1,14 +1,14 @@
-"""The records of a transaction, and what they say of one another.
+"""The records of a transaction and their references.
 
-A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, as an ordinary record whose
-properties name where it belongs. What ends it names it by its physical offset, in the field that
-the `pending` package reads:
+A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, as an ordinary record with its
+destination in its properties. The record that ends it names it by its physical offset, in the field
+that the `pending` package reads:
 
     committed  the real topic, system flag 0x8, prepared offset = the half's
     rolled     RMQ_SYS_TRANS_OP_HALF_TOPIC, tag d, body "<queue offset>,", prepared offset = ~half's
-    given up   TRANS_CHECK_MAX_TIME_TOPIC, the half message as it was, prepared offset = ~half's
+    given up   TRANS_CHECK_MAX_TIME_TOPIC, the unchanged half message, prepared offset = ~half's
 
-Commits get an op record too, for RocketMQ's readers, many in one: it completes nothing here.
+Commits get an op record too, many in one, for RocketMQ: it has no effect here.
 Source: TransactionalMessageBridge#parseHalfMessageInner, EndTransactionProcessor,
 TransactionalMessageServiceImpl, TransactionalMessageUtil.
 """
@@ -61,7 +61,7 @@ GIVEN_UP_QUEUE_ID = 0
 OP_TAG = "d"
 OP_SEPARATOR = ","
 OP_BODY_BYTES_MAX = 4096
-# More would not fit into a Java long as milliseconds.
+# Longer numbers would not fit into a Java long as milliseconds.
 SECONDS_DIGITS_MAX = 15
 
 _DELAYS = (
@@ -73,37 +73,37 @@ _DELAYS = (
 
 
 class NotAHalfMessage(ValueError):
-    """A record that cannot be, or is not, a half message; the text says why."""
+    """A record is not, or cannot be, a valid half message; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfFacts:
-    """What a half message says of itself."""
+    """Properties of a half message."""
 
     transaction_id: str
     """UNIQ_KEY."""
     group: str
     topic: str
-    """Where it goes when it is committed."""
+    """Topic of the message after a commit."""
     queue_id: int
     immunity_seconds: int | None
-    """How long its sender is not to be asked; None for the broker's own time."""
+    """Minimum age of the first check; None for the broker's setting."""
     checks: int = 0
-    """How often RocketMQ has asked about it."""
+    """Number of checks by RocketMQ."""
 
 
 def half_record(record: Record) -> Record:
-    """The half message of a producer's record.
+    """Return the half message of a producer's record.
 
     Raises:
-        NotAHalfMessage: it has no id, no group that can be one, or a delay.
+        NotAHalfMessage: it has no id, no valid group, or a delay.
     """
     properties = decode(record.properties)
     for name in (PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQ_KEY):
         if name not in properties:
             raise NotAHalfMessage(f"a half message needs the property {name}")
     if fault := group_fault(properties[PROPERTY_PRODUCER_GROUP]):
-        # Nobody of such a group could end it, or be asked about it.
+        # No producer can be in a group with an invalid name, so none could end it.
         raise NotAHalfMessage(fault)
     for name in _DELAYS:
         if name in properties:
@@ -117,7 +117,7 @@ def half_record(record: Record) -> Record:
     kept = without_checksum(record.properties)
     if not kept.endswith(PROPERTY_SEPARATOR):
         kept += PROPERTY_SEPARATOR
-    # Of equal names the last one counts, so what a producer may have set does no harm.
+    # Of equal names the last one counts, so values set by a producer have no effect.
     missing = {name: value for name, value in added.items() if properties.get(name) != value}
     return replace(
         record,
@@ -129,10 +129,10 @@ def half_record(record: Record) -> Record:
 
 
 def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
-    """What a producer's batch is stored as, and what each record says of itself.
+    """Return the records to store for a producer's batch, with the facts of each.
 
     Raises:
-        MalformedBatch: the batch is none, or a record cannot be a half message.
+        MalformedBatch: the batch is malformed, or a record cannot be a half message.
     """
     columns = whole_columns_of(batch)
     name = batch.topic.encode()
@@ -142,7 +142,7 @@ def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
         if (record.topic, record.queue_id) != (name, batch.queue_id):
             raise MalformedBatch(index=index, reason="of another topic or queue")
         if record.prepared_transaction_offset:
-            raise MalformedBatch(index=index, reason="it names another record")
+            raise MalformedBatch(index=index, reason="the record refers to another record")
         try:
             half = half_record(record)
             halves.append((half, facts_of(half)))
@@ -152,14 +152,14 @@ def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
 
 
 def facts_of(half: Record) -> HalfFacts:
-    """What a stored half message says of itself.
+    """Return the facts of a stored half message.
 
     Raises:
-        NotAHalfMessage: it is none, or lacks what every one has.
+        NotAHalfMessage: it is not a half message, or lacks a property.
     """
     properties = decode(half.properties)
     if half.topic != HALF_TOPIC.encode():
-        raise NotAHalfMessage("no half message is there")
+        raise NotAHalfMessage("the record there is not a half message")
     immunity = properties.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
     try:
         return HalfFacts(
@@ -175,13 +175,13 @@ def facts_of(half: Record) -> HalfFacts:
 
 
 def seconds_of(text: str) -> int | None:
-    """A number of seconds; whatever is none, or too large, does not count, as in RocketMQ."""
+    """Parse a number of seconds; None if it is invalid or too large, as in RocketMQ."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= SECONDS_DIGITS_MAX
     return int(text) if is_number else None
 
 
 def committed_record(half: Record, facts: HalfFacts) -> Record:
-    """The message that a half message becomes; its properties still tell of the transaction."""
+    """Return the message after a commit; it keeps the properties of the transaction."""
     return replace(
         half,
         topic=facts.topic.encode(),
@@ -192,8 +192,8 @@ def committed_record(half: Record, facts: HalfFacts) -> Record:
     )
 
 
-def given_up_record(half: Record) -> Record:
-    """The half message as operators find it when nobody has ended it."""
+def abandoned_record(half: Record) -> Record:
+    """Return the abandoned half message for operators."""
     return replace(
         half,
         topic=GIVEN_UP_TOPIC.encode(),
@@ -204,11 +204,11 @@ def given_up_record(half: Record) -> Record:
 
 
 def rollback_record(half_offset: int, half_position: int, host: bytes, now_ms: int) -> Record:
-    """The op record that ends a half message without a message.
+    """Return the op record that rolls a half message back.
 
     Args:
         half_offset, half_position: queue offset and physical offset of the half message.
-        host: the broker's, as records hold it.
+        host: address of the broker in record format.
         now_ms: epoch milliseconds.
     """
     return replace(
@@ -218,7 +218,7 @@ def rollback_record(half_offset: int, half_position: int, host: bytes, now_ms: i
 
 
 def op_record(half_offsets: Iterable[int], host: bytes, now_ms: int) -> Record:
-    """The op record that tells RocketMQ's readers which half messages have ended."""
+    """Return the op record that reports ended half messages to RocketMQ."""
     return Record(
         topic=OP_TOPIC.encode(),
         queue_id=HALF_QUEUE_ID,
@@ -230,6 +230,6 @@ def op_record(half_offsets: Iterable[int], host: bytes, now_ms: int) -> Record:
 
 
 def op_offsets(body: bytes) -> list[int]:
-    """The half messages' queue offsets that an op record's body names; what is none is left out."""
+    """Parse queue offsets of half messages from an op record's body; ignores invalid ones."""
     texts = body.decode(errors="replace").split(OP_SEPARATOR)
     return [int(text) for text in texts if text.isascii() and text.isdecimal()]

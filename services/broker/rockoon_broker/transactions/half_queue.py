@@ -1,8 +1,8 @@
-"""The half messages as the store holds them: read by their place, taken in, completed.
+"""The half messages in the store: read by position, taken in, completed.
 
-A store may come from RocketMQ, or have been with it since. What that has ended is not always named
-by a record's source: its op records say it, `consumerOffset.json` says below which queue offset
-nothing waits any more, and half messages that it has stored again end together (put_back.py).
+A store may be from RocketMQ, or may have been used by it since. RocketMQ's ends are not always
+named by a record's source: op records name them, `consumerOffset.json` has the queue offset below
+which all have ended, and copies of a half message end together (put_back.py).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from rockoon_broker.transactions.half_messages import (
     facts_of,
     op_offsets,
 )
-from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
+from rockoon_broker.transactions.put_back import ended_elsewhere, records_of
 from rockoon_format.config_json import (
     TOPIC_GROUP_SEPARATOR,
     ConfigError,
@@ -51,88 +51,88 @@ _OPS_NOTE = "transactions/ops"
 _FOREIGN_NOTE = "transactions/foreign"
 
 
-class HalfMessageGone(ValueError):
+class HalfMessageNotFound(ValueError):
     """No half message can be read at a physical offset."""
 
 
 class HalfQueue:
-    """The queue of half messages. Used by whoever owns the store.
+    """The queue of half messages. Used by the store's owner.
 
     Args:
         store: open.
-        appends: the way into it.
-        pending_index: what is completed, not loaded yet; the queue is added to it here.
+        appends: appends to it.
+        pending_index: completed messages, not loaded yet; the queue is added to it here.
 
     Attributes:
-        records: what waits.
+        records: the waiting half messages.
     """
 
     def __init__(self, store: Store, appends: Appends, pending_index: PendingIndex) -> None:
         self._store = store
         self.records = PendingRecords(store, appends, pending_index, [HALF_QUEUE])
-        # Op records below this queue offset were applied before; None from when this broker leads,
-        # and what it writes names what has ended already.
+        # Queue offset up to which op records were applied; None once this broker leads, whose
+        # op records name only half messages that have already ended.
         self._ops_applied: int | None = 0
-        # Whether RocketMQ has stored half messages again, or given them up, and nobody has looked
-        # yet what that ends.
+        # Whether RocketMQ has stored half messages again or moved them away, and the effect has
+        # not been checked yet.
         self._is_foreign = False
-        # Read ahead, by physical offset: store time, and what the record says of itself.
-        self._told: dict[int, tuple[int, HalfFacts]] = {}
+        # Read ahead, by physical offset: store time and facts.
+        self._facts_ahead: dict[int, tuple[int, HalfFacts]] = {}
         self._read_below = 0
         pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
         pending_index.add_note(_FOREIGN_NOTE, self._write_foreign, self._read_foreign)
-        pending_index.add_named(self._look_for_foreign)
+        pending_index.add_named(self._detect_foreign)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
-        """A half message and what it says of itself.
+        """Return a half message and its facts.
 
         Args:
             position: physical offset of its record.
 
         Raises:
-            HalfMessageGone: none is there, or not any more.
+            HalfMessageNotFound: there is no half message there.
             OSError: the disk.
         """
         try:
             record = self.records.read(position)
             return record, facts_of(record)
         except (UnknownOffset, NotAHalfMessage) as failure:
-            raise HalfMessageGone(str(failure)) from failure
+            raise HalfMessageNotFound(str(failure)) from failure
 
-    def told(self, position: int) -> tuple[int, HalfFacts]:
-        """Store time of a half message, epoch milliseconds, and what it says of itself; at a
-        take-over. Raises as `read`."""
-        found = self._told.pop(position, None)
+    def pop_facts(self, position: int) -> tuple[int, HalfFacts]:
+        """Return store time, epoch milliseconds, and facts of a half message, once, when this
+        broker starts to lead. Raises as `read`."""
+        found = self._facts_ahead.pop(position, None)
         if found is None:
             record, facts = self.read(position)
             return record.store_timestamp_ms, facts
         return found
 
     def read_ahead(self, count_max: int) -> None:
-        """Read some of the half messages that wait, so that a take-over need not."""
+        """Read some waiting half messages ahead, so that starting to lead is fast."""
         pending = self.records.queue(HALF_QUEUE).pending_from(self._read_below)
         ahead = zip(pending.offsets.tolist(), pending.positions.tolist(), strict=True)
         for offset, position in itertools.islice(ahead, count_max):
             self._read_below = offset + 1
-            # Who takes over tells of it.
-            with contextlib.suppress(HalfMessageGone):
+            # Reported when this broker starts to lead.
+            with contextlib.suppress(HalfMessageNotFound):
                 record, facts = self.read(position)
-                self._told[position] = record.store_timestamp_ms, facts
-        if len(self._told) > 2 * len(self.records) + count_max:
-            known = np.fromiter(self._told, np.int64, len(self._told))
+                self._facts_ahead[position] = record.store_timestamp_ms, facts
+        if len(self._facts_ahead) > 2 * len(self.records) + count_max:
+            known = np.fromiter(self._facts_ahead, np.int64, len(self._facts_ahead))
             waits = known[self.records.which_wait(known)].tolist()
-            self._told = {position: self._told[position] for position in waits}
+            self._facts_ahead = {position: self._facts_ahead[position] for position in waits}
 
     def is_visible(self, position: int) -> bool:
-        """Whether a half message is as durable as was promised; it cannot be read before."""
+        """Return whether a half message is committed; before that it cannot be read."""
         return position < self._store.visible_end
 
     def pending(self) -> Pending:
-        """The half messages that wait."""
+        """Return the waiting half messages."""
         return self.records.queue(HALF_QUEUE).pending()
 
     def apply_ops(self) -> None:
-        """Complete what new op records name, once all before them was applied.
+        """Complete half messages named by new op records, after all earlier records were applied.
 
         Raises:
             OSError: the disk.
@@ -141,14 +141,14 @@ class HalfQueue:
         queue = self.records.queue(HALF_QUEUE)
         end = self._store.max_offset(*_OP_QUEUE)
         if len(queue) and self._ops_applied < end:
-            told = np.fromiter(self._told_ended(self._ops_applied), np.int64)
+            told = np.fromiter(self._ended_by_ops(self._ops_applied), np.int64)
             pending = queue.pending()
             queue.complete(pending.positions[np.isin(pending.offsets, told)])
         self._ops_applied = end
 
-    def take_over(self) -> None:
-        """Complete what has ended by RocketMQ's word, as far as it has used the store; what ends
-        from now on ends here.
+    def resume(self) -> None:
+        """Complete half messages that RocketMQ has ended, if it has used the store; from now on
+        this broker ends them.
 
         Raises:
             OSError: the disk.
@@ -157,16 +157,16 @@ class HalfQueue:
         self._ops_applied = None
         queue = self.records.queue(HALF_QUEUE)
         if self._is_foreign and len(queue):
-            told = np.fromiter(self._told_ended(0), np.int64)
-            queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
+            told = np.fromiter(self._ended_by_ops(0), np.int64)
+            queue.complete(ended_elsewhere(self._store, queue.pending(), told))
         self._is_foreign = False
 
-    def _told_ended(self, first: int) -> Iterator[int]:
-        """Queue offsets of half messages that op records from an offset on name."""
+    def _ended_by_ops(self, first: int) -> Iterator[int]:
+        """Yield queue offsets of half messages that op records from an offset on name."""
         for record in records_of(self._store, *_OP_QUEUE, first):
             yield from op_offsets(record.body)
 
-    def _look_for_foreign(
+    def _detect_foreign(
         self, chunk: LogChunk, indices: NDArray[np.int64], _: NDArray[np.int64]
     ) -> None:
         topics = chunk.records.topics
@@ -175,7 +175,7 @@ class HalfQueue:
         if GIVEN_UP_TOPIC.encode() in topics:
             number = topics.index(GIVEN_UP_TOPIC.encode())
             given_up = np.flatnonzero(chunk.records.topic_numbers == number)
-            # What this program gives up names what it was.
+            # Records that Rockoon moved there name their source.
             self._is_foreign |= not np.isin(given_up, indices).all()
 
     def _write_ops_applied(self) -> bytes:
@@ -194,13 +194,14 @@ class HalfQueue:
 
 
 def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
-    """Queue offset below which RocketMQ has seen to every half message; none without its file.
+    """Return the queue offset below which RocketMQ has ended every half message; empty without
+    file.
 
     Args:
         config: the store's config directory.
 
     Raises:
-        StoreLayoutError: the file cannot be read. Going on could commit again what was committed.
+        StoreLayoutError: the file cannot be read. A guess could commit messages again.
     """
     path = config / CONSUMER_OFFSETS_FILE
     content = read_config(path)
@@ -212,7 +213,7 @@ def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
         raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
     own = f"{HALF_TOPIC}{TOPIC_GROUP_SEPARATOR}{TRANSACTION_GROUP}"
     for fault in found.faults:
-        # Entries of consumer groups are the offset service's affair.
+        # Entries of consumer groups belong to the offset service.
         if fault.key == own:
             raise StoreLayoutError(f"{path} cannot be read: {fault.place}: {fault.reason}")
     progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})

@@ -1,8 +1,8 @@
-"""Ended half messages that RocketMQ's readers are still to be told of, many in one op record.
+"""Ended half messages that are still to be reported to RocketMQ, many in one op record.
 
-Nothing here depends on it: a commit is a fact once the committed record is in the log. A crash
-leaves at most what is noted here untold, and a RocketMQ broker that takes over such a store asks
-about those half messages once more.
+Correctness here does not depend on it: a commit is final once the committed record is in the log. A
+crash may lose the entries here, and a RocketMQ broker that uses the store next checks
+those half messages once more.
 Source: TransactionalMessageServiceImpl.TransactionalOpBatchService.
 """
 
@@ -14,7 +14,7 @@ WAIT_SECONDS_MAX = 3.0
 class OpBook:
     """Queue offsets of half messages, until they fill an op record or have waited long enough.
 
-    Pure; holds some 4096 bytes of text per record, and the owner takes one whenever there is one.
+    Pure; contains at most about one record of 4096 bytes, since the owner writes each full one.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class OpBook:
 
     @property
     def due_at(self) -> float | None:
-        """When a record is due that does not fill up before; None when nothing is noted."""
+        """When a record is due even if it is not full; None if it is empty."""
         return self._since + WAIT_SECONDS_MAX if self._offsets else None
 
-    def note(self, half_offset: int, now: float) -> None:
-        """A half message has ended; `now` is monotonic seconds."""
+    def add(self, half_offset: int, now: float) -> None:
+        """Add an ended half message; `now` is monotonic seconds."""
         if not self._offsets:
             self._since = now
         self._offsets.append(half_offset)
 
     def due(self, now: float, *, closing: bool = False) -> list[int]:
-        """The offsets of one op record that should be written now; none when none should.
+        """Return the offsets of one op record that is due; empty if none is.
 
-        They stay until `written` says so.
+        They stay until `written` is called.
         """
         body_bytes = 0
         for count, offset in enumerate(self._offsets):
@@ -49,6 +49,6 @@ class OpBook:
         return list(self._offsets) if waited or closing else []
 
     def written(self, count: int, now: float) -> None:
-        """The first so many are told."""
+        """Remove the first `count` offsets, which have been written."""
         del self._offsets[:count]
         self._since = now

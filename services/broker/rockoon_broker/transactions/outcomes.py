@@ -1,9 +1,9 @@
-"""Outcomes of transactions: a caller whose answer was lost asks again and gets the same one.
+"""Outcomes of transactions: a caller that lost its answer gets the same one again.
 
-Remembered for the newest ones only. What is older has ended all the same, only how is not known.
+Only the newest are kept. Of older transactions it is known that they ended, but not how.
 
     snapshot: half's position 8 | resolution 1 | queue offset 8 | position 8 | store time 8, each
-    little-endian; the last three say where the committed message is, else -1.
+    little-endian; the last three locate the committed message, else -1.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_COMMIT, Reco
 from rockoon_format.scan import Scan
 
 REMEMBERED_MAX = 65_536
-# A restart meets only the calls that were open when it came.
+# After a restart only calls that were open before it are repeated.
 SNAPSHOT_MAX = 4096
 _TOPICS_OF_ENDS = (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
 
@@ -34,7 +34,7 @@ _ROW = np.dtype(
 assert _ROW.itemsize == 33
 
 
-class Ending(IntEnum):
+class TransactionEnding(IntEnum):
     """How a half message has ended."""
 
     COMMITTED = 1
@@ -43,37 +43,35 @@ class Ending(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of one transaction."""
-
-    ending: Ending
+class TransactionOutcome:
+    ending: TransactionEnding
     queue_offset: int = -1
-    """Where the committed message is; -1 if there is none."""
+    """Queue offset of the committed message; -1 if there is none."""
     position: int = -1
-    """Physical offset of the record that ended it, where it is known."""
+    """Physical offset of the record that ended it, if known."""
     store_timestamp_ms: int = -1
 
 
-def outcome_of(record: Record) -> Outcome | None:
-    """How the half message that a stored record names as its source has ended.
+def outcome_of(record: Record) -> TransactionOutcome | None:
+    """Return how the half message that a stored record names as its source has ended.
 
-    None if the record was made out of something else.
+    None if the record was made from another kind of record.
     """
-    ending: Ending | None = None
+    ending: TransactionEnding | None = None
     if record.sys_flag & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT:
-        ending = Ending.COMMITTED
+        ending = TransactionEnding.COMMITTED
     elif record.topic == OP_TOPIC.encode():
-        ending = Ending.ROLLED_BACK
+        ending = TransactionEnding.ROLLED_BACK
     elif record.topic == GIVEN_UP_TOPIC.encode():
-        ending = Ending.GIVEN_UP
+        ending = TransactionEnding.GIVEN_UP
     if ending is None:
         return None
-    offset = record.queue_offset if ending is Ending.COMMITTED else -1
-    return Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
+    offset = record.queue_offset if ending is TransactionEnding.COMMITTED else -1
+    return TransactionOutcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
 
 
 def may_be_ends(records: Scan) -> NDArray[np.bool_]:
-    """Which records of a stretch of log may end half messages, bool[n]; the others do not."""
+    """Return which records of a part of the log may end half messages, bool[n]."""
     topics = [topic in _TOPICS_OF_ENDS for topic in records.topics]
     ends: NDArray[np.bool_] = np.array(topics, np.bool_)[records.topic_numbers]
     ends |= records.sys_flags & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT
@@ -81,25 +79,25 @@ def may_be_ends(records: Scan) -> NDArray[np.bool_]:
 
 
 class Outcomes:
-    """The newest endings by their half messages' physical offsets. Pure."""
+    """The newest ends by physical offsets of half messages. Pure."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Outcome] = OrderedDict()
+        self._known: OrderedDict[int, TransactionOutcome] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, half_position: int) -> Outcome | None:
+    def find(self, half_position: int) -> TransactionOutcome | None:
         return self._known.get(half_position)
 
-    def note(self, half_position: int, outcome: Outcome) -> None:
-        """A half message has ended; the oldest ending may be forgotten for it."""
+    def add(self, half_position: int, outcome: TransactionOutcome) -> None:
+        """Add an end; the oldest one may be discarded."""
         self._known[half_position] = outcome
         if len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)
 
     def to_bytes(self) -> bytes:
-        """The newest endings."""
+        """Encode the newest ends."""
         known = [
             (
                 half,
@@ -114,12 +112,15 @@ class Outcomes:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Outcomes":
-        """What `to_bytes` wrote.
+        """Decode the result of `to_bytes`.
 
         Raises:
-            ValueError: the bytes are no such rows.
+            ValueError: the bytes are malformed.
         """
         outcomes = cls()
         for half, ending, queue_offset, position, stored_ms in np.frombuffer(raw, _ROW).tolist():
-            outcomes.note(half, Outcome(Ending(ending), queue_offset, position, stored_ms))
+            outcomes.add(
+                half,
+                TransactionOutcome(TransactionEnding(ending), queue_offset, position, stored_ms),
+            )
         return outcomes

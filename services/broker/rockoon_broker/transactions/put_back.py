@@ -1,12 +1,12 @@
 """Half messages that RocketMQ has stored more than once.
 
-At each of its checks RocketMQ appends the half message again, with TRANSACTION_CHECK_TIMES one
-higher, and moves its progress behind the former copy. What ends the transaction then names one of
-the copies; or the last one is copied to TRANS_CHECK_MAX_TIME_TOPIC, and the progress alone says
-that it is over. Progress is on disk seconds later, so after a crash every copy seems to wait.
+At each check RocketMQ appends the half message again, with TRANSACTION_CHECK_TIMES one
+higher, and moves its progress past the former copy. The record that ends the transaction names one
+of the copies; or the last copy is moved to TRANS_CHECK_MAX_TIME_TOPIC, and only the progress shows
+that it has ended. Progress is written seconds later, so after a crash every copy seems to wait.
 
-Hence a transaction, which is a producer group and an id, ends with any of its copies; and while it
-is open, only the newest copy waits.
+So a transaction (producer group and id) ends with any of its copies; while it is open, only the
+newest copy waits.
 Source: TransactionalMessageServiceImpl#check, #putBackHalfMsgQueue, #needDiscard.
 """
 
@@ -37,12 +37,12 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import Record, decode_record
 
-# Copies keep the time at which their producer made the message, which its clock told.
+# Copies keep the born time set by their producer's clock.
 CLOCKS_APART_MS = 3_600_000
 
 
 class TransactionName(NamedTuple):
-    """What all copies of a half message have in common."""
+    """Identifies all copies of a half message."""
 
     group: str
     transaction_id: str
@@ -53,18 +53,19 @@ class _Copy:
     offset: int
     position: int
     is_repeated: bool
-    """Whether a check has stored it."""
+    """Whether it was stored by a check."""
 
 
-def over_with_their_transaction(store: Store, pending: Pending, told: IntArray) -> list[int]:
-    """Which half messages seem to wait although their transaction goes on, or is over, elsewhere.
+def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]:
+    """Return half messages that seem to wait although their transaction has ended or a newer copy
+    waits.
 
-    Reads the half messages that are as young as those that seem to wait, and if some were repeated,
-    the log from the first of them on: for a start that finds no snapshot of its own.
+    Reads half messages that are as young as the given ones, and, if some have copies,
+    the log from the first of them on. Used by a start without a snapshot.
 
     Args:
         store: open.
-        pending: the half messages that seem to wait.
+        pending: half messages that seem to wait.
         told: queue offsets of half messages that op records name.
 
     Returns:
@@ -96,7 +97,7 @@ def over_with_their_transaction(store: Store, pending: Pending, told: IntArray) 
 
 
 def name_of(record: Record) -> TransactionName | None:
-    """The transaction of a half message, or of one that was given up; None if it tells none."""
+    """Return the transaction of a half message or an abandoned one; None if it names none."""
     properties = decode(record.properties)
     group = properties.get(PROPERTY_PRODUCER_GROUP)
     transaction_id = properties.get(PROPERTY_UNIQ_KEY)
@@ -104,19 +105,19 @@ def name_of(record: Record) -> TransactionName | None:
 
 
 def _names_of(store: Store, positions: list[int]) -> tuple[dict[int, TransactionName], int]:
-    """Whose the half messages at some places are, and the time before which none was made."""
+    """Return the transactions of half messages, and the time before which none was made."""
     names: dict[int, TransactionName] = {}
     first_ms = 2**63 - 1
     for position in positions:
         try:
             record = decode_record(store.read_at(position), check_crc=False)
         except UnknownOffset:
-            # Who takes the half messages over tells of it.
+            # Reported when the half messages are taken over.
             continue
         name = name_of(record)
         if name is not None:
             names[position] = name
-            # A copy stored later may bear an earlier time, where store times go back.
+            # A copy stored later may have an earlier store time, if store times decrease.
             stored_ms = store.runs.least_ms(position, record.store_timestamp_ms)
             first_ms = min(first_ms, record.born_timestamp_ms, stored_ms)
     return names, first_ms - CLOCKS_APART_MS
@@ -145,7 +146,7 @@ def _stored(
 
 
 def records_of(store: Store, topic: str, queue_id: int, first: int) -> Iterator[Record]:
-    """The records of a queue from an offset on; damaged ones are passed over.
+    """Yield the records of a queue from an offset on; skips damaged ones.
 
     Raises:
         OSError: the disk.
@@ -165,7 +166,7 @@ def records_of(store: Store, topic: str, queue_id: int, first: int) -> Iterator[
 
 
 def _named_in_log(store: Store, positions: list[int]) -> frozenset[int]:
-    """Which of some half messages a committed message, or another end, names."""
+    """Return which half messages are named by a committed message or another end."""
     wanted = np.array(positions, np.int64)
     named: set[int] = set()
     position = int(wanted.min())

@@ -1,7 +1,7 @@
-"""Half messages over an open store: taken, asked about, given up when nobody ends them.
+"""Transactions on an open store: accepts half messages, asks about them, abandons old ones.
 
-What is kept beside the log is worked out of it again, so after any end of the process nothing is
-committed twice and nothing is forgotten. How a half message ends is in ends.py.
+All state besides the log can be derived from it, so that after any end of the process no
+message is committed twice or lost. Ends of half messages: ends.py.
 """
 
 import logging
@@ -25,7 +25,7 @@ from rockoon_broker.transactions.half_messages import (
     HalfFacts,
     halves_of,
 )
-from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
+from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_core.errors import Busy, PropertiesTooLarge, RockoonError
 from rockoon_format.record import Record, RecordError, encode_record
 from rockoon_format.resources import group_resource
@@ -33,9 +33,9 @@ from rockoon_runtime.access.callers import current_caller
 
 log = logging.getLogger(__name__)
 
-# From one turn to the next at least.
+# Minimum time between turns.
 TURN_SECONDS = 0.1
-# Work of one turn, so that a pile of half messages keeps nobody else waiting.
+# Limits of one turn, so that many half messages do not block other tasks.
 CHECKS_PER_TURN_MAX = 256
 GIVE_UPS_PER_TURN_MAX = 64
 READ_AHEAD_PER_TURN_MAX = 64
@@ -45,8 +45,8 @@ _CHECKS_ROW = np.dtype([("position", "<i8"), ("checks", "<i4")])
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A half message as a tool shows it."""
+class ListedTransaction:
+    """A half message as listed by a tool."""
 
     half: WaitingHalf
     facts: HalfFacts
@@ -54,23 +54,23 @@ class Listed:
 
 
 class Transactions:
-    """The transactions of one broker. Used by the event loop's thread alone.
+    """The transactions of one broker. Used only by the event loop's thread.
 
-    Make it before the pending index is loaded, and call `take_over` once after that.
+    Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
         store: open.
-        appends: the way into it.
-        pending_index: what is completed; the half messages' queue is added here.
-        clock: ages by the wall clock, waiting by the monotonic one.
-        rules: when to ask and when to give up.
-        pending_max: half messages that may wait at once; further ones are refused.
-        check_queue: whether a message may go to its queue now.
+        appends: appends to it.
+        pending_index: completed messages; the half messages' queue is added here.
+        clock: wall clock for ages, monotonic clock for waits.
+        rules: when to ask and when to abandon.
+        pending_max: maximum number of waiting half messages; more are refused.
+        check_queue: raises if a message may not be sent to its queue now.
 
     Attributes:
         asking: the producers' streams.
-        ends: what ends half messages.
-        work: asks, gives up, tells RocketMQ's readers. To be rung when half messages were stored or
+        ends: ends half messages.
+        work: asks, abandons, writes op records. Must be rung when half messages were stored or
             deleted.
     """
 
@@ -107,34 +107,33 @@ class Transactions:
         self.ends.keep_outcomes(pending_index)
 
     def __len__(self) -> int:
-        """How many half messages wait."""
         return len(self._book)
 
     # Starting.
 
     def follow(self) -> None:
-        """What waits was worked out of the log a little further. OSError: the disk."""
+        """Update after more of the log was applied, while following. OSError: the disk."""
         self._halves.apply_ops()
         self._halves.read_ahead(READ_AHEAD_PER_TURN_MAX)
 
-    def take_over(self) -> None:
-        """Let the half messages that another process left wait for their end.
+    def resume(self) -> None:
+        """Start handling half messages that an earlier process left.
 
-        Reads each of them; may be called in another thread while nobody else uses the store.
+        Reads each of them; may run on another thread while no other code uses the store.
 
         Raises:
             OSError: the disk.
         """
-        self._halves.take_over()
-        # Ages by stored times: with a clock a day ahead, all transactions would exceed their limit.
+        self._halves.resume()
+        # The store clock, because a wall clock a day ahead would exceed all age limits.
         now, now_ms = self._clock.monotonic_seconds(), self._appends.store_clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
         for position, offset in places:
             try:
-                stored_ms, facts = self._halves.told(position)
-            except HalfMessageGone as failure:
-                log.error("the half message at offset %d cannot be read: %s", position, failure)  # noqa: TRY400
+                stored_ms, facts = self._halves.pop_facts(position)
+            except HalfMessageNotFound as failure:
+                log.error("discarding the half message at offset %d: %s", position, failure)  # noqa: TRY400
                 self._halves.records.complete([position])
                 self.ends.counts.lost += 1
                 continue
@@ -148,17 +147,17 @@ class Transactions:
             )
         self._checks_kept = {}
         if len(self._book):
-            log.info("%d half messages wait for their transactions' end", len(self._book))
+            log.info("%d half messages are waiting for their transactions' end", len(self._book))
 
     # Half messages.
 
     async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
-        """Put half messages of one queue into the log; see `Appends.place`.
+        """Append half messages of one queue; see `Appends.place`.
 
         Raises:
-            RockoonError: they are refused, or the store takes none; nothing was appended.
-            NotPermitted: they name a producer group in which the caller may not send; its
-                producers would be asked about what they have not sent.
+            RockoonError: they are refused, or the store refuses appends; nothing was appended.
+            NotPermitted: the caller may not send in the producer group that they name; its
+                producers would be asked about messages that they have not sent.
         """
         halves = halves_of(batch)
         caller = current_caller()
@@ -170,7 +169,7 @@ class Transactions:
         def check_all() -> None:
             check()
             if len(self._book) + len(halves) > self._pending_max:
-                raise Busy(reason=f"{len(self._book)} half messages wait for their end")
+                raise Busy(reason=f"{len(self._book)} half messages are already waiting")
 
         stored = Batch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)
         placed = await self._appends.place(stored, check_all)
@@ -212,71 +211,71 @@ class Transactions:
     # What is due.
 
     def _pause_seconds(self) -> float | None:
-        """How long nothing is to be done if nothing happens; None when nothing is due ever."""
+        """Seconds until something is due if nothing happens; None if nothing ever is."""
         due_at = [at for at in (self._book.next_due_at, self.ends.ops.due_at) if at is not None]
         return max(min(due_at) - self._clock.monotonic_seconds(), 0.0) if due_at else None
 
     async def _step(self) -> bool:
         now = self._clock.monotonic_seconds()
-        self._halves.records.take_in()
+        self._halves.records.add_entries()
         self._count_lost()
-        for half in self._book.over_age(now, GIVE_UPS_PER_TURN_MAX):
-            await self.ends.give_up(half)
+        for half in self._book.over_max_age(now, GIVE_UPS_PER_TURN_MAX):
+            await self.ends.abandon(half)
         over: list[WaitingHalf] = []
-        for half in self._book.take_due(now, CHECKS_PER_TURN_MAX):
-            if self._book.is_over(half, now):
-                # Should the log refuse, it is due again; else it is gone before that.
-                self._book.put_off(half, now + PAUSE_SECONDS)
+        for half in self._book.pop_due(now, CHECKS_PER_TURN_MAX):
+            if self._book.must_abandon(half, now):
+                # If the log refuses, it is due again; otherwise it has ended by then.
+                self._book.postpone(half, now + PAUSE_SECONDS)
                 over.append(half)
             else:
                 self.asking.ask(half, now)
         for half in over:
-            await self.ends.give_up(half)
+            await self.ends.abandon(half)
         await self.ends.write_ops(now)
-        # What was left for its number is due now, and so says `_pause_seconds`.
+        # If a limit has cut this turn, more is due now; `_pause_seconds` accounts for it.
         return False
 
     # Ending.
 
     async def close(self) -> None:
-        """Tell RocketMQ's readers what they have not been told, if the log takes it."""
+        """Write the remaining op records for RocketMQ, if the log accepts them."""
         try:
             await self.ends.write_ops(self._clock.monotonic_seconds(), closing=True)
         except RockoonError as failure:
-            log.info("%d ends are not told to RocketMQ's readers: %s", len(self.ends.ops), failure)
+            log.info("%d ends are not reported to RocketMQ: %s", len(self.ends.ops), failure)
 
     # For tools.
 
-    def listed(self, count_max: int) -> list[Listed]:
-        """The oldest half messages that wait."""
-        found: list[Listed] = []
+    def listed(self, count_max: int) -> list[ListedTransaction]:
+        """Return the oldest waiting half messages."""
+        found: list[ListedTransaction] = []
         for half in self._book:
             if len(found) == count_max:
                 break
             try:
                 record, facts = self._halves.read(half.position)
-            except HalfMessageGone:
+            except HalfMessageNotFound:
                 continue
-            found.append(Listed(half, facts, record.store_timestamp_ms))
+            found.append(ListedTransaction(half, facts, record.store_timestamp_ms))
         return found
 
     # Inside.
 
     def _count_lost(self) -> None:
-        for position in self._halves.records.take_gone():
+        for position in self._halves.records.complete_deleted():
             if self._book.remove(position) is None:
                 continue
             self.ends.counts.lost += 1
             log.error(
-                "the half message at offset %d was deleted before its transaction's end: the disk "
-                "is too full",
+                "the half message at offset %d was deleted before its transaction ended: the "
+                "disk is too full",
                 position,
             )
 
-    # What the snapshot keeps beside the queue.
+    # Additional data in the snapshot.
 
     def _write_checks(self) -> bytes:
-        # Before this broker asks anybody, what the last one that did has left here.
+        # Until this broker has asked, keep the counts left by the previous leader.
         kept = np.fromiter(self._checks_kept, np.int64, len(self._checks_kept))
         waits = kept[self._halves.records.which_wait(kept)].tolist()
         checked = [(position, self._checks_kept[position]) for position in waits]

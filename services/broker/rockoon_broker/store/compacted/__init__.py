@@ -1,12 +1,12 @@
 """Compacted topics in the store: generations are verified, swapped in, and read (docs: adr/0018).
 
-    compaction.py       the door: what is taken over next
-    served.py           which generation is in force, and what the log has to keep: the hold
-    fitting.py          whether a generation belongs to this log, and to the one before it
-    takeover.py         the slow calls, on a thread of their own: look, verify, write `current`
-    open_generation.py  one generation, open: by queue offset, time, key, physical offset
-    reading.py          what readers ask, answered from a generation and the log behind it
+    compaction.py       entry point: the active generation, and which one to adopt next
+    active_manifest.py  the active generation's manifest at a start
+    hold.py             the part of the log to keep because no generation has its messages
+    fitting.py          whether a generation matches this log and the previous generation
+    takeover.py         slow steps on a thread: find, verify, write `current`
+    open_generation.py  one open generation: access by queue offset, time, key, physical offset
+    reading.py          reads answered from a generation and the log after it
 
-The owner's thread decides, between two looks at what the thread has done; nothing is shared but
-requests and results.
+The owner's thread decides; the takeover thread only gets requests and returns results.
 """

@@ -1,44 +1,66 @@
-"""The generation in force, the next one, and what the log has to keep until there is one.
+"""Adoption of compacted generations: the active one, the next one, and the log range to keep.
 
 Invariants:
-1. What is in force is what `current` says, and changes by one rename; whatever is killed on the
-   way, the one before or the one after is whole and in force.
-2. Nothing is served that was not verified: every byte when it was taken over, manifest and entries
-   again at each start.
-3. A start with a generation that is damaged, or not of this log, is refused: the log may no longer
-   have what it held, and nobody would hear that messages are missing.
-4. A topic that was deleted, or of which retention took newer messages while it was not compacted,
-   is not served from a generation made before, ever.
+1. The file `current` names the active generation and is changed by one rename. After a crash at any
+   point, either the former or the new generation is complete and active.
+2. Every byte of a generation is verified before it becomes active; each start verifies manifest and
+   entries again.
+3. A start with a damaged generation, or one of another log, is refused: the log may no longer have
+   its messages, and their loss would not be noticed.
+4. A deleted topic is never served from a generation made before its deletion. The same holds for a
+   topic that lost newer messages by retention while it was not compacted.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from rockoon_broker.store.compacted import takeover
+from rockoon_broker.store.compacted.active_manifest import (
+    active_manifest,
+    identity_of,
+    read_needed,
+    refused_start,
+    write_needed,
+)
 from rockoon_broker.store.compacted.fitting import (
     StoreFacts,
     Unfit,
     check_copy,
     check_fit,
     check_log,
+    is_dropped_since,
+    log_tail,
+    lowest_marks,
 )
-from rockoon_broker.store.compacted.in_force import refused_start, write_needed
-from rockoon_broker.store.compacted.open_generation import OpenGeneration, open_generation
-from rockoon_broker.store.compacted.served import ServedGeneration
-from rockoon_broker.store.compacted.takeover import Candidate, Offer, Refusal, Worker
+from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
+from rockoon_broker.store.compacted.open_generation import (
+    OpenGeneration,
+    QueueCoverage,
+    open_generation,
+)
+from rockoon_broker.store.compacted.takeover import Candidate, GenerationRefusal, Offer, Worker
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
-from rockoon_format.generation import MANIFEST_FILE, GenerationError, Manifest
+from rockoon_format.file_names import OFFSET_MAX
+from rockoon_format.generation import (
+    GENERATIONS_DIRECTORY,
+    MANIFEST_FILE,
+    GenerationError,
+    LogTail,
+    Manifest,
+    generation_name,
+)
 
-LOOK_INTERVAL_MS = 1000
+SEARCH_INTERVAL_MS = 1000
 RETRY_INTERVAL_MS = 10_000
-# So long a generation that was replaced stays, for who is reading its files.
+# A replaced generation is kept this long for readers of its files.
 REPLACED_KEPT_MS = 10 * 60_000
 OFFERS_MAX = 16
 
@@ -47,22 +69,65 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
-class Compaction(ServedGeneration):
-    """Generations of an open store; owned by the thread that owns the store.
+class Compaction:
+    """Generations of an open store; owned by the store's thread.
 
-    Made before the log is recovered, which needs to know what a generation still counts on;
-    `open` follows when log and queues are open. For arguments and errors see `ServedGeneration`.
+    Constructed before recovery, which needs to know the log range that the active generation
+    requires; `open` follows when the log and queues are open.
+
+    Args:
+        root: the store directory.
+        disk: the file layer.
+        dropped: marks of deleted topics.
+        by_quorum: the log has other copies. Until this copy learns which topics are compacted it
+            is a follower; its leader keeps the messages that no generation has.
+
+    Attributes:
+        by_quorum: as given.
+        generation: open; None if there is none.
+        coverages: covered range of each queue.
+        identity: identity of the generation on all copies of the log; 0: there is none.
+        needed_end: see `read_needed`.
+
+    Raises:
+        StoreDamaged: the generation cannot be read, or its log is missing.
+        OSError: the disk.
     """
+
+    _log: CommitLog
+    _queues: ConsumeQueues
 
     def __init__(
         self, root: Path, disk: Disk, dropped: DroppedTopics, *, by_quorum: bool = False
     ) -> None:
-        super().__init__(root, disk, dropped, by_quorum=by_quorum)
+        self.home = root / GENERATIONS_DIRECTORY
+        self._disk = disk
+        self._dropped = dropped
+        self.by_quorum = by_quorum
+        needed_end = read_needed(self.home)
+        self.needed_end = needed_end or 0
+        was_copy = by_quorum and needed_end is not None
+        try:
+            self._manifest = active_manifest(root, disk, copies=was_copy)
+        except StoreDamaged as damage:
+            self._discard_damaged(damage)
+        self.identity = identity_of(self._manifest)
+        self._need_marks(self._manifest)
+        self._dropped.generation_queues = {
+            (topic.topic, queue.queue)
+            for topic in (self._manifest.topics if self._manifest else ())
+            if not is_dropped_since(topic, self.marks)
+            for queue in topic.queues
+        }
+        self._hold: Hold | None = None
+        self.generation: OpenGeneration | None = None
+        self.coverages: dict[QueueKey, QueueCoverage] = {}
+        self._known_topics: frozenset[str] | None = None
         self._worker = Worker()
-        self.refusal: Refusal | None = None
-        """Of the newest generation that was refused; None when a newer one was taken."""
+        self.refusal: GenerationRefusal | None = None
+        """The newest refusal; None after a newer generation became active."""
         self._now_ms = 0
-        self._look_due_ms = 0
+        self._search_due_ms = 0
         self._busy = False
         self._waiting: Candidate | None = None
         self._verified: OpenGeneration | None = None
@@ -71,24 +136,24 @@ class Compaction(ServedGeneration):
         self._replaced: deque[tuple[int, Path]] = deque()
 
     def open(self, commit_log: CommitLog, queues: ConsumeQueues) -> None:
-        """Serve the generation in force; its queues' numbers go on behind it.
+        """Serve the active generation; its queues continue after the offsets that it covers.
 
         Raises:
-            StoreDamaged: it is damaged or not of this log; nothing of it was changed.
+            StoreDamaged: the generation is damaged or of another log; nothing was changed.
             OSError: the disk.
         """
         self._log = commit_log
         self._queues = queues
         try:
-            self._open_in_force()
+            self._open_active()
         except StoreDamaged as damage:
-            self._give_up(damage)
-        in_force = self._manifest.generation if self._manifest else 0
-        # Listed now: what begins to come in from here on is not stale.
-        for directory in takeover.stale(self.home, in_force):
+            self._discard_damaged(damage)
+        active = self._manifest.generation if self._manifest else 0
+        # Listed now: anything that arrives later is not left over from an earlier run.
+        for directory in takeover.stale(self.home, active):
             self._remove(directory)
 
-    def _open_in_force(self) -> None:
+    def _open_active(self) -> None:
         if self._manifest is None:
             return
         directory = self.directory_of(self._manifest.generation)
@@ -103,7 +168,8 @@ class Compaction(ServedGeneration):
         self._number_queues(self._manifest.log_end)
 
     def close(self) -> None:
-        """Stop what is under way; what was verified and is not in force is verified again."""
+        """Stop running work. A verified generation that is not active yet is verified again
+        later."""
         self._worker.stop()
         for generation in (self.generation, self._verified):
             if generation is not None:
@@ -114,8 +180,9 @@ class Compaction(ServedGeneration):
     # What comes next.
 
     @property
-    def looking_at(self) -> int:
-        """Number of the generation that is being verified or waits for it; 0 if none is."""
+    def pending_number(self) -> int:
+        """Number of the generation that waits for verification or activation; 0 if there is
+        none."""
         if self._waiting is not None:
             return self._waiting.number
         return self._verified.manifest.generation if self._verified else 0
@@ -127,33 +194,33 @@ class Compaction(ServedGeneration):
         done: Callable[[str], None],
         leader_marks: Mapping[str, int] | None = None,
     ) -> None:
-        """Take a generation over that lies beside the others under a name of no meaning.
+        """Offer a generation that is stored beside the others under a temporary name.
 
         Args:
-            directory: whole, `manifest.json` included; it is renamed, or removed when refused.
+            directory: complete, with `manifest.json`; it is renamed, or removed if refused.
             manifest: its manifest.
-            done: called once on the owner's thread with the reason why it was refused, or with
-                an empty text when it is in force.
+            done: called once on the owner's thread, with the reason of the refusal or, when the
+                generation is active, with an empty text.
             leader_marks: see `Offer`.
 
         Raises:
-            ValueError: too many wait already.
+            ValueError: too many offers are waiting.
         """
         if len(self._offers) >= OFFERS_MAX:
-            raise ValueError(f"{OFFERS_MAX} generations wait to be looked at")
+            raise ValueError(f"{OFFERS_MAX} generations already wait for verification; retry later")
         self._offers.append(Offer(directory, manifest, done, leader_marks))
 
     def tick(self, now_ms: int, proven_end: int) -> None:
-        """Go on with what is under way.
+        """Continue pending work.
 
         Args:
             now_ms: epoch milliseconds.
-            proven_end: up to here the log is durable, and listed in its queues.
+            proven_end: physical offset up to which the log is durable and listed in its queues.
         """
         self._now_ms = now_ms
         self._worker.complete()
-        # Dues in a future that only a clock set back can explain would put everything off.
-        self._look_due_ms = min(self._look_due_ms, now_ms + RETRY_INTERVAL_MS)
+        # If the clock was set back, due times far in the future would delay everything.
+        self._search_due_ms = min(self._search_due_ms, now_ms + RETRY_INTERVAL_MS)
         if self._replaced:
             due_ms, directory = self._replaced.popleft()
             if due_ms <= now_ms:
@@ -163,64 +230,66 @@ class Compaction(ServedGeneration):
         if self._busy or not (self.knows_topics or self._is_copying):
             return
         if self._verified is not None:
-            if now_ms >= self._look_due_ms:
+            if now_ms >= self._search_due_ms:
                 self._swap(self._verified)
         elif self._waiting is not None:
-            self._begin(self._waiting, proven_end)
+            self._verify_if_durable(self._waiting, proven_end)
         elif self._offers and self._offered is None:
             self._place(self._offers.popleft())
-        elif now_ms >= self._look_due_ms:
-            self._look()
+        elif now_ms >= self._search_due_ms:
+            self._search()
 
     @property
     def _is_copying(self) -> bool:
-        """Whether what comes next is the leader's."""
+        """Whether the next offer is a copy of the leader's generation."""
         offer = self._offered or (self._offers[0] if self._offers else None)
         return offer is not None and offer.leader_marks is not None
 
     def idle_ms(self, now_ms: int) -> int:
-        """How long `tick` will find nothing to do; 0 while something is under way.
+        """Return for how long `tick` has nothing to do, in ms; 0 while work is pending.
 
-        Nothing tells of a generation that a job puts into the directory, so where topics are
-        compacted it is looked for.
+        A job may put a generation into the directory without a notification, so the directory
+        is polled if topics are compacted.
         """
         under_way = self._waiting or self._verified or self._offers or self._offered
         if self._busy or under_way:
             return 0
-        if self._told_topics or (self.knows_topics and self._manifest is not None):
-            return max(self._look_due_ms - now_ms, 0)
+        if self._known_topics or (self.knows_topics and self._manifest is not None):
+            return max(self._search_due_ms - now_ms, 0)
         return RETRY_INTERVAL_MS
 
-    def _look(self) -> None:
-        self._look_due_ms = self._now_ms + LOOK_INTERVAL_MS
+    def _search(self) -> None:
+        self._search_due_ms = self._now_ms + SEARCH_INTERVAL_MS
         if not self.home.is_dir():
             return
         above = self._manifest.generation if self._manifest else 0
-        self._post(lambda: takeover.look(self.home, above, self._disk), self._looked)
+        self._post(lambda: takeover.next_candidate(self.home, above, self._disk), self._searched)
 
-    def _looked(self, found: Candidate | Exception | None) -> None:
+    def _searched(self, found: Candidate | Exception | None) -> None:
         if isinstance(found, OSError):
-            log.warning("generations cannot be looked for: %s", found)
+            log.warning("cannot search for new generations: %s; searching again", found)
         elif isinstance(found, Exception):
             raise found
         elif found is not None and found.manifest is None:
             self._refuse(found.number, found.fault)
         elif found is None and self._offered is not None:
-            self._answer(self._offered.manifest.generation, "somebody removed its directory")
+            self._answer(
+                self._offered.manifest.generation, "its directory was removed by another program"
+            )
         else:
             self._waiting = found
 
     def _place(self, offer: Offer) -> None:
-        """Give an offered generation its number."""
+        """Rename an offered generation to its number."""
         number = offer.manifest.generation
         if offer.manifest == self._manifest:
-            # Its answer was lost.
+            # Offered again because the answer was lost.
             self._remove(offer.directory)
             offer.done("")
             return
         if self._manifest is not None and number <= self._manifest.generation:
             self._remove(offer.directory)
-            offer.done(f"generation {self._manifest.generation} is in force")
+            offer.done(f"generation {self._manifest.generation} is active")
             return
         self._offered = offer
         copied, needed_end = self._is_copying, self.needed_end
@@ -234,13 +303,13 @@ class Compaction(ServedGeneration):
 
     def _placed(self, outcome: Exception | None) -> None:
         if outcome is None and self._offered is not None and self._is_copying:
-            # Others may lie there that no leader ever had in force.
+            # Other directories may exist that were never active on any leader.
             manifest = self._offered.manifest
             directory = self.directory_of(manifest.generation)
             self._waiting = Candidate(manifest.generation, directory, manifest)
             return
         if outcome is None:
-            self._look()
+            self._search()
             return
         offer, self._offered = self._offered, None
         if offer is not None:
@@ -249,14 +318,14 @@ class Compaction(ServedGeneration):
         if not isinstance(outcome, OSError | GenerationError):
             raise outcome
 
-    def _begin(self, candidate: Candidate, proven_end: int) -> None:
-        """Verify a generation as soon as the log is durable as far as it goes."""
+    def _verify_if_durable(self, candidate: Candidate, proven_end: int) -> None:
+        """Verify a generation once the log is durable up to the generation's end."""
         assert candidate.manifest is not None
         if proven_end < candidate.manifest.log_end <= self._log.end:
             return
         self._waiting = None
         if self._fits(candidate.manifest):
-            log.info("generation %d is being verified", candidate.number)
+            log.info("verifying generation %d", candidate.number)
             self._waiting = candidate
             self._post(lambda: takeover.verify(candidate, self._disk, self._worker), self._checked)
 
@@ -270,11 +339,11 @@ class Compaction(ServedGeneration):
                 outcome.close()
         elif isinstance(outcome, GenerationError | OSError):
             self._refuse(candidate.number, str(outcome))
-        elif not isinstance(outcome, takeover.Stopped):
+        elif not isinstance(outcome, takeover.TakeoverStopped):
             raise outcome
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Whether a generation may be in force; says why not."""
+        """Return whether a generation may become active; refuse it with a reason if not."""
         facts = StoreFacts(self._log, self._queues, self.marks, self._manifest, self.topics)
         copied = self._offered_copy(manifest) is not None
         try:
@@ -285,12 +354,12 @@ class Compaction(ServedGeneration):
         return True
 
     def _offered_copy(self, manifest: Manifest) -> Offer | None:
-        """What the log's leader has in force, if this is it."""
+        """Return the offer if this manifest is that of the leader's active generation."""
         offer = self._offered
         return offer if self._is_copying and offer and offer.manifest == manifest else None
 
     def _swap(self, verified: OpenGeneration) -> None:
-        # Until it is in force for good, a deletion that either of the two depends on is remembered.
+        # Until the switch is durable, keep the deletion marks that either generation depends on.
         self._verified = verified
         self._need_marks(self._manifest, verified.manifest)
         number = verified.manifest.generation
@@ -302,23 +371,25 @@ class Compaction(ServedGeneration):
                 return
         needed_end = verified.manifest.log_end if self.by_quorum else 0
 
-        def put_in_force() -> None:
-            takeover.put_in_force(self.home, number, self._disk)
+        def activate() -> None:
+            takeover.activate(self.home, number, self._disk)
             if needed_end:
-                # Behind it: what was made of less of the log may be all that there is on any copy.
+                # Last: a generation of less of the log may be the only copy of its messages.
                 write_needed(self.home, needed_end, self._disk)
 
-        self._post(put_in_force, self._swapped)
+        self._post(activate, self._swapped)
 
     def _swapped(self, failure: Exception | None) -> None:
         verified = self._verified
         assert verified is not None
         if isinstance(failure, OSError):
-            # `current` may say either by now, so there is no way but forward.
+            # `current` may name either generation now, so that only a retry is possible.
             log.warning(
-                "generation %d is not in force yet: %s", verified.manifest.generation, failure
+                "generation %d is not active yet, retrying: %s",
+                verified.manifest.generation,
+                failure,
             )
-            self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
+            self._search_due_ms = self._now_ms + RETRY_INTERVAL_MS
             return
         if failure is not None:
             raise failure
@@ -327,7 +398,7 @@ class Compaction(ServedGeneration):
         self._serve(verified)
         if self.by_quorum:
             self.needed_end = verified.manifest.log_end
-        # A copy may have nothing else of a queue.
+        # A copy may know a queue only from the generation.
         self._number_queues(verified.manifest.log_end)
         if replaced is not None:
             self._replaced.append((self._now_ms + REPLACED_KEPT_MS, replaced.directory))
@@ -336,7 +407,7 @@ class Compaction(ServedGeneration):
         self._need_marks(manifest)
         self.refusal = None
         log.info(
-            "generation %d is in force: %d messages of %d topics, up to %d of the log",
+            "generation %d is now active: %d messages of %d topics, made of the log up to %d",
             manifest.generation,
             manifest.records,
             len(manifest.topics),
@@ -345,18 +416,19 @@ class Compaction(ServedGeneration):
         self._answer(manifest.generation, "")
 
     def _refuse(self, number: int, reason: str) -> None:
-        log.warning("generation %d is refused: %s", number, reason)
-        self.refusal = Refusal(number, reason, self._now_ms)
+        log.warning("generation %d refused: %s", number, reason)
+        self.refusal = GenerationRefusal(number, reason, self._now_ms)
         self._post(
-            lambda: takeover.set_aside(self.home, number, reason, self._disk), self._set_aside
+            lambda: takeover.move_refused(self.home, number, reason, self._disk),
+            self._moved_refused,
         )
         self._answer(number, reason)
 
-    def _set_aside(self, failure: Exception | None) -> None:
+    def _moved_refused(self, failure: Exception | None) -> None:
         if isinstance(failure, OSError):
-            # Found again, and refused again.
-            log.warning("a refused generation stays where it is: %s", failure)
-            self._look_due_ms = self._now_ms + RETRY_INTERVAL_MS
+            # It will be found and refused again.
+            log.warning("could not move away a refused generation: %s; retrying", failure)
+            self._search_due_ms = self._now_ms + RETRY_INTERVAL_MS
         elif failure is not None:
             raise failure
 
@@ -367,7 +439,7 @@ class Compaction(ServedGeneration):
             offer.done(reason)
 
     def _post(self, work: Callable[[], _T], then: Callable[[_T | Exception], None]) -> None:
-        """Have something done, and do nothing else before it is."""
+        """Run work on the worker's thread; until it is done, nothing else is started."""
         self._busy = True
 
         def done(outcome: _T | Exception) -> None:
@@ -381,6 +453,165 @@ class Compaction(ServedGeneration):
 
     def _removed(self, outcome: Exception | None) -> None:
         if isinstance(outcome, OSError):
-            log.warning("what is left of a generation is not deleted: %s", outcome)
+            log.warning("could not delete a former generation: %s", outcome)
         elif outcome is not None:
             raise outcome
+
+    # The active generation.
+
+    def _discard_damaged(self, damage: StoreDamaged) -> None:
+        """Discard a damaged generation if another copy of the log has one to copy from.
+
+        Raises `damage` if this may be the only copy that had it.
+        """
+        if not self.by_quorum or not self.needed_end:
+            raise damage
+        log.error("the active generation is unusable, copying it again from the leader: %s", damage)
+        self._manifest, self.identity = None, 0
+        self._need_marks()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self._manifest
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which no compacted message is shown."""
+        return self._dropped.generation_marks
+
+    def directory_of(self, number: int) -> Path:
+        """Return the directory of a generation, existing or not."""
+        return self.home / generation_name(number)
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Compacted topics; before `set_topics`, those of the active generation.
+
+        Empty on a follower: its leader decides which part of the log must be kept."""
+        if self._known_topics is not None:
+            return self._known_topics
+        if self.by_quorum:
+            return ()
+        known = self._manifest.topics if self._manifest else ()
+        return frozenset(topic.topic for topic in known)
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether `set_topics` was called."""
+        return self._known_topics is not None
+
+    def set_topics(self, names: Collection[str]) -> None:
+        """Set the compacted topics. Before this call, only copies of the leader's active generation
+        are adopted."""
+        self._known_topics = frozenset(names)
+
+    def need(self, end: int) -> None:
+        """Record durably that the log will begin after records that only a generation has.
+
+        Args:
+            end: log position up to which that generation must be made; 0: none is needed.
+
+        Raises OSError.
+        """
+        write_needed(self.home, end, self._disk)
+        self.needed_end = end
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the log keeps the topic's messages until a generation holds them."""
+        return topic in self.topics
+
+    def covered_end(self, topic: str) -> int:
+        """Return the physical offset up to which the active generation covers a topic; 0 if it does
+        not."""
+        if self._manifest is None or not any(key[0] == topic for key in self.coverages):
+            return 0
+        return self._manifest.log_end
+
+    def offsets_with_key(
+        self, topic: str, key_hash: int, begin_ms: int = 0, end_ms: int = OFFSET_MAX
+    ) -> list[int]:
+        """Return log offsets of records with a key of this hash, ascending; `Store.read_at` reads
+        them.
+
+        Args:
+            topic: topic of the records.
+            key_hash: `hashes.index_key_hash` of `topic#key`. Other keys may have the same hash.
+            begin_ms, end_ms: store times, epoch milliseconds, inclusive.
+        """
+        if self.generation is None or not self.covered_end(topic):
+            return []
+        offsets: list[int] = self.generation.offsets_with_key(
+            topic, key_hash, begin_ms, end_ms
+        ).tolist()
+        return offsets
+
+    def overtake(self, log_min: int) -> None:
+        """Record durably that retention is about to move the beginning of the log.
+
+        A topic that is no longer compacted is deleted by age. When retention deletes its first
+        message after the generation, the older messages in the generation are dropped as well.
+
+        Args:
+            log_min: new beginning of the log, physical offset.
+
+        Raises:
+            OSError: the disk; then nothing may be deleted.
+        """
+        over = [
+            topic
+            for topic in sorted({topic for topic, _ in self.coverages})
+            if not self.is_compacted(topic)
+            and loses_uncompacted(topic, log_min, self.coverages, self._queues, self._log)
+        ]
+        if not over:
+            return
+        self._dropped.overtake(over, log_min)
+        for topic in over:
+            log.info("%s is no longer compacted: retention deletes its compacted messages", topic)
+            self.drop(topic)
+
+    def drop(self, topic: str) -> None:
+        """Stop serving a topic; its deletion mark is already durable."""
+        self.coverages = {
+            key: coverage for key, coverage in self.coverages.items() if key[0] != topic
+        }
+
+    def hold(self) -> Hold | None:
+        """Return the oldest message that the log must keep until a generation has it; None if there
+        is none. Raises OSError."""
+        self._hold = oldest_uncompacted(
+            self.topics, self.coverages, self._queues, self._log, self._hold
+        )
+        return self._hold
+
+    def log_tail(self, log_end: int) -> LogTail:
+        """Return the log fingerprint for the manifest of a generation made up to `log_end`.
+
+        Raises:
+            OSError: the disk.
+        """
+        return log_tail(self._log, log_end)
+
+    def _number_queues(self, log_end: int) -> None:
+        """Let queues continue after the offsets that the generation covers."""
+        for (topic, queue_id), coverage in self.coverages.items():
+            if coverage.covered_to:
+                queue = self._queues.find_or_create(topic, queue_id)
+                self._queues.skip_to(queue, coverage.covered_to, log_end)
+
+    def _serve(self, generation: OpenGeneration) -> None:
+        marks = self.marks
+        served = {
+            topic.topic
+            for topic in generation.manifest.topics
+            if not is_dropped_since(topic, marks)
+        }
+        self._manifest = generation.manifest
+        self.identity = identity_of(self._manifest)
+        self.generation = generation
+        self.coverages = {
+            key: coverage for key, coverage in generation.coverages.items() if key[0] in served
+        }
+
+    def _need_marks(self, *manifests: Manifest | None) -> None:
+        self._dropped.needed = lowest_marks(each for each in manifests if each is not None)

@@ -1,8 +1,8 @@
-"""Fit of a generation: that it belongs to this log and follows the one in force.
+"""Checks that a generation belongs to this log and follows the active generation.
 
-A generation that does not fit would show a reader too little, or what was deleted. So each rule is
-checked against what the store itself knows; a manifest is believed only in what its own files and
-the log confirm.
+A generation that does not fit would hide messages or show deleted ones. So each rule is
+checked against the store's own data; a manifest is trusted only where its files and the
+log confirm it.
 """
 
 import zlib
@@ -15,111 +15,109 @@ from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.consume_queue import FILLER_SIZE
 from rockoon_format.generation import CoveredQueue, GenerationTopic, LogTail, Manifest, tail_start
 
-# Entries looked at in one read, while a first one that lists a record is looked for.
+# Entries per read in the search for the first one that lists a record.
 _ENTRIES_PER_READ = 1024
 
 
 class Unfit(Exception):
-    """A generation that cannot be taken over; the message says why, in one sentence."""
+    """A generation cannot be adopted; the message is a sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """The store as it is when a generation is looked at."""
+    """State of the store when a generation is checked."""
 
     log: CommitLog
     queues: ConsumeQueues
     marks: Mapping[str, int]
-    """Topic to the physical offset below which its records went with a deletion, or by their age
-    while it was not compacted."""
-    in_force: Manifest | None
+    """Topic to the physical offset below which its records were deleted, either with the topic or
+    by retention while it was not compacted."""
+    active: Manifest | None
     compacted: Collection[str]
-    """Topics that are to be compacted."""
+    """Topics that are compacted."""
 
 
 def log_tail(log: CommitLog, log_end: int) -> LogTail:
-    """What a manifest says of a log that is read up to `log_end`. Raises OSError."""
+    """Return the manifest's fingerprint of a log that is read up to `log_end`. Raises OSError."""
     start = tail_start(log_end, log.file_bytes)
     data = log.read(start, log_end - start) if start < log_end else b""
     return LogTail(start, len(data), zlib.crc32(data))
 
 
 def check_log(manifest: Manifest, log: CommitLog) -> None:
-    """Raise Unfit unless the manifest's log is this one, as far as is left of it to compare.
+    """Raise Unfit unless the manifest's log is this one, as far as the log still has its range.
 
     Raises OSError for the disk.
     """
     end = manifest.log_end
     if end > log.end:
-        raise Unfit(f"it was made of a log up to {end}, and this one ends at {log.end}")
+        raise Unfit(f"it was made of a log up to {end}, but this log ends at {log.end}")
     if end > log.min_offset and log_tail(log, end) != manifest.log_tail:
-        raise Unfit(f"the log before {end} is not the one that it was made of")
+        raise Unfit(f"its log differs from this log before {end}")
 
 
 def check_fit(manifest: Manifest, store: StoreFacts) -> None:
-    """Decide whether a generation may replace the one in force; the log has to be durable so far.
+    """Check whether a generation may replace the active one; the log must be durable up to its end.
 
     Raises:
         Unfit: it may not.
         OSError: the disk.
     """
-    in_force = store.in_force.generation if store.in_force else 0
-    if manifest.replaces != in_force:
-        raise Unfit(f"it replaces generation {manifest.replaces}, and {in_force} is in force")
+    active = store.active.generation if store.active else 0
+    if manifest.replaces != active:
+        raise Unfit(f"it replaces generation {manifest.replaces}, but {active} is active")
     log_min = store.log.min_offset
     if manifest.log_end <= log_min and store.log.files:
-        # Nothing is left to compare; that a topic was deleted may be forgotten; and of one that was
-        # not compacted meanwhile newer messages may have gone.
+        # Nothing is left to compare. A deletion of a topic may have been discarded, and newer
+        # messages of a topic that was not compacted for a while may be deleted.
         raise Unfit(
-            f"it was made of a log up to {manifest.log_end}, and this one begins at {log_min}"
+            f"it was made of a log up to {manifest.log_end}, but this log begins at {log_min}"
         )
     check_log(manifest, store.log)
-    if store.in_force and manifest.log_end < store.in_force.log_end:
+    if store.active and manifest.log_end < store.active.log_end:
         raise Unfit(
-            f"it ends at {manifest.log_end}, before the one in force, at {store.in_force.log_end}"
+            f"it ends at {manifest.log_end}, before the active one at {store.active.log_end}"
         )
     listed = _by_key(topic for topic in manifest.topics if not is_dropped_since(topic, store.marks))
     former = _by_key(
         topic
-        for topic in (store.in_force.topics if store.in_force else ())
+        for topic in (store.active.topics if store.active else ())
         if not is_dropped_since(topic, store.marks)
     )
     topics = {topic.topic for topic in manifest.topics}
     for topic in manifest.topics:
-        # What it has of a topic that was deleted since is never shown: it may say what it likes.
+        # Records of a topic that was deleted since are never shown, so they need no check.
         if not is_dropped_since(topic, store.marks):
             _check_mark(topic, store)
-            # Its older messages would be out of sight, which nobody wants any more.
+            # A generation would hide its newer messages in the log, which are no longer compacted.
             if topic.queues and topic.topic not in store.compacted:
-                raise Unfit(f"{topic.topic} is not compacted any more")
+                raise Unfit(f"{topic.topic} is no longer compacted")
     for key, covered in listed.items():
         _check_queue(key, covered, former.get(key), manifest.log_end, store)
     for queue in store.queues:
         if queue.topic in topics and queue.key not in listed:
             _check_unlisted(queue, manifest, store)
     for topic_name, queue_id in former:
-        # What the generation in force serves must not get lost with it.
+        # Messages of the active generation must not be lost.
         if topic_name in store.compacted and (topic_name, queue_id) not in listed:
-            raise Unfit(
-                f"it leaves out queue {queue_id} of {topic_name}, which the one in force holds"
-            )
+            raise Unfit(f"it lacks queue {queue_id} of {topic_name}, which the active one contains")
 
 
 def check_copy(manifest: Manifest, store: StoreFacts) -> None:
-    """Decide whether one that the log's leader has in force may replace the one in force here.
+    """Check whether a copy of the leader's active generation may become active here.
 
-    The leader has compared it with all that it knew: here the log may begin elsewhere, and what is
-    compacted is not known. So what is compared is that it is of this log.
+    The leader has checked it against everything that it knows. This copy's log may begin
+    elsewhere, and this copy does not know the compacted topics. So only the log is compared.
 
-    Raises: as `check_fit`.
+    Raises: see `check_fit`.
     """
     check_log(manifest, store.log)
-    if store.in_force and manifest.log_end < store.in_force.log_end:
-        raise Unfit(f"it ends at {manifest.log_end}, and this copy's at {store.in_force.log_end}")
+    if store.active and manifest.log_end < store.active.log_end:
+        raise Unfit(f"it ends at {manifest.log_end}, but this copy's at {store.active.log_end}")
 
 
 def lowest_marks(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """Topic to the lowest mark that one of some generations knows of it."""
+    """Return the lowest deletion mark of each topic in the given generations."""
     lowest: dict[str, int] = {}
     for topic in (topic for manifest in manifests for topic in manifest.topics):
         lowest[topic.topic] = min(topic.dropped_below, lowest.get(topic.topic, topic.dropped_below))
@@ -127,17 +125,18 @@ def lowest_marks(manifests: Iterable[Manifest]) -> dict[str, int]:
 
 
 def is_dropped_since(topic: GenerationTopic, marks: Mapping[str, int]) -> bool:
-    """Whether the topic was deleted, or overtaken by retention, after its records were read:
-    nothing of it may be shown."""
+    """Return whether the topic was deleted, or lost newer messages by retention, after its records
+    were read. Then no record may be shown."""
     return marks.get(topic.topic, 0) > topic.dropped_below
 
 
 def first_listed(
     queue: ConsumeQueue, offset: int, queues: ConsumeQueues, log: CommitLog
 ) -> int | None:
-    """Physical offset of a queue's first record in the log from a queue offset on; None if none.
+    """Return the physical offset of a queue's first record in the log from a queue offset on; None
+    if none.
 
-    An entry that cannot be right stands for the log's very beginning. Raises OSError.
+    If an entry is implausible, returns the beginning of the log. Raises OSError.
     """
     at = max(offset, queues.min_offset(queue, log.min_offset))
     while at < queue.max_offset:
@@ -162,7 +161,7 @@ def _check_mark(topic: GenerationTopic, store: StoreFacts) -> None:
     if topic.dropped_below > max(mark, store.log.min_offset):
         raise Unfit(
             f"it has {topic.topic} as deleted below {topic.dropped_below}, "
-            f"and here it was deleted below {mark}"
+            f"but here it was deleted below {mark}"
         )
 
 
@@ -173,44 +172,46 @@ def _check_queue(
     log_end: int,
     store: StoreFacts,
 ) -> None:
-    """Compare what is covered of a queue with the queue, and with what the one in force has."""
+    """Compare the covered range of a queue with the queue and with the active generation."""
     topic, queue_id = key
     place = f"queue {queue_id} of {topic}"
     queue = store.queues.find(topic, queue_id)
     stored = queue.max_offset if queue else 0
     if covered.covered_to > stored:
-        raise Unfit(f"it covers {place} up to {covered.covered_to}, which ends at {stored}")
+        raise Unfit(f"it covers {place} up to {covered.covered_to}, but the queue ends at {stored}")
     if before is not None:
         if covered.covered_from != before.covered_from or covered.covered_to < before.covered_to:
             raise Unfit(
-                f"it covers {place} from {covered.covered_from} to {covered.covered_to}, and the "
-                f"one in force from {before.covered_from} to {before.covered_to}"
+                f"it covers {place} from {covered.covered_from} to {covered.covered_to}, but the "
+                f"active one from {before.covered_from} to {before.covered_to}"
             )
     elif queue is not None:
         lowest = store.queues.min_offset(queue, store.log.min_offset)
         if covered.covered_from > lowest:
-            raise Unfit(f"it covers {place} from {covered.covered_from}, which begins at {lowest}")
+            raise Unfit(
+                f"it covers {place} from {covered.covered_from}, but the queue begins at {lowest}"
+            )
     if queue is None:
         return
     for offset, is_below in ((covered.covered_to - 1, True), (covered.covered_to, False)):
         if offset < 0:
             continue
         entries = store.queues.read(queue, offset, 1)
-        # Numbers that no record has may be on either side.
+        # Offsets without a record may be on either side.
         if len(entries) == 0 or int(entries[0]["size"]) == FILLER_SIZE:
             continue
         if (int(entries[0]["offset"]) < log_end) is not is_below:
             raise Unfit(
                 f"it covers {place} up to {covered.covered_to}, but message {offset} is at "
-                f"{int(entries[0]['offset'])}, and it was made of the log up to {log_end}"
+                f"{int(entries[0]['offset'])}, but it was made of the log up to {log_end}"
             )
 
 
 def _check_unlisted(queue: ConsumeQueue, manifest: Manifest, store: StoreFacts) -> None:
-    """A queue that is not named must have nothing in the log that was compacted."""
+    """Check that a queue that the manifest does not list has no records in the compacted range."""
     topic = manifest.topic(queue.topic)
     if topic is None or is_dropped_since(topic, store.marks):
         return
     first = first_listed(queue, 0, store.queues, store.log)
     if first is not None and first < manifest.log_end:
-        raise Unfit(f"it leaves out queue {queue.queue_id} of {queue.topic}")
+        raise Unfit(f"it lacks queue {queue.queue_id} of {queue.topic}")

@@ -1,10 +1,10 @@
-"""Hold on the log: what of it a generation does not have yet, and so must stay."""
+"""Hold on the log: the range that must be kept because no generation has its messages yet."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from rockoon_broker.store.compacted.fitting import first_listed
-from rockoon_broker.store.compacted.open_generation import Coverage
+from rockoon_broker.store.compacted.open_generation import QueueCoverage
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.time_runs import record_time_ms
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
@@ -13,7 +13,7 @@ from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The oldest message in the log that is to be compacted and is not."""
+    """The oldest message in the log that is still to be compacted."""
 
     physical_offset: int
     topic: str
@@ -23,17 +23,17 @@ class Hold:
 
 def oldest_uncompacted(
     topics: Container[str],
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
     known: Hold | None = None,
 ) -> Hold | None:
-    """The oldest message of some topics that the log has and the generation in force has not.
+    """Return the oldest message of some topics that the log has but the active generation lacks.
 
     Args:
-        topics: those that are to be compacted.
-        coverages: what the generation in force holds of each queue.
-        known: the result of the call before, whose record is not read again.
+        topics: compacted topics.
+        coverages: ranges of queues that the active generation covers.
+        known: the result of the previous call; its record is not read again.
 
     Raises:
         OSError: the disk.
@@ -53,11 +53,11 @@ def oldest_uncompacted(
 def loses_uncompacted(
     topic: str,
     log_min: int,
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
 ) -> bool:
-    """Whether a message behind the generation goes with the log below a physical offset.
+    """Return whether log removal below `log_min` deletes a message that the generation lacks.
 
     Raises:
         OSError: the disk.
@@ -68,7 +68,7 @@ def loses_uncompacted(
 
 def _first_uncovered(
     queue: ConsumeQueue,
-    coverages: Mapping[QueueKey, Coverage],
+    coverages: Mapping[QueueKey, QueueCoverage],
     queues: ConsumeQueues,
     log: CommitLog,
 ) -> int | None:

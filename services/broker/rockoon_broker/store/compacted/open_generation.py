@@ -1,7 +1,7 @@
-"""One generation, open: where each message is that it holds.
+"""One open generation and the position of each of its messages.
 
-Entries are mapped and searched where they lie: they were read in full, and compared with their
-checksums, right before. Records are read with pread, as those of the log are.
+Entries are memory-mapped and searched without a copy: they were read in full and compared with
+their checksums just before. Records are read with pread, like those of the log.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ _READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Neighbouring rows of one part, all of one queue, over which store times ascend."""
+class RowRange:
+    """Neighbouring rows of one part, all of one queue, with ascending store times."""
 
     part: int
     first_row: int
@@ -46,37 +46,35 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One record of a generation."""
-
+class GenerationRow:
     part: int
     row: int
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """What a generation has of one queue."""
+class QueueCoverage:
+    """The range of one queue that a generation covers."""
 
     covered_from: int
     """The queue's first offset."""
     covered_to: int
-    """The first offset that is the log's."""
+    """The first offset that only the log has."""
     records: int
-    slices: tuple[Slice, ...] = ()
-    """In the order of queue offsets."""
+    slices: tuple[RowRange, ...] = ()
+    """In ascending order of queue offsets."""
     last_offsets: tuple[int, ...] = ()
-    """That of each slice."""
+    """Last queue offset of each slice."""
 
 
 class OpenGeneration:
-    """A generation whose files are open; owned by one thread at a time.
+    """A generation with open files; owned by one thread at a time.
 
     Args:
-        directory: where it is.
-        manifest: what it says of itself.
-        parts: the entries of each part, which fit the manifest.
+        directory: the generation's directory.
+        manifest: its manifest.
+        parts: entries of each part, already checked against the manifest.
         fds: descriptors of the parts' records, closed by `close`.
-        disk: where the files are.
+        disk: file layer.
     """
 
     def __init__(
@@ -92,10 +90,10 @@ class OpenGeneration:
         self.parts = parts
         self._fds = fds
         self._disk = disk
-        self.coverages: dict[QueueKey, Coverage] = _coverages(manifest, parts)
+        self.coverages: dict[QueueKey, QueueCoverage] = _coverages(manifest, parts)
 
     def close(self) -> None:
-        """Close the files. Nothing may be read any more."""
+        """Close the files. No reads are allowed after it."""
         for fd in self._fds:
             self._disk.close(fd)
         self._fds.clear()
@@ -103,81 +101,87 @@ class OpenGeneration:
         self.parts = []
         self.coverages = {}
 
-    def find(self, coverage: Coverage, offset: int) -> Row | None:
-        """The first record of a queue at or behind an offset."""
+    def find(self, coverage: QueueCoverage, offset: int) -> GenerationRow | None:
+        """Return the first record of a queue at or after an offset."""
         number = bisect_left(coverage.last_offsets, offset)
         if number == len(coverage.slices):
             return None
         piece = coverage.slices[number]
-        return Row(piece.part, self._row_of(piece, offset))
+        return GenerationRow(piece.part, self._row_of(piece, offset))
 
-    def rows(self, coverage: Coverage, offset: int) -> Iterator[tuple[PartEntries, int, int, int]]:
-        """From an offset on: of each slice the entries, the part, the first row and the end."""
+    def rows(
+        self, coverage: QueueCoverage, offset: int
+    ) -> Iterator[tuple[PartEntries, int, int, int]]:
+        """Yield (entries, part, first row, end row) of each slice from an offset on."""
         for number in range(bisect_left(coverage.last_offsets, offset), len(coverage.slices)):
             piece = coverage.slices[number]
             yield self.parts[piece.part], piece.part, self._row_of(piece, offset), piece.end_row
 
-    def first(self, coverage: Coverage) -> Row | None:
+    def first(self, coverage: QueueCoverage) -> GenerationRow | None:
         """The oldest record of a queue."""
         return (
-            Row(coverage.slices[0].part, coverage.slices[0].first_row) if coverage.slices else None
-        )
-
-    def last(self, coverage: Coverage) -> Row | None:
-        """The newest record of a queue that the generation has."""
-        return (
-            Row(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
+            GenerationRow(coverage.slices[0].part, coverage.slices[0].first_row)
             if coverage.slices
             else None
         )
 
-    def first_since(self, coverage: Coverage, timestamp_ms: int, *, behind: bool) -> Row | None:
-        """The first record of a queue from which on all were stored at a time or later.
+    def last(self, coverage: QueueCoverage) -> GenerationRow | None:
+        """Return the newest record of a queue in the generation."""
+        return (
+            GenerationRow(coverage.slices[-1].part, coverage.slices[-1].end_row - 1)
+            if coverage.slices
+            else None
+        )
+
+    def first_since(
+        self, coverage: QueueCoverage, timestamp_ms: int, *, behind: bool
+    ) -> GenerationRow | None:
+        """Return the first record of a queue from which on all were stored at a time or later.
 
         Args:
-            behind: only later.
+            behind: strictly later.
         """
-        first: Row | None = None
+        first: GenerationRow | None = None
         for piece in reversed(coverage.slices):
             times = self.parts[piece.part].store_timestamps_ms[piece.first_row : piece.end_row]
             early = int(np.searchsorted(times, timestamp_ms, "right" if behind else "left"))
             if early < len(times):
-                first = Row(piece.part, piece.first_row + early)
+                first = GenerationRow(piece.part, piece.first_row + early)
             if early:
                 break
         return first
 
-    def before(self, coverage: Coverage, row: Row | None) -> Row | None:
-        """The record of a queue before another one; before None comes the last."""
+    def before(self, coverage: QueueCoverage, row: GenerationRow | None) -> GenerationRow | None:
+        """Return the record of a queue before another one; for None, the last record."""
         if row is None:
             return self.last(coverage)
-        former: Slice | None = None
+        former: RowRange | None = None
         for piece in coverage.slices:
             if piece.part == row.part:
                 if row.row > piece.first_row:
-                    return Row(row.part, row.row - 1)
+                    return GenerationRow(row.part, row.row - 1)
                 break
             former = piece
-        return Row(former.part, former.end_row - 1) if former else None
+        return GenerationRow(former.part, former.end_row - 1) if former else None
 
-    def queue_offset(self, row: Row) -> int:
+    def queue_offset(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].queue_offsets[row.row])
 
-    def store_timestamp_ms(self, row: Row) -> int:
+    def store_timestamp_ms(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].store_timestamps_ms[row.row])
 
-    def physical_offset(self, row: Row) -> int:
+    def physical_offset(self, row: GenerationRow) -> int:
         return int(self.parts[row.part].physical_offsets[row.row])
 
     def read(
         self, key: QueueKey, part: int, rows: NDArray[np.int64]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Records of one queue out of one part, back to back, and the size of each.
+        """Read records of one queue from one part; return their bytes and sizes.
 
-        Fewer than wanted come back before one that is damaged.
+        Returns fewer records if a later one is damaged.
 
         Raises:
-            StoreDamaged: the first of them is not what its entry says, or the file is cut short.
+            StoreDamaged: the first record does not match its entry, or the file was truncated.
             OSError: the disk.
         """
         entries = self.parts[part]
@@ -199,10 +203,10 @@ class OpenGeneration:
         return frames, sizes
 
     def read_at(self, physical_offset: int) -> bytes | None:
-        """The record that was at a physical offset of the log, its CRC checked; None if not here.
+        """Return the record with a physical offset of the log, CRC checked; None if not present.
 
         Raises:
-            StoreDamaged: it is not what its entry says.
+            StoreDamaged: the record does not match its entry.
             OSError: the disk.
         """
         for number, part in enumerate(self.manifest.parts):
@@ -215,11 +219,11 @@ class OpenGeneration:
     def offsets_with_key(
         self, topic: str, key_hash: int, begin_ms: int, end_ms: int
     ) -> NDArray[np.int64]:
-        """Physical offsets of a topic's records with a key of this hash, ascending.
+        """Return physical offsets of a topic's records with a key of this hash, ascending.
 
         Args:
-            topic: theirs.
-            key_hash: as in `PartEntries`.
+            topic: topic of the records.
+            key_hash: see `PartEntries`.
             begin_ms, end_ms: store times, inclusive.
         """
         found = [np.zeros(0, np.int64)]
@@ -236,8 +240,8 @@ class OpenGeneration:
             found.append(entries.physical_offsets[rows[wanted]])
         return np.unique(np.concatenate(found))
 
-    def pages_resident(self, row: Row) -> bool | None:
-        """Whether a record's pages are in memory; None where the system cannot say."""
+    def pages_resident(self, row: GenerationRow) -> bool | None:
+        """Return whether a record's pages are in memory; None if the system cannot determine it."""
         entries = self.parts[row.part]
         return pages_resident(
             self._fds[row.part], int(entries.positions[row.row]), int(entries.sizes[row.row])
@@ -255,7 +259,7 @@ class OpenGeneration:
             raise self._damaged(part, position)
         return frame
 
-    def _row_of(self, piece: Slice, offset: int) -> int:
+    def _row_of(self, piece: RowRange, offset: int) -> int:
         offsets = self.parts[piece.part].queue_offsets[piece.first_row : piece.end_row]
         return piece.first_row + int(np.searchsorted(offsets, offset))
 
@@ -266,22 +270,22 @@ class OpenGeneration:
         )
 
 
-def _go_on() -> None:
-    """For who has nothing else to do between two steps."""
+def _no_pause() -> None:
+    """Default `pause`: does nothing."""
 
 
 def open_generation(
-    directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _go_on
+    directory: Path, manifest: Manifest, disk: Disk, pause: Callable[[], None] = _no_pause
 ) -> OpenGeneration:
-    """Open a generation: entries are read in full, of the records only the length is looked at.
+    """Open a generation: reads entries in full; of record files, only the size is checked.
 
     Args:
         directory, manifest: the generation.
-        disk: where it is.
-        pause: called between steps; what it raises ends the call.
+        disk: file layer.
+        pause: called between steps; an exception from it ends the call.
 
     Raises:
-        GenerationError: a file is missing or is not what the manifest says.
+        GenerationError: a file is missing or does not match the manifest.
         OSError: the disk.
     """
     parts: list[PartEntries] = []
@@ -303,7 +307,7 @@ def open_generation(
 def check_file(
     path: Path, file_bytes: int, sha256: str, disk: Disk, pause: Callable[[], None]
 ) -> None:
-    """Read a file in full; GenerationError if it is not the one described, OSError for the disk."""
+    """Read a file in full; GenerationError if it does not match, OSError for the disk."""
     digest = hashlib.sha256()
     fd = _open(path, disk)
     try:
@@ -315,7 +319,7 @@ def check_file(
     finally:
         disk.close(fd)
     if at != file_bytes:
-        raise GenerationError(f"{path.name} has {at} bytes, and {file_bytes} by the manifest")
+        raise GenerationError(f"{path.name} has {at} bytes, but {file_bytes} by the manifest")
     if digest.hexdigest() != sha256:
         raise GenerationError(f"{path.name} does not have the manifest's checksum")
 
@@ -326,7 +330,7 @@ def _open_records(path: Path, part: GenerationPart, disk: Disk) -> int:
     if found != part.records_bytes:
         disk.close(fd)
         raise GenerationError(
-            f"{path.name} has {found} bytes, and {part.records_bytes} by the manifest"
+            f"{path.name} has {found} bytes, but {part.records_bytes} by the manifest"
         )
     return fd
 
@@ -345,23 +349,23 @@ def _decoded(path: Path, disk: Disk) -> PartEntries:
         raise GenerationError(f"{path.name}: {error}") from error
 
 
-def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Coverage]:
-    slices: dict[QueueKey, list[Slice]] = {}
+def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, QueueCoverage]:
+    slices: dict[QueueKey, list[RowRange]] = {}
     for number, entries in enumerate(parts):
-        # Store times go back where a time run of the log began.
+        # Store times decrease where a time run of the log began.
         begins = np.flatnonzero(np.diff(entries.store_timestamps_ms) < 0) + 1
         for topic, queue, rows in entries.slices():
             low, high = np.searchsorted(begins, [rows.start + 1, rows.stop])
             for start, stop in pairwise([rows.start, *begins[low:high].tolist(), rows.stop]):
                 last = int(entries.queue_offsets[stop - 1])
-                piece = Slice(number, start, stop, last)
+                piece = RowRange(number, start, stop, last)
                 slices.setdefault((topic, queue), []).append(piece)
     found = {}
     for topic_covered in manifest.topics:
         for covered in topic_covered.queues:
             key = (topic_covered.topic, covered.queue)
             pieces = slices.get(key, [])
-            found[key] = Coverage(
+            found[key] = QueueCoverage(
                 covered_from=covered.covered_from,
                 covered_to=covered.covered_to,
                 records=covered.records,

@@ -1,7 +1,7 @@
-"""Reads of compacted queues: a generation answers for what it covers, the log for the rest.
+"""Reads of compacted queues: from the generation in its covered range, else from the log.
 
-A queue of no generation costs one look into a dict. Source of the answers' order and meaning:
-`rockoon_broker.store.reading.reader`, whose `Reader` this one wraps.
+A queue without a generation costs one dict lookup. For order and meaning of the results see
+`rockoon_broker.store.reading.reader`; this wraps its `Reader`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
+from rockoon_broker.store.compacted.open_generation import OpenGeneration, QueueCoverage
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import (
@@ -27,15 +27,15 @@ from rockoon_format.record import decode_record
 
 
 class Served(Protocol):
-    """What there is beside the log; it may be replaced between two calls."""
+    """The active generation and its coverage; may change between two calls."""
 
     @property
     def generation(self) -> OpenGeneration | None:
-        """The one in force."""
+        """The active generation."""
 
     @property
-    def coverages(self) -> Mapping[QueueKey, Coverage]:
-        """The queues that it answers for."""
+    def coverages(self) -> Mapping[QueueKey, QueueCoverage]:
+        """The queues that it covers."""
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the log keeps the topic's messages until a generation holds them."""
@@ -48,7 +48,7 @@ class CompactedReader:
         self._log = log_reader
         self._served = served
 
-    def _covering(self, topic: str, queue_id: int) -> tuple[OpenGeneration, Coverage] | None:
+    def _covering(self, topic: str, queue_id: int) -> tuple[OpenGeneration, QueueCoverage] | None:
         coverage = self._served.coverages.get((topic, queue_id))
         generation = self._served.generation
         return None if coverage is None or generation is None else (generation, coverage)
@@ -84,7 +84,8 @@ class CompactedReader:
                 tag_codes=tag_codes,
             )
             if covering is None or found.status is GetStatus.OFFSET_TOO_SMALL:
-                # Where the policy was changed, the log can have lost what follows the generation.
+                # After a change of policy, the log may have lost messages that follow the
+                # generation.
                 return found
             return replace(found, min_offset=covering[1].covered_from)
         generation, coverage = covering
@@ -112,7 +113,7 @@ class CompactedReader:
     def _from_generation(
         self,
         generation: OpenGeneration,
-        coverage: Coverage,
+        coverage: QueueCoverage,
         key: QueueKey,
         offset: int,
         nothing: GetResult,
@@ -122,7 +123,8 @@ class CompactedReader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """What the generation has from an offset on; `nothing` if nothing is left."""
+        """Read from the generation from an offset on; return `nothing` if it has no record
+        there."""
         taken: list[bytes] = []
         lengths: list[NDArray[np.int64]] = []
         next_offset = nothing.next_offset
@@ -145,7 +147,7 @@ class CompactedReader:
                 except StoreDamaged:
                     if not taken:
                         raise
-                    # What was read so far comes first; the next pull hears of it.
+                    # Return the records read before it; the next pull raises the error.
                     next_offset = int(entries.queue_offsets[wanted[0]])
                     break
                 taken.append(frames)
@@ -170,9 +172,9 @@ class CompactedReader:
         )
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
-        """The record at a physical offset, and its topic; see `Store.read_at`.
+        """Return the record at a physical offset and its topic; see `Store.read_at`.
 
-        As long as the log has it, superseded or not, it comes from there.
+        Read from the log as long as the log has it, even if a newer message replaced it.
         """
         try:
             return self._log.read_at(physical_offset)
@@ -186,13 +188,13 @@ class CompactedReader:
     def search_offset(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
     ) -> int:
-        """See `Store.search_offset`. What is returned is the offset of a message that is there."""
+        """See `Store.search_offset`. Returns the offset of an existing message."""
         covering = self._covering(topic, queue_id)
         if covering is None:
             return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
         generation, coverage = covering
         is_upper = boundary is Boundary.UPPER
-        # The log first: where some of it is early, so is all that was stored before.
+        # The log first: if some of its records are earlier than the time, so are all before them.
         following = self._log.search_offset(
             topic, queue_id, timestamp_ms + is_upper, Boundary.LOWER, coverage.covered_to
         )
@@ -224,7 +226,7 @@ class CompactedReader:
             last_store_timestamp_ms=(
                 generation.store_timestamp_ms(last) if last_ms is None else last_ms
             ),
-            # It is not near the log's end, wherever it was once.
+            # A record of the generation is never near the log's end.
             first_entry_in_memory_by_distance=False,
             first_entry_pages_resident=(
                 generation.pages_resident(first) if with_residency else None

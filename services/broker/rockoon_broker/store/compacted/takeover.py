@@ -1,8 +1,7 @@
-"""Takeover of a new generation, the slow part: finding, reading, checking, removing.
+"""Slow steps of adopting a generation: search, verify, activate, remove.
 
-`Worker` makes these calls on a thread of its own and hands the results back; what they mean is
-decided by the owner's thread. Each function here is one call; none changes what is in force but
-`put_in_force`, in one rename.
+`Worker` runs these calls on its own thread and returns the results to the owner's thread, which
+decides. Only `activate` changes the active generation, by one rename.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ from rockoon_format.generation import (
 REFUSED_PREFIX = ".refused-"
 REASON_FILE = "reason.txt"
 MANIFEST_BYTES_MAX = 64 << 20
-# Between two steps the thread rests as long as it worked, so that it is not in the owner's way.
+# Between two steps the thread pauses as long as it worked, to leave CPU to the owner's thread.
 _PAUSE_SECONDS_MIN = 0.002
 _PAUSE_SECONDS_MAX = 0.2
 
@@ -47,29 +46,29 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class TakeoverStopped(Exception):
     """The store is being closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A generation that nobody has verified."""
+    """A generation that is not verified yet."""
 
     number: int
     directory: Path
     manifest: Manifest | None
     fault: str = ""
-    """Why there is no manifest."""
+    """Error if there is no valid manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A generation that lies beside the others under a name of no meaning.
+    """A generation stored beside the others under a temporary name.
 
     Attributes:
-        done: called once with the reason why it was refused, or with an empty text.
-        leader_marks: of one that the log's leader has in force: below which physical offsets
-            nothing of topics is shown there. None: whoever made it may have made a mistake.
+        done: called once with the reason of the refusal, or with an empty text.
+        leader_marks: for a copy of the leader's active generation: topic to the physical
+            offset below which the leader shows nothing. None: not from the leader, check it fully.
     """
 
     directory: Path
@@ -79,16 +78,14 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A generation that was not taken."""
-
+class GenerationRefusal:
     generation: int
     reason: str
     at_ms: int
 
 
 class Worker:
-    """One thread that does one thing after the other, and what it shares with the owner."""
+    """A thread that runs posted work one item after the other, and its queues."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -99,16 +96,16 @@ class Worker:
         self._resumed_seconds = 0.0
 
     def post(self, work: Callable[[], _T], then: Callable[[_T | Exception], None]) -> None:
-        """Have something done; the owner hears of it, or of the exception, in `complete`."""
+        """Post work; `complete` calls `then` with its result or exception."""
 
         def done() -> Iterator[Callable[[], None]]:
             try:
                 outcome = work()
-            except (GenerationError, OSError, Stopped) as error:
+            except (GenerationError, OSError, TakeoverStopped) as error:
                 failure: Exception = error
                 yield lambda: then(failure)
             except Exception as error:
-                # A bug: the owner meets it too, and does not wait for what never comes.
+                # A bug: pass it to the owner as well, so that the owner does not wait forever.
                 bug = error
                 yield lambda: then(bug)
                 raise
@@ -122,7 +119,7 @@ class Worker:
             self._changed.notify()
 
     def complete(self) -> None:
-        """Tell the owner, on its own thread, what was finished."""
+        """Call the callbacks of finished work, on the owner's thread."""
         while True:
             with self._changed:
                 if not self._finished:
@@ -131,7 +128,7 @@ class Worker:
             finished()
 
     def stop(self) -> None:
-        """End the thread after the step it is in; what is still posted is left undone."""
+        """End the thread after its current step; pending work is left undone."""
         self.stopping.set()
         with self._changed:
             self._changed.notify()
@@ -139,10 +136,10 @@ class Worker:
             self._thread.join()
 
     def pause(self) -> None:
-        """Let others run; raises Stopped when the store is being closed."""
+        """Yield the CPU to other threads; raises Stopped when the store is being closed."""
         worked = time.monotonic() - self._resumed_seconds
         if self.stopping.wait(min(max(worked, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)):
-            raise Stopped
+            raise TakeoverStopped
         self._resumed_seconds = time.monotonic()
 
     def _run(self) -> None:
@@ -160,7 +157,7 @@ class Worker:
 
 
 def numbered(home: Path) -> list[int]:
-    """The numbers of the generations that lie in a directory, ascending."""
+    """Return the numbers of the generations in a directory, ascending."""
     found = []
     for name in [path.name for path in home.iterdir()] if home.is_dir() else []:
         with contextlib.suppress(ValueError):
@@ -169,7 +166,8 @@ def numbered(home: Path) -> list[int]:
 
 
 def read_manifest(directory: Path, disk: Disk) -> Manifest:
-    """The manifest of a generation; GenerationError if it has none, OSError for the disk."""
+    """Return the manifest of a generation; GenerationError if it is missing, OSError for the
+    disk."""
     path = directory / MANIFEST_FILE
     try:
         if disk.facts(path).bytes > MANIFEST_BYTES_MAX:
@@ -184,8 +182,8 @@ def read_manifest(directory: Path, disk: Disk) -> Manifest:
     return manifest
 
 
-def look(home: Path, above: int, disk: Disk) -> Candidate | None:
-    """The first generation with a number above one; OSError for the disk."""
+def next_candidate(home: Path, above: int, disk: Disk) -> Candidate | None:
+    """Return the first generation with a larger number; OSError for the disk."""
     number = next((number for number in numbered(home) if number > above), None)
     if number is None:
         return None
@@ -195,30 +193,30 @@ def look(home: Path, above: int, disk: Disk) -> Candidate | None:
     except GenerationError as error:
         return Candidate(number, directory, None, str(error))
     if manifest.generation != number:
-        fault = f"it says that it is generation {manifest.generation}"
+        fault = f"it states number {manifest.generation}"
         return Candidate(number, directory, None, fault)
     return Candidate(number, directory, manifest)
 
 
 def place(directory: Path, home: Path, number: int, disk: Disk, replaces: bool = False) -> None:
-    """Give a generation its number; GenerationError if it is taken, OSError for the disk.
+    """Rename a generation to its number; GenerationError if it exists, OSError for the disk.
 
     Args:
-        replaces: one that has it, and was never in force here, goes.
+        replaces: remove an existing one with this number, which was never active here.
     """
     target = home / generation_name(number)
     if replaces and target.exists():
         remove(target, disk)
     if target.exists():
-        raise GenerationError(f"there is a generation {number} already")
+        raise GenerationError(f"generation {number} already exists")
     disk.move_directory(directory, target)
 
 
 def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
-    """Make a generation durable, and check every byte of it; returns it open.
+    """Make a generation durable and check every byte; return it open.
 
     Raises:
-        GenerationError: something is not what it should be; it says where.
+        GenerationError: a file does not match; the message names it.
         Stopped: the store is being closed.
         OSError: the disk.
     """
@@ -227,11 +225,11 @@ def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
     for path in sorted(directory.iterdir()):
         _sync_file(path, disk)
         worker.pause()
-    # The names of its files, its own, and that of the directory of all: who made that may be gone.
+    # Also the names of its files and directories: their writer may have crashed before a sync.
     for named in (directory, directory.parent, directory.parent.parent):
         disk.sync_directory(named)
     if read_manifest(directory, disk) != candidate.manifest:
-        raise GenerationError("its manifest was changed after it was put there")
+        raise GenerationError("its manifest was changed after it was offered")
     for part in candidate.manifest.parts:
         records = directory / part_names(part.number)[0]
         check_file(records, part.records_bytes, part.records_sha256, disk, worker.pause)
@@ -250,13 +248,13 @@ def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
     return opened
 
 
-def put_in_force(home: Path, number: int, disk: Disk) -> None:
-    """Write `current`, durably. Raises OSError, and then either of two may be in force."""
+def activate(home: Path, number: int, disk: Disk) -> None:
+    """Write `current` durably. After an OSError, either generation may be active."""
     disk.replace_file(home / CURRENT_FILE, encode_current(number))
 
 
-def set_aside(home: Path, number: int, reason: str, disk: Disk) -> None:
-    """Give a refused generation a name under which nobody looks for it; one is kept, the newest."""
+def move_refused(home: Path, number: int, reason: str, disk: Disk) -> None:
+    """Rename a refused generation so that it is no longer found; only the newest one is kept."""
     for path in home.glob(f"{REFUSED_PREFIX}*"):
         remove(path, disk)
     directory = home / generation_name(number)
@@ -271,22 +269,22 @@ def set_aside(home: Path, number: int, reason: str, disk: Disk) -> None:
 
 
 def remove(directory: Path, disk: Disk) -> None:
-    """Delete a directory with all in it; what the disk refuses is left, and told in the log."""
+    """Delete a directory tree; if the disk refuses, logs it and leaves the rest."""
     try:
         for _ in removal(DoomedDirectory(directory), disk):
             pass
     except RemovalRefused as refusal:
-        log.warning("%s is not deleted: %s", directory, refusal)
+        log.warning("could not delete %s: %s", directory, refusal)
 
 
-def stale(home: Path, in_force: int) -> list[Path]:
-    """What earlier runs left: what was on its way, and generations before the one in force.
+def stale(home: Path, active: int) -> list[Path]:
+    """Return leftovers of earlier runs: unfinished uploads and generations before the active one.
 
-    Not the files of uploads, whose names have no underscore: they go on.
+    Excludes files of resumable uploads, whose names have no underscore.
     """
     if not home.is_dir():
         return []
-    before = [home / generation_name(number) for number in numbered(home) if number < in_force]
+    before = [home / generation_name(number) for number in numbered(home) if number < active]
     return [*sorted(home.glob(f"{INCOMING_PREFIX}_*")), *before]
 
 
@@ -294,8 +292,8 @@ def _sync_file(path: Path, disk: Disk) -> None:
     fd = disk.open(path)
     try:
         disk.fdatasync(fd)
-        # A sync before this one may have failed, and whoever made the file be gone with that: what
-        # is compared then has to come from the disk.
+        # A sync before this one may have failed and its writer ended with it. So the comparison
+        # must read from the disk and not from the page cache.
         disk.drop_clean(fd)
     finally:
         disk.close(fd)

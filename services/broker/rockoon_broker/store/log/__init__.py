@@ -1,1 +1,1 @@
-"""The CommitLog: its files, its syncs, and readers of its bytes in order."""
+"""The CommitLog: its files, syncs, and sequential readers."""

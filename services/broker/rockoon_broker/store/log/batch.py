@@ -1,4 +1,4 @@
-"""Batch: messages of one queue on their way into the log."""
+"""Batch: records of one queue that are to be appended to the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rockoon_core.light_dataclass import light_dataclass
 
 
 class SequenceKey(NamedTuple):
-    """Whose sequence numbers they are: every producer counts for each queue by itself."""
+    """A producer and a queue: each producer numbers its messages per queue."""
 
     producer_id: int
     topic: str
@@ -21,47 +21,47 @@ class SequenceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequencedBatch:
-    """What an idempotent producer says of a batch."""
+    """The sequence numbers that an idempotent producer sent with a batch."""
 
     key: SequenceKey
     first_sequence: int
     first_sent_ms_ago: int
-    """How long ago it was first sent; 0 when this is the first time."""
+    """Age of the first send of this batch; 0 for a first attempt."""
 
 
 @light_dataclass
 class Batch:
-    """Records for one queue, as a request brought them or the broker made them."""
+    """Records for one queue, either from a client request or made by the broker."""
 
     topic: str
     queue_id: int
     source: bytes
-    """The records back to back; maybe within a message that brought other things, too."""
+    """The records back to back. May be part of a larger message; see `bounds`."""
     lengths: bytes
-    """Their sizes, packed little-endian u32."""
+    """Record sizes, packed little-endian u32."""
     sequenced: SequencedBatch | None = None
-    """Of an idempotent producer: only what is not stored yet is appended. The store itself does
-    not look at it."""
+    """Set for an idempotent producer; only messages that are not stored yet are appended. The
+    store itself ignores it."""
     internal: bool = False
-    """The broker made the records out of others: they may name these and bear the flag of a
-    committed transaction, and exceed limits for clients, which may have been lowered since."""
+    """The broker made these records from other records. They may refer to the originals, may carry
+    the flag of a committed transaction, and may exceed the current limits for clients."""
     bounds: tuple[int, int] | None = None
-    """Where in `source` the records are; None: everywhere."""
+    """Start and end of the records in `source`; None: all of `source`."""
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
-        """Records that the broker made."""
+        """A batch of records made by the broker."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
 
     @property
     def frames(self) -> bytes:
-        """The records alone: a copy, where they have bounds."""
+        """The record bytes alone; a copy if the batch has `bounds`."""
         return self.source if self.bounds is None else self.source[slice(*self.bounds)]
 
     @property
     def frames_bytes(self) -> int:
-        """How long the records are."""
+        """Total size of the records, bytes."""
         return len(self.source) if self.bounds is None else self.bounds[1] - self.bounds[0]
 
     @property
@@ -70,12 +70,12 @@ class Batch:
 
     @property
     def sizes(self) -> NDArray[np.uint32]:
-        """Of the records, bytes, n."""
+        """Size of each record, bytes, uint32[n]."""
         return np.frombuffer(self.lengths, "<u4")
 
 
 class RoutedBatch(NamedTuple):
-    """A client's batch, and which routes it has seen its queue in: their revision, 0 for none."""
+    """A client's batch and the revision of the route by which it was sent; 0: no route."""
 
     batch: Batch
     route_revision: int

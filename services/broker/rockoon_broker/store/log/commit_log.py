@@ -1,14 +1,14 @@
 """The CommitLog: fixed-size files that together are one sequence of records.
 
 Invariants:
-1. `end` is the physical offset behind the last record. Bytes from there to the end of the last
-   file are zero, so that nothing a crash or a failed write left behind can be read as a record
-   once newer records reach up to it.
-2. A batch lies in one file, and 8 bytes stay free behind it (record.fits): what is left is marked
-   with a blank, and the batch goes to the next file.
-3. `end` moves only when every byte before it was accepted by the operating system.
-4. Files are reserved in full before the first byte is written, so a write into them cannot run
-   out of space; running out is met when a file is created.
+1. `end` is the physical offset after the last record. Bytes between it and the end of the last
+   file are zero, so that remains of a crash or a failed write are never read as a record
+   when newer records reach them.
+2. A batch never crosses a file boundary, and at least 8 bytes stay free after it (record.fits). If
+   it does not fit, a blank marks the rest of the file and the batch starts the next file.
+3. `end` moves only when the operating system has accepted every byte before it.
+4. Files are reserved in full before the first write, so that a write never runs out of
+   space. A shortage is noticed when a file is created.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ PROBE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class CommitLogFile:
     """One open CommitLog file."""
 
     start: int
@@ -38,14 +38,14 @@ class LogFile:
 
 
 class CommitLog:
-    """The open log. Owned by one thread; only descriptors are lent to the Syncer.
+    """The open log. Owned by one thread; the Syncer only borrows file descriptors.
 
     Args:
         directory: where the files are.
-        file_bytes: size of each.
+        file_bytes: size of each file.
         starts: start offsets of the files to open, ascending without a gap.
-        end: physical offset behind the last record, as recovery found it.
-        take_reserved: gives the descriptor of a file reserved ahead, or None.
+        end: physical offset after the last record, as recovery found it.
+        claim_reserved: returns the descriptor of a file reserved ahead, or None.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class CommitLog:
         *,
         starts: list[int],
         end: int,
-        take_reserved: Callable[[Path], int | None],
+        claim_reserved: Callable[[Path], int | None],
     ) -> None:
         self.directory = directory
         self._disk = disk
-        self._take_reserved = take_reserved
+        self._claim_reserved = claim_reserved
         self.file_bytes = file_bytes
         self.end = end
-        self.files: list[LogFile] = []
-        # Behind which file the next one has been asked for.
-        self._reserved_behind = -1
-        # Bytes behind `end` that a failed write may have left; zeroed before the next write.
-        self._unclean: tuple[LogFile, int, int] | None = None
-        # Why the disk refused the last write, or another file; None if it accepted both.
+        self.files: list[CommitLogFile] = []
+        # Start of the last file for which the next one has been requested.
+        self._reserved_after = -1
+        # Bytes after `end` that a failed write may have left; zeroed before the next write.
+        self._unclean: tuple[CommitLogFile, int, int] | None = None
+        # Error of the last write or file creation that the disk refused; None if both succeeded.
         self.failure: OSError | None = None
         self._lacks_file = False
         for start in starts:
             path = self.path_of(start)
-            self.files.append(LogFile(start, disk.open(path), path))
+            self.files.append(CommitLogFile(start, disk.open(path), path))
 
     @property
     def min_offset(self) -> int:
@@ -89,25 +89,25 @@ class CommitLog:
         """Path of the file that will follow the last."""
         return self.path_of(self.files[-1].start + self.file_bytes if self.files else 0)
 
-    def file_at(self, offset: int) -> LogFile:
-        """The file that holds the byte at a physical offset."""
+    def file_at(self, offset: int) -> CommitLogFile:
+        """Return the file that contains the byte at a physical offset."""
         return self.files[(offset - self.files[0].start) // self.file_bytes]
 
     def same_file(self, offset: int, other: int) -> bool:
-        """Whether one file holds the bytes at both physical offsets."""
+        """Return whether one file contains the bytes at both physical offsets."""
         return offset // self.file_bytes == other // self.file_bytes
 
     def place(self, batch_bytes: int, *, in_next_file: bool = False) -> int:
-        """Physical offset at which a batch of this size will begin.
+        """Return the physical offset at which a batch of this size will begin.
 
-        Creates the next file where it is needed, but moves nothing.
+        Creates the next file if necessary. `end` does not move.
 
         Args:
-            batch_bytes: its size.
-            in_next_file: it may not follow another one in its file.
+            batch_bytes: size of the batch.
+            in_next_file: the batch must be the first of a file.
 
         Raises:
-            BatchTooLarge: it fits into no file.
+            BatchTooLarge: the batch does not fit into an empty file.
             AppendFailed: the next file cannot be created.
         """
         if self.files and not in_next_file:
@@ -119,7 +119,7 @@ class CommitLog:
                 f"a batch of {batch_bytes} bytes does not fit into a file of {self.file_bytes}"
             )
         if self.files:
-            # A failed write may have created the next file already, with `end` still before it.
+            # A failed write may already have created the next file while `end` stayed before it.
             file = self._file_of_end()
             may_follow = not in_next_file or self.end == file.start
             if may_follow and fits(batch_bytes, file.start + self.file_bytes - self.end):
@@ -131,26 +131,26 @@ class CommitLog:
         return self.files[-1].start
 
     def write(self, offset: int, batch: memoryview | bytes) -> None:
-        """Write a patched batch, bytes, at the offset that `place` gave for its size.
+        """Write a patched batch, bytes, at the offset that `place` returned for its size.
 
         Raises:
-            AppendFailed: the disk refused; `end` is where it was.
+            AppendFailed: the disk refused the write; `end` has not moved.
         """
         try:
             if self._unclean is not None:
                 self._clean_tail()
                 self._unclean = None
-            # `place` went on to the next file, so this one is closed first: recovery stops at a
-            # file that neither is full nor says by a blank that the log goes on.
+            # If the batch goes to the next file, close this file first: recovery stops at a file
+            # that neither is full nor ends with a blank.
             if offset != self.end:
                 self._write_blank()
             file = self.file_at(offset)
             position = offset - file.start
-            # Before the write, which may stop halfway.
+            # Set before the write, which may stop halfway.
             self._unclean = (file, position, position + len(batch))
             self._disk.write_all(file.fd, batch, position)
         except OSError as error:
-            # At once if possible: after a crash a record that was refused would be found and kept.
+            # Erase now if possible: after a crash, recovery would keep the refused record.
             with contextlib.suppress(OSError):
                 self._clean_tail()
             self.failure = error
@@ -158,25 +158,25 @@ class CommitLog:
         self._unclean = None
         if not self._lacks_file:
             self.failure = None
-        # Behind the write, and only if all of it was taken: readers go up to here.
+        # Only after the whole write: readers read up to `end`.
         self.end = offset + len(batch)
 
     def extend(self, data: bytes) -> None:
-        """Write what follows the end in its file, or begins the next one.
+        """Write bytes that follow the end in its file, or that begin the next file.
 
         Raises:
-            AppendFailed: the disk refused; `end` is where it was.
+            AppendFailed: the disk refused the write; `end` has not moved.
         """
-        # A file that is full, or was closed by a blank: no batch that went on would say so.
+        # The file is full or closed by a blank, so that the bytes begin the next file.
         if not self.files or self.end == self.files[-1].start + self.file_bytes:
             self._append_file()
         self.write(self.end, memoryview(data))
 
     def probe(self) -> None:
-        """Repeat a refused write without a record; `failure` has the result.
+        """Retry a refused write without a record and set `failure` to the result.
 
-        If the next file could not be created, it is created now. Otherwise zeros are written behind
-        the end, where zeros are.
+        If the next file could not be created, this creates it. Otherwise this writes zeros after
+        the end, where the file already holds zeros.
         """
         try:
             if self._lacks_file:
@@ -188,7 +188,7 @@ class CommitLog:
                     file = self._unclean[0]
                 position = max(self.end - file.start, 0)
                 if position + PROBE_BYTES > self.file_bytes:
-                    # The file is full to the last bytes: the next append creates another one.
+                    # The file is full up to the last bytes; the next append uses a new file.
                     following = file.start + self.file_bytes
                     if following != self.files[-1].start:
                         self._append_file()
@@ -202,15 +202,15 @@ class CommitLog:
         self.failure = None
 
     def read(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes from a physical offset, never beyond `end` or the file's end.
+        """Read up to `count` bytes from a physical offset, never beyond `end` or the end of the
+        file.
 
-        Empty if the offset is outside the log. Read with pread, not through a mapping: a bad
-        sector is then an OSError and not a signal that kills the process, and the copy is needed
-        anyway. What a file lacks that was cut short is zeros, as if it were a hole: whoever reads
-        it finds no record there.
+        Empty if the offset is outside the log. Reads with pread instead of a mapping: a bad
+        sector then raises OSError instead of a signal that kills the process, and the copy is
+        needed anyway. Bytes that are missing because a file was truncated are returned as zeros,
+        in which a reader finds no record.
         """
-        # Bytes behind `end` are zeros or what a failed write left: nobody may take them for a
-        # record.
+        # Bytes after `end` are zeros or remains of a failed write; never return them.
         if not self.min_offset <= offset < self.end:
             return b""
         file = self.file_at(offset)
@@ -218,7 +218,7 @@ class CommitLog:
         return pread(self._disk, file.fd, count, offset - file.start).ljust(count, b"\0")
 
     def rewrite(self, offset: int, data: bytes) -> Callable[[], None]:
-        """Replace damaged bytes below the end by those of another copy.
+        """Replace damaged bytes below `end` by the bytes of another copy.
 
         Args:
             offset: physical offset of the first byte.
@@ -226,17 +226,17 @@ class CommitLog:
 
         Returns:
             A function that makes the bytes durable and closes its descriptor; any thread may call
-            it, once. The next read returns the bytes of the disk, not those in memory.
+            it, once. The next read then returns the bytes on the disk instead of cached ones.
 
         Raises:
-            ValueError: the log does not have this range.
+            ValueError: the range is not in the log.
             OSError: the disk.
         """
         end = offset + len(data)
         if not (data and self.min_offset <= offset < end <= self.end):
             raise ValueError(f"the log does not have {offset} to {end}")
         file, disk = self.file_at(offset), self._disk
-        # The log may be cut or closed while this waits for the disk.
+        # The owner may truncate or close the log while `finish` waits for the disk.
         fd = disk.duplicate(file.fd)
         try:
             disk.write_all(fd, data, offset - file.start)
@@ -254,7 +254,7 @@ class CommitLog:
         return finish
 
     def cut_end(self, offset: int) -> int | None:
-        """Where the file that holds the byte at a physical offset ends, if somebody cut it short.
+        """Return the end of the file at a physical offset if the file was truncated, else None.
 
         Raises:
             OSError: the disk.
@@ -265,27 +265,27 @@ class CommitLog:
 
     @property
     def wants_file(self) -> bool:
-        """Whether the last file is half full, and the next one was not requested."""
+        """Whether the last file is half full and the next one has not been requested."""
         if not self.files:
             return False
         last = self.files[-1].start
-        return self.end - last > self.file_bytes // 2 and self._reserved_behind != last
+        return self.end - last > self.file_bytes // 2 and self._reserved_after != last
 
     def reserve_ahead(
         self, request_file: Callable[[Path], None], may_reserve: Callable[[], bool]
     ) -> None:
-        """Request the next file, once, when the last is half full.
+        """Request the next file, once, when the last one is half full.
 
         Args:
             request_file: called with the path of the file.
-            may_reserve: whether the disk has room for it; asked right before.
+            may_reserve: returns whether the disk has room for the file; called just before.
         """
         if self.wants_file and may_reserve():
-            self._reserved_behind = self.files[-1].start
+            self._reserved_after = self.files[-1].start
             request_file(self.next_path)
 
     def sync_request(self, synced_end: int) -> SyncRequest:
-        """What the Syncer has to do to make everything durable that was written."""
+        """Return the sync request that makes every written byte durable."""
         fds: list[int] = []
         for file in reversed(self.files):
             if file.start + self.file_bytes <= synced_end:
@@ -295,14 +295,14 @@ class CommitLog:
         return SyncRequest(self.end, tuple(fds))
 
     def remove_oldest(self) -> DoomedFile:
-        """Give up the oldest file; the last is never given up."""
-        # The last file tells where offsets go on; without it they would begin at 0 again.
+        """Remove the oldest file from the log and return it for deletion; never the last file."""
+        # The last file holds the position of the next offset; without it offsets restart at 0.
         assert len(self.files) > 1
         file = self.files.pop(0)
         return DoomedFile(file.path, file.fd)
 
     def erase_refused(self) -> None:
-        """Durably remove what a refused write may have left, or the next start would find it."""
+        """Durably erase remains of a refused write, which the next start would read as a record."""
         if self._unclean is not None:
             self._clean_tail()
             self._disk.fdatasync(self._unclean[0].fd)
@@ -312,17 +312,17 @@ class CommitLog:
             self._disk.close(file.fd)
         self.files.clear()
 
-    def _file_of_end(self) -> LogFile:
-        """The file that the next small record goes to: the one that holds the last byte."""
-        # Not the byte at `end`: where a file is full, that belongs to the next one, if there is
-        # one.
+    def _file_of_end(self) -> CommitLogFile:
+        """The file that contains the last byte, which a small record is appended to."""
+        # Not the file of the byte at `end`: after a full file that is the next one, which may not
+        # exist.
         return self.file_at(max(self.end - 1, self.files[0].start))
 
     def _append_file(self) -> None:
         """Raises AppendFailed."""
         path = self.next_path
         start = self.files[-1].start + self.file_bytes if self.files else 0
-        fd = self._take_reserved(path)
+        fd = self._claim_reserved(path)
         try:
             if fd is None:
                 fd = create_log_file(path, self.file_bytes, self._disk)
@@ -333,7 +333,7 @@ class CommitLog:
             reason = f"no room for another CommitLog file: {error}"
             raise AppendFailed(reason, error.errno) from error
         self._lacks_file = False
-        self.files.append(LogFile(start, fd, path))
+        self.files.append(CommitLogFile(start, fd, path))
 
     def _write_blank(self) -> None:
         file = self._file_of_end()
@@ -342,7 +342,7 @@ class CommitLog:
         if remaining:
             self._unclean = (file, position, position + 8)
             self._disk.write_all(file.fd, encode_blank(remaining), position)
-            # A blank behind `end` is as good as zeros: the next write covers it or follows it.
+            # A blank after `end` is as harmless as zeros: the next write overwrites or follows it.
             self._unclean = None
 
     def _clean_tail(self) -> None:

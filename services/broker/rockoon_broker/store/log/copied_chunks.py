@@ -1,47 +1,47 @@
-"""Records that were copied a moment ago, as they were checked then.
+"""Cache of recently copied log chunks with their checked records.
 
-Who applies them next, or indexes them, neither reads nor checks them again. Pure.
+The index and the code that applies records use them without reading or checking them again. Pure.
 """
 
 from collections import OrderedDict
 
 from rockoon_broker.store.log.reading import LogChunk
 
-# As much as comes while the index gathers, at a rate that a disk takes.
+# What arrives during one gathering period of the index at the write rate of a disk.
 KEPT_BYTES_MAX = 32 << 20
-# What a chunk takes besides its records, with a dozen columns.
+# Overhead of a chunk besides its records, with a dozen columns.
 CHUNK_BYTES = 2048
 
 
 class CopiedChunks:
-    """The newest ones, in the log's order. What is not kept is in the log."""
+    """The newest chunks in log order. The log contains all others."""
 
     def __init__(self) -> None:
-        # By where they start, in the order in which they came.
+        # By start offset, in order of arrival.
         self._chunks: OrderedDict[int, LogChunk] = OrderedDict()
         self._bytes = 0
 
     def add(self, chunk: LogChunk) -> None:
-        """Take what was written behind the one before."""
+        """Add the chunk that follows the last one."""
         self._chunks[chunk.start] = chunk
         self._bytes += len(chunk.frames) + CHUNK_BYTES
         while self._bytes > KEPT_BYTES_MAX:
-            self._forget_first()
+            self._evict_oldest()
 
     def at(self, position: int, end: int) -> LogChunk | None:
-        """What begins at a physical offset, if all of it lies below `end`."""
+        """Return the chunk that begins at a physical offset, if all of it is below `end`."""
         found = self._chunks.get(position)
         return found if found is not None and found.next_offset <= end else None
 
     def next_start(self, position: int) -> int | None:
-        """Where the first one behind a physical offset begins."""
+        """Return the start of the first chunk after a physical offset."""
         return next((start for start in self._chunks if start > position), None)
 
-    def forget_below(self, position: int) -> None:
-        """Forget what begins below a physical offset: all who wanted it have had it."""
+    def discard_below(self, position: int) -> None:
+        """Discard chunks that begin below a physical offset; every reader has used them."""
         while self._chunks and next(iter(self._chunks)) < position:
-            self._forget_first()
+            self._evict_oldest()
 
-    def _forget_first(self) -> None:
+    def _evict_oldest(self) -> None:
         _, first = self._chunks.popitem(last=False)
         self._bytes -= len(first.frames) + CHUNK_BYTES

@@ -1,9 +1,9 @@
 """A directory of fixed-size files named by the byte offset of their first byte.
 
 The rules are those of RocketMQ's MappedFileQueue: every regular file has exactly the configured
-size and a twenty-digit name; sub-directories are ignored; an empty file is forgiven only if it is
-the last. Anything else is refused before a byte is changed, because a wrong size means that every
-offset would be read from the wrong place.
+size and a twenty-digit name; sub-directories are ignored; only the last file may be empty.
+Any other file is refused before a byte is changed, because with a wrong size every
+offset would be read from the wrong position.
 """
 
 from pathlib import Path
@@ -16,13 +16,13 @@ from rockoon_format.file_names import file_name_to_offset
 def list_files(
     directory: Path, file_bytes: int, disk: Disk, *, unfinished_last: bool = False
 ) -> list[int]:
-    """Start offsets of the directory's files, ascending; [] if there is none.
+    """Return the start offsets of the directory's files, ascending; [] if there is none.
 
-    An empty last file is removed. With `unfinished_last` so is a last file that is too short and
-    all zeros: its reservation was cut off by a crash before anything could be written.
+    Removes an empty last file. With `unfinished_last`, also removes a last file that is too short
+    and all zeros: a crash interrupted its reservation before the first write.
 
     Raises:
-        UnexpectedFile: a foreign name or another size.
+        UnexpectedFile: a file has a foreign name or another size.
     """
     if not directory.is_dir():
         return []
@@ -52,7 +52,7 @@ def list_files(
 
 
 def contiguous(starts: list[int], file_bytes: int) -> int:
-    """How many of the files follow one another without a gap, from the first on."""
+    """Return how many files, from the first on, follow one another without a gap."""
     for index, start in enumerate(starts):
         if start != starts[0] + index * file_bytes:
             return index
@@ -60,7 +60,7 @@ def contiguous(starts: list[int], file_bytes: int) -> int:
 
 
 def move_to_lost(path: Path, lost: Path, disk: Disk) -> Path:
-    """Move a file or directory to a free name in `lost`; returns it. Raises OSError."""
+    """Move a file or directory to an unused name in `lost`; return its path. Raises OSError."""
     for changed in disk.make_directory(lost):
         disk.sync_directory(changed)
     name = "-".join(path.parts[len(lost.parent.parts) :])

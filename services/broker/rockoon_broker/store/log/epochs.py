@@ -1,8 +1,9 @@
-"""Epochs and topics of a log, worked out of its own records: nothing beside it can contradict them.
+"""Epochs and topics of a log, derived from its own records so that no other file can contradict
+them.
 
-The newest mark in the log names all earlier epochs that are known, and the topics before it
-(`rockoon_format.log_marks`), and the last file always begins with one. A log without marks is of
-epoch 0: one that never had another copy has none, and is byte for byte what it was.
+The newest mark in the log names all known earlier epochs and the topics before it
+(`rockoon_format.log_marks`); the last file always begins with a mark. A log without marks has
+epoch 0: it never had another copy, and its bytes are those of the format without replication.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,20 +35,20 @@ Mark = EpochMark | TopicChange
 
 
 class Renewal(NamedTuple):
-    """A record behind which topics begin anew, in queues of their own from offset 0 on."""
+    """A record after which topics restart in new queues from offset 0."""
 
     first: int
     end: int
-    """Physical offsets of the record and behind it."""
+    """Physical offsets of the record's start and end."""
     topics: tuple[str, ...]
 
 
 class Epochs:
-    """What the marks of a log say that were noted so far, in the order of the log.
+    """State of the marks added so far, in log order.
 
     Attributes:
-        leader: of the newest epoch, empty in epoch 0.
-        topics: whose messages the log holds, committed or not.
+        leader: leader of the newest epoch, empty in epoch 0.
+        topics: topics with messages in the log, committed or not.
     """
 
     def __init__(self) -> None:
@@ -57,11 +58,10 @@ class Epochs:
 
     @property
     def epoch(self) -> int:
-        """The newest one."""
         return self._begun[-1].epoch if self._begun else 0
 
     def note(self, physical_offset: int, mark: Mark) -> None:
-        """Take note of a mark behind all that were noted."""
+        """Add the next mark in log order."""
         if isinstance(mark, TopicChange):
             self.topics = self.topics.after(mark)
             return
@@ -70,16 +70,16 @@ class Epochs:
         self.topics = mark.topics
 
     def mark(self) -> EpochMark:
-        """What a file of the present epoch begins with."""
+        """Return the mark with which a file of the present epoch begins."""
         return EpochMark(self.epoch, self.leader, self._begun, self.topics)
 
     def next_mark(self, epoch: int, leader: str, log_end: int, topics: LogTopics) -> EpochMark:
-        """What an epoch begins with.
+        """Return the mark that begins an epoch.
 
         Args:
-            epoch, leader: to begin.
-            log_end: where.
-            topics: whose messages a log without marks holds.
+            epoch, leader: the new epoch and its leader.
+            log_end: physical offset at which the epoch begins.
+            topics: topics with messages in the log, if it has no marks yet.
 
         Raises:
             ValueError: the log has records of this epoch or of a later one.
@@ -92,10 +92,10 @@ class Epochs:
         return EpochMark(epoch, leader, begun, self.topics if self.epoch else topics)
 
     def boundaries(self, log_min: int, log_end: int) -> list[Boundary]:
-        """Every epoch that is known, with where it ended; the last one ends where the log does.
+        """Return each known epoch with its range; the last one ends at `log_end`.
 
         Args:
-            log_min, log_end: between which the log lies; without records it has no epochs.
+            log_min, log_end: range of the log. An empty log has no epochs.
         """
         if log_min == log_end:
             return []
@@ -105,13 +105,13 @@ class Epochs:
 
 
 def marks_among(frames: bytes, records: Scan) -> Iterator[tuple[int, Mark]]:
-    """The marks among records, each with its position in `frames`.
+    """Yield the marks among scanned records, each with its position in `frames`.
 
     Args:
-        frames: what was scanned, from its first byte on.
+        frames: the scanned bytes.
 
     Raises:
-        ValueError: a record is tagged as one and is none.
+        ValueError: a record is tagged as a mark but cannot be decoded.
     """
     if _TOPIC not in records.topics:
         return
@@ -123,11 +123,11 @@ def marks_among(frames: bytes, records: Scan) -> Iterator[tuple[int, Mark]]:
 
 
 def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) -> list[Renewal]:
-    """Those behind which topics begin anew.
+    """Return the marks after which topics restart.
 
     Args:
         marks: `marks_among` the records.
-        base: physical offset of what was scanned.
+        base: physical offset of the scanned bytes.
     """
     found = []
     for position, mark in marks:
@@ -138,13 +138,13 @@ def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) 
 
 
 def mark_of(frame: bytes) -> Mark | None:
-    """What a record says of epochs or topics; None if it says something else.
+    """Decode the epoch or topic mark of a record; None if the record is not a mark.
 
     Args:
-        frame: begins with a record, of whatever topic.
+        frame: begins with a record of any topic.
 
     Raises:
-        ValueError: it is tagged as a mark and is none, or is damaged.
+        ValueError: the record is tagged as a mark but is damaged or cannot be decoded.
     """
     record = decode_record(frame)
     if record.topic != _TOPIC:

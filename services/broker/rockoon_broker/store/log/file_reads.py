@@ -1,7 +1,7 @@
-"""Reads of a store's open files: waiting for the disk, or only what the page cache has.
+"""Reads of a store's open files that either wait for the disk or use only the page cache.
 
-The store's owner is the event loop's thread. While that waits for a page that a reader far behind
-wants, nobody's message is stored, so it reads what is cached and leaves the rest to a thread
+The event loop's thread owns the store. While it waits for a page that a lagging reader
+needs, no message is stored. So it reads only cached pages, and a thread loads the missing ones
 (`rockoon_broker.cold_reads`).
 """
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Piece(NamedTuple):
-    """Bytes of an open file."""
+    """A range of bytes of an open file."""
 
     fd: int
     size: int
@@ -23,9 +23,9 @@ class Piece(NamedTuple):
 
 
 class ColdRead(Exception):
-    """What a reader wants is not in the page cache.
+    """The requested bytes are not in the page cache.
 
-    It can be asked for again once `load` has returned for all that is missing.
+    The caller retries after `load` has returned for everything that is missing.
     """
 
     def __init__(self, disk: Disk, missing: list[Piece]) -> None:
@@ -35,13 +35,13 @@ class ColdRead(Exception):
 
 
 def load(disk: Disk, missing: list[Piece]) -> bool:
-    """Bring pieces into the page cache; waits for the disk. In any thread.
+    """Load ranges into the page cache; waits for the disk. Any thread may call it.
 
     Returns:
-        False when the disk refuses: who reads once more, and waits, hears why.
+        False if the disk failed; a blocking read then raises the error.
     """
     try:
-        # All of them first: a disk serves many requests faster than one after the other.
+        # Announce all reads first: a disk serves many parallel requests faster than one by one.
         for piece in missing:
             disk.will_read(*piece)
         for fd, size, position in missing:
@@ -54,17 +54,17 @@ def load(disk: Disk, missing: list[Piece]) -> bool:
 
 
 class _Mode(threading.local):
-    """How a thread reads: each has its own, since several may read one store while it begins."""
+    """Read mode, per thread: several threads may read one store while it opens."""
 
     cached_only = False
 
 
 mode = _Mode()
-"""While its `cached_only` is set, reads of this thread raise ColdRead instead of waiting."""
+"""While its `cached_only` is set, reads on this thread raise ColdRead instead of waiting."""
 
 
 def pread(disk: Disk, fd: int, count: int, position: int) -> bytes:
-    """As `Disk.pread`, of a file that readers wait for; raises ColdRead, too."""
+    """Like `Disk.pread`; raises ColdRead in `cached_only` mode if the pages are not cached."""
     if not mode.cached_only:
         return disk.pread(fd, count, position)
     data = disk.pread_cached(fd, count, position)
@@ -74,7 +74,7 @@ def pread(disk: Disk, fd: int, count: int, position: int) -> bytes:
 
 
 def cached(reading: Callable[[], Result]) -> Result:
-    """What a function gives without waiting for the disk; raises ColdRead where it would."""
+    """Call a function in `cached_only` mode; raises ColdRead where it would wait for the disk."""
     mode.cached_only = True
     try:
         return reading()

@@ -1,6 +1,6 @@
-"""Keys that were found while records were checked: who indexes the log need not read it for them.
+"""Keys found while records were checked, so that the indexer need not read the log for them.
 
-Pure. What is not kept here is in the log.
+Pure. Keys that are not kept here can be read from the log.
 """
 
 from collections import deque
@@ -11,15 +11,15 @@ import numpy as np
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.index_entries import KeyEntries, PackedKeys
 
-# Sixteen a key: of 100,000 messages a second with two keys each, what comes in two seconds.
+# 16 bytes per key: two seconds of 100,000 messages/s with two keys each.
 KEPT_BYTES_MAX = 8 << 20
-# What a stretch takes besides its keys.
+# Overhead of a stretch besides its keys.
 STRETCH_BYTES = 256
 
 
 @light_dataclass
 class KeyStretch:
-    """The keys of all records between two physical offsets, which were stored at one time."""
+    """Keys of all records between two physical offsets, stored with one timestamp."""
 
     start: int
     end: int
@@ -29,13 +29,13 @@ class KeyStretch:
 
 @dataclass(frozen=True, slots=True)
 class KeyRun:
-    """Stretches that follow one another, at least one."""
+    """One or more adjacent stretches."""
 
     stretches: list[KeyStretch]
 
     @property
     def next_offset(self) -> int:
-        """Physical offset behind the last."""
+        """Physical offset after the last stretch."""
         return self.stretches[-1].end
 
     @property
@@ -44,7 +44,7 @@ class KeyRun:
         return self.stretches[-1].store_timestamp_ms
 
     def entries(self) -> KeyEntries:
-        """All the keys."""
+        """Return all keys as index entries."""
         hashes = np.frombuffer(b"".join([each.keys.hashes for each in self.stretches]), np.int64)
         offsets = np.frombuffer(b"".join([each.keys.offsets for each in self.stretches]), np.int64)
         times = np.array([each.store_timestamp_ms for each in self.stretches], np.int64)
@@ -53,28 +53,29 @@ class KeyRun:
 
 
 class FoundKeys:
-    """Stretches in the log's order, the oldest first.
+    """Cache of key stretches in log order, oldest first.
 
     Args:
-        bytes_max: how much is kept.
+        bytes_max: memory limit.
 
     Attributes:
-        wanted: whether anybody indexes the log.
+        wanted: whether an indexer reads the keys.
     """
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.wanted = False
         self._bytes_max = bytes_max
-        # Each behind what it takes.
+        # Each with its size in bytes.
         self._stretches: deque[tuple[int, KeyStretch]] = deque()
         self._bytes = 0
         self._is_full = False
 
     def add(self, stretch: KeyStretch) -> None:
-        """Keep what was written at the log's end, if there is room.
+        """Add keys of records written at the log's end, if there is room.
 
-        Not in the place of older ones: who is behind would find none of them, however long it reads
-        the log to reach them. Nor before half of it is free: there would be a gap at each step.
+        A full cache keeps the oldest keys: a lagging indexer would never find newer ones, because
+        they would be evicted before it reads up to them. After it was full, the cache
+        accepts keys again when it is half empty; otherwise every append would leave a gap.
         """
         if self._bytes <= self._bytes_max // 2:
             self._is_full = False
@@ -85,13 +86,13 @@ class FoundKeys:
             self._stretches.append((size, stretch))
             self._bytes += size
 
-    def take(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
-        """What is kept from a physical offset on, and then no more; None if that is to be read.
+    def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
+        """Remove and return adjacent stretches from a physical offset on; None if there are none.
 
         Args:
-            position: below it, all who wanted keys have had them.
-            end: a stretch that reaches beyond is left.
-            bytes_max: how much of the log they may cover; the first may be longer.
+            position: where the indexer continues; older stretches are discarded.
+            end: stretches that end after it are left.
+            bytes_max: range of the log that they may cover; the first stretch may be longer.
         """
         stretches = self._stretches
         while stretches and stretches[0][1].start < position:
@@ -110,13 +111,14 @@ class FoundKeys:
         return KeyRun(taken) if taken else None
 
     def stop_before(self, position: int, stop: int) -> int:
-        """Up to where to read from `position` on: `stop`, or where something begins before."""
+        """Return how far to read from `position` in the log: `stop`, or the next stretch's
+        start."""
         begins = self._stretches[0][1].start if self._stretches else stop
-        # What begins at the position is seen in part.
+        # A stretch at the position itself reaches past `end`; the log has to be read there.
         return begins if position < begins < stop else stop
 
-    def forget(self) -> None:
-        """Nobody wants any for now."""
+    def clear(self) -> None:
+        """Discard all keys; no indexer reads them."""
         self.wanted = False
         self._stretches.clear()
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""Reading many records of one file or log with few calls."""
+"""Reads of many records of one file or log with few calls."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.log.file_reads import ColdRead, Piece
 from rockoon_core.disk import Disk
 
-# Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
+# A gap of at most this many unwanted bytes is cheaper to read than a second call.
 _GAP_BYTES_MAX = 4096
 
 
@@ -18,18 +18,18 @@ def gather(
     read: Callable[[int, int], bytes],
     same_file: Callable[[int, int], bool] = lambda _, __: True,
 ) -> bytes:
-    """The records' bytes in order.
+    """Return the records' bytes in order.
 
     Args:
-        positions: where each of n >= 1 records starts, ascending, int64[n].
-        sizes: bytes of each, int64[n].
-        read, same_file: as of `gather_runs`.
+        positions: start of each of n >= 1 records, ascending, int64[n].
+        sizes: size of each record, bytes, int64[n].
+        read, same_file: see `gather_runs`.
 
     Raises:
         OSError: the disk.
     """
     ends = positions + sizes
-    # Where a new run of adjacent records begins.
+    # Indices at which a new run of adjacent records begins.
     apart = np.flatnonzero(ends[:-1] != positions[1:]) + 1
     starts = positions[np.concatenate(([0], apart))].tolist()
     run_ends = ends[np.concatenate((apart - 1, [-1]))].tolist()
@@ -41,16 +41,16 @@ def gather_runs(
     read: Callable[[int, int], bytes],
     same_file: Callable[[int, int], bool] = lambda _, __: True,
 ) -> bytes:
-    """The bytes of runs in order, with one read for those that are close together.
+    """Return the bytes of runs in order, with one read per group of close runs.
 
     Args:
-        runs: one or more, from one position to another, ascending.
-        read: gives so many bytes from a position.
-        same_file: whether one read can give the bytes at both positions.
+        runs: one or more (start, end) positions, ascending.
+        read: returns `count` bytes from a position.
+        same_file: returns whether one read can cover both positions.
 
     Raises:
         OSError: the disk.
-        ColdRead: `read` does, with all that lacks.
+        ColdRead: raised by `read`; combined with all missing ranges.
     """
     pieces: list[bytes | memoryview] = []
     missing: list[Piece] = []
@@ -69,7 +69,7 @@ def gather_runs(
         try:
             data = read(base, end - base)
         except ColdRead as cold:
-            # The rest is asked for as well: what lacks is brought at once, not run by run.
+            # Ask for the remaining runs too, so that one load covers all missing ranges.
             disk = cold.disk
             missing += cold.missing
             pieces.clear()

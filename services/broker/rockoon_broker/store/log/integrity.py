@@ -1,4 +1,4 @@
-"""Checks of the CommitLog's bytes against the records' checksums, and repairs in its files."""
+"""Checksum verification of CommitLog bytes, and repairs of CommitLog files."""
 
 import struct
 from pathlib import Path
@@ -12,27 +12,27 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_format.scan import ScanEnd, scan
 
-# Larger than any record: within this distance before any position a record begins.
+# Larger than any record: at least one record begins within this distance before any position.
 SEARCH_BYTES = 8 << 20
 _SIZE = struct.Struct(">i")
 
 
 def rewrite_closed(directory: Path, file_bytes: int, disk: Disk, offset: int, data: bytes) -> None:
-    """Replace a damaged record of a log that is not open by another copy's; durable on return.
+    """Replace a damaged record of a closed log by bytes of another copy; durable on return.
 
     Args:
-        directory: the CommitLog's.
-        file_bytes: size of each of its files.
+        directory: the CommitLog directory.
+        file_bytes: size of each file.
         disk: the file layer.
         offset: physical offset of the record.
         data: whole records.
 
     Raises:
-        ValueError: the data is not a sequence of intact records from this offset on.
+        ValueError: the data is not a sequence of intact records at this offset.
         OSError: the disk.
     """
     if not data or damaged_at(file_bytes, offset, data) is not None:
-        raise ValueError(f"no intact record of offset {offset}")
+        raise ValueError(f"the given bytes are not an intact record of offset {offset}")
     start = offset - offset % file_bytes
     fd = disk.open(directory / offset_to_file_name(start))
     try:
@@ -44,22 +44,22 @@ def rewrite_closed(directory: Path, file_bytes: int, disk: Disk, offset: int, da
 
 
 def damaged_at(file_bytes: int, offset: int, data: bytes) -> int | None:
-    """Physical offset of the first damaged record among bytes of the log; None if all are intact.
+    """Return the physical offset of the first damaged record among log bytes; None if intact.
 
-    Compared: checksums (body CRCs of records without one), lengths, and the physical offset that
-    each record states. Behind the head of a blank all bytes have to be zero.
+    Compares checksums (body CRCs of records without one), lengths, and the physical offset that
+    each record states. After the header of a blank all bytes must be zero.
 
     Args:
         file_bytes: size of each CommitLog file.
-        offset: physical offset of the first byte, where a record or a blank begins.
-        data: bytes of one file that end where a record or a blank ends.
+        offset: physical offset of `data`, where a record or a blank begins.
+        data: bytes of one file, up to the end of a record or blank.
     """
     records = scan(
         data,
         0,
         len(data),
         with_tag_codes=False,
-        # One more than the data can hold: the scan must also check bytes behind the last record.
+        # One more than the data can hold: the scan must also check bytes after the last record.
         records_max=len(data) // RECORD_BYTES_MIN + 1,
     )
     misplaced = np.flatnonzero(records.physical_offsets != records.offsets + offset)
@@ -75,7 +75,7 @@ def damaged_at(file_bytes: int, offset: int, data: bytes) -> int | None:
 
 
 def record_before(log: CommitLog, position: int) -> int:
-    """Physical offset, at most `position`, at which a record begins; not always the nearest one.
+    """Return a physical offset <= `position` where a record begins, not always the nearest one.
 
     Raises:
         OSError: the disk.

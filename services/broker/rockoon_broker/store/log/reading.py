@@ -1,7 +1,7 @@
-"""The log as its followers read it: whole records in the order they were stored.
+"""Sequential reads of the log: whole records in the order in which they were stored.
 
-A follower keeps something that is worked out of the log, such as an index by key or what of a queue
-is completed, together with the physical offset up to which it has seen the log.
+A component that follows the log, such as the index by key, keeps state derived from its records
+and the physical offset up to which it has read.
 """
 
 import struct
@@ -30,21 +30,21 @@ class LogChunk:
     start: int
     """Physical offset of the first byte of `frames`."""
     frames: bytes
-    """The records, back to back, as they are stored."""
+    """Stored records, back to back."""
     records: Scan
-    """Their fields as columns, without tag codes; its offsets are positions in `frames`."""
+    """Fields of the records as columns, without tag codes; offsets are positions in `frames`."""
     next_offset: int
-    """Where to read on: a physical offset, the end given when there is no more."""
+    """Physical offset of the next read; the requested end if nothing is left."""
     skipped_bytes: int = 0
-    """Length of what stands before `next_offset` and is damaged: no record can be made out."""
+    """Length of the damaged bytes before `next_offset` in which no record was found."""
     next_at_record: bool = True
-    """Whether a record starts at `next_offset`, or the file ends there; if not, one has to be
-    looked for (`find_record`)."""
+    """Whether a record starts at `next_offset`, or the file ends there; if not, the caller must
+    search for one (`find_record`)."""
     checked: bool = False
-    """Whether all records were compared with their checksums."""
+    """Whether all records have been compared with their checksums."""
 
     def intact(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some records that are what was stored, by their checksums; int64[m] both."""
+        """Return the given record indices whose checksums match; int64[m] -> int64[<=m]."""
         if self.checked or not len(indices):
             return indices
         parts = locate(self.frames, self.records.offsets[indices])
@@ -58,11 +58,11 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Where the search for a record came to."""
+    """Result of the search for a record."""
 
     offset: int
-    """Physical offset of the record, or where its file, or what is visible of it, ends; if it is
-    not `found`, where to search on."""
+    """Physical offset of the record, or the end of the file or visible range. If not `found`, where
+    the search continues."""
     found: bool
 
 
@@ -77,14 +77,14 @@ def read_chunk(
     """Read records from `position` on; see `Store.read_log`.
 
     Args:
-        log: open; used by its owner's thread.
-        position: where a record starts, or a file: 0, a former `next_offset`, or an end that an
-            append gave. Below the log's beginning means there.
-        end: physical offset behind the last record wanted, at most the log's end.
-        bytes_max: length of `frames`, at most; the first record always fits.
-        search_bytes_max: how far behind a damaged place a record is looked for, at most;
-            None means to the file's end.
-        delay_levels_ms: as of `scan`, with which tag codes are worked out; None: without them.
+        log: open; called on its owner's thread.
+        position: where a record or file starts: 0, a former `next_offset`, or an end returned
+            by an append. Positions below the log's beginning mean the beginning.
+        end: physical offset after the last wanted record, at most the log's end.
+        bytes_max: maximum length of `frames`; the first record is always included.
+        search_bytes_max: maximum distance to search for a record after damaged bytes; None
+            means up to the end of the file.
+        delay_levels_ms: see `scan`; computes tag codes with them. None: no tag codes.
 
     Raises:
         OSError: the disk.
@@ -127,7 +127,8 @@ def read_chunk(
 
 
 def _is_blank(head: bytes, remaining: int) -> bool:
-    """Whether a file is closed here: a scan can only tell when it is given all that remains."""
+    """Whether a blank closes the file here. `scan` detects one only in a buffer that contains it
+    all."""
     if len(head) < _SIZE_AND_MAGIC.size:
         return False
     size, magic = _SIZE_AND_MAGIC.unpack_from(head)
@@ -135,21 +136,21 @@ def _is_blank(head: bytes, remaining: int) -> bool:
 
 
 def _record_bytes(log: CommitLog, position: int, end: int) -> int:
-    """Size of the whole record at a physical offset that lies before `end`, 0 without one."""
+    """Size of the whole record at a physical offset that ends before `end`; 0 if there is none."""
     return whole_record_bytes(lambda at, count: log.read(position + at, count), end - position)
 
 
 def find_record(log: CommitLog, position: int, end: int, bytes_max: int | None) -> Sought:
-    """Look for the first whole record at or behind a position, in one file.
+    """Search one file for the first whole record at or after a position.
 
-    Reading on from record to record does not look at bodies, so neither must who is to begin
-    where such a reader stops: a damaged body is for those who want it.
+    Bodies are not checked, because sequential reads do not check them either and both must
+    agree where records begin. A reader that needs a body checks it.
 
     Args:
-        log: open; used by its owner's thread.
-        position: any physical offset; below the log's beginning means there.
+        log: open; called on its owner's thread.
+        position: any physical offset; below the log's beginning means the beginning.
         end: physical offset at which a record starts or the log ends.
-        bytes_max: how far to look: where records start, not their ends; None means to the end.
+        bytes_max: maximum distance in which a record may start; None means up to the end.
 
     Raises:
         OSError: the disk.
@@ -159,7 +160,7 @@ def find_record(log: CommitLog, position: int, end: int, bytes_max: int | None) 
     stop = end if bytes_max is None else min(end, position + bytes_max)
     at = position
     while at < stop:
-        # A head may lie across the window's end, and across the place where the search stops.
+        # A record header may cross the end of the window or of the searched range.
         data = log.read(at, min(_WINDOW_BYTES, stop - at + HEAD_BYTES - 1, end - at))
         for head in record_heads(data, at):
             if _record_bytes(log, head, end):

@@ -1,4 +1,4 @@
-"""Removals: files and directories that a store's owner gave up, and how they are deleted."""
+"""Removals: deletion of files and directories that the store no longer uses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from rockoon_core.disk import Disk, Shortage
 
 @dataclass(frozen=True)
 class DoomedFile:
-    """A file that the owner no longer uses."""
+    """A file that the store no longer uses."""
 
     path: Path
     fd: int | None
-    """Its descriptor, to be closed with it."""
+    """Its open descriptor, closed after the deletion."""
 
 
 @dataclass(frozen=True)
 class DoomedDirectory:
-    """A directory that was moved to where nobody looks for it, to be deleted with all in it."""
+    """A directory that was renamed so that the store no longer finds it, and is to be deleted."""
 
     path: Path
 
 
 class RemovalRefused(OSError):
-    """The disk does not delete something, for now. Unlike after a failed sync, nothing is unknown:
-    it is still there, and a start would find it."""
+    """The disk currently refuses a deletion. Unlike after a failed sync, the state is known: the
+    file still exists and the next start finds it."""
 
 
 def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
-    """Delete what the owner gave up, cut where something else may be done in between.
+    """Delete a file or directory; yields where other work may run.
 
-    Once it is through, the end of a CommitLog file is durable: marks of deleted topics are
-    forgotten on the strength of it, and ConsumeQueue files that belong to it go after it.
+    At the end, the deletion of a CommitLog file is durable. Marks of deleted topics are then
+    discarded, and ConsumeQueue files of that range are deleted next.
 
     Raises:
-        RemovalRefused: not all is deleted; may be begun again.
+        RemovalRefused: the deletion is incomplete; the caller may retry it.
         OSError: a sync failed.
     """
     try:
@@ -46,7 +46,7 @@ def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
 
 def _removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
     if isinstance(doomed, DoomedDirectory):
-        # Durably moved before anything in it goes: a power cut then brings back all or nothing.
+        # Make the rename durable first: after a power failure, all or nothing is back.
         for directory in (doomed.path.parent, doomed.path.parent.parent):
             disk.sync_directory(directory)
             yield
@@ -58,7 +58,7 @@ def _removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]
         raise RemovalRefused(*error.args) from error
     if doomed.fd is not None:
         disk.sync_directory(doomed.path.parent)
-        # Last: what is begun again after it would close the number that another file has by then.
+        # Last: a retry would close the same number again, which may belong to another file by then.
         disk.close(doomed.fd)
 
 

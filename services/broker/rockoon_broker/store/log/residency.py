@@ -1,4 +1,4 @@
-"""Page-cache residency of a stretch of a file, by mincore(2)."""
+"""Page-cache residency of a range of a file, by mincore(2)."""
 
 import ctypes
 import ctypes.util
@@ -27,10 +27,10 @@ _LIBC = _load()
 
 
 def pages_resident(fd: int, position: int, count: int) -> bool | None:
-    """Whether every page under `count` bytes at `position` of a file is in memory.
+    """Return whether every page under `count` bytes at `position` of a file is in memory.
 
-    None where the system cannot say. The mapping is never read, so it cannot raise SIGBUS and
-    brings nothing into memory.
+    None if the system cannot determine it. The mapping is never read, so that it cannot raise
+    SIGBUS and loads nothing into memory.
     """
     if _LIBC is None:
         return None

@@ -1,4 +1,4 @@
-"""Reading the CommitLog's records in order, from a physical offset to where they end."""
+"""Sequential scan of the CommitLog's records from a physical offset up to the last whole record."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -12,22 +12,20 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 WINDOW_BYTES = 8 << 20
-# What is read at once is walked at once, or the rest would be read again; a cache has room for it.
+# One read is scanned in one call, because the rest would be read again; it fits into a CPU cache.
 _WALKED_BYTES = 1 << 20
 _WALKED_RECORDS_MAX = _WALKED_BYTES // RECORD_BYTES_MIN + 1
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some records."""
-
+class ScannedChunk:
     base: int
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
     records: Scan
 
     def offsets_of(self, topic: bytes) -> list[int]:
-        """Physical offsets of its records of one topic."""
+        """Physical offsets of the chunk's records of one topic."""
         records = self.records
         if topic not in records.topics:
             return []
@@ -37,13 +35,13 @@ class Chunk:
 
 
 class LogScan:
-    """One walk over the log; afterwards its fields say how it went.
+    """One pass over the log; its fields hold the result.
 
     Args:
-        directory: the CommitLog's directory.
+        directory: the CommitLog directory.
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
-        checksums, checksums_from: of `scan`, a physical offset.
+        checksums, checksums_from: see `scan`; `checksums_from` is a physical offset.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
@@ -68,31 +66,31 @@ class LogScan:
         self.records_scanned = 0
         self.bytes_scanned = 0
         self.end = 0
-        """Physical offset behind the last whole record."""
+        """Physical offset after the last whole record."""
         self.stopped_by: ScanEnd = ScanEnd.END
-        """What was found there."""
+        """Why the scan stopped there."""
         self.closed_end = 0
-        """Where the last file ends that a blank closes; 0 if there is none."""
+        """End of the last file that is closed by a blank; 0 if there is none."""
 
-    def chunks(self, position: int) -> Iterator[Chunk]:
-        """Walk from `position`, which must be where a record starts or the log ends."""
+    def chunks(self, position: int) -> Iterator[ScannedChunk]:
+        """Scan from `position`, where a record must start or the log end."""
         self.end = position
         for start in self._starts:
             if position >= start + self._file_bytes:
                 continue
             position = max(position, start)
             yield from self._file_chunks(start, position - start)
-            # A blank, or a file full to the last byte, says that the next file goes on.
+            # Only after a blank or a completely full file does the log continue in the next one.
             if self.stopped_by not in (ScanEnd.BLANK, ScanEnd.END):
                 return
 
-    def _file_chunks(self, start: int, position: int) -> Iterator[Chunk]:
+    def _file_chunks(self, start: int, position: int) -> Iterator[ScannedChunk]:
         fd = self._disk.open_reading(self._directory / offset_to_file_name(start))
         window = _WALKED_BYTES
         try:
             while True:
                 count = min(window, self._file_bytes - position)
-                # A file that was cut short in use goes on with zeros, as for all other readers.
+                # A file truncated while in use reads as zeros at its end, as for all other readers.
                 data = self._disk.pread(fd, count, position).ljust(count, b"\0")
                 base = start + position
                 since = self._checksums_from
@@ -108,7 +106,7 @@ class LogScan:
                 self.stopped_by = records.end
                 if records.count:
                     self._count(records, base)
-                    yield Chunk(base, records)
+                    yield ScannedChunk(base, records)
                 position += records.position
                 if records.end is ScanEnd.BLANK:
                     size, _ = _SIZE_AND_MAGIC.unpack_from(data, records.position)
@@ -117,7 +115,7 @@ class LogScan:
                 at_file_end = base - start + len(data) == self._file_bytes
                 if records.end is ScanEnd.LIMIT:
                     continue
-                # What looks cut off may only be cut by the window.
+                # A truncated record may only be cut by the window.
                 if records.end not in (ScanEnd.END, ScanEnd.TRUNCATED) or at_file_end:
                     return
                 if records.position == 0:
@@ -129,7 +127,7 @@ class LogScan:
             self._disk.close(fd)
 
     def _whole_bytes(self, head: bytes, remaining: int) -> int:
-        """How many bytes the record at `head` needs, 0 if none can be there."""
+        """Size of the record at `head` in bytes, 0 if there is none."""
         size, magic = _SIZE_AND_MAGIC.unpack_from(head)
         if magic == MAGIC_BLANK and size <= remaining:
             self.stopped_by = ScanEnd.BLANK

@@ -1,23 +1,23 @@
-"""Pace of syncs: whether they are short enough for the thread for which everybody waits. Pure.
+"""Decides whether syncs are short enough to run on the event loop's thread. Pure.
 
-To hand a sync to the other thread costs some 100 µs of CPU, however short it is. So the owner makes
-syncs itself as long as what long ones hold it up for is less than that on average.
+Handing a sync to the syncer's thread costs about 100 µs of CPU. The owner syncs inline as
+long as the delay by slow inline syncs is smaller than that on average.
 """
 
 SHORT_SECONDS_MAX = 0.001
-"""A sync that took longer held the owner up."""
+"""A longer sync counts as a delay of the owner."""
 IN_A_ROW = 4
-"""So many short ones make the next one believed to be short."""
+"""After this many short syncs in a row the next one is expected to be short."""
 EARNED_SECONDS = 50e-6
-"""What a short sync makes up for of what long ones took."""
+"""Each short sync reduces the counted delay by this much."""
 OWED_SECONDS_MAX = 0.01
-"""With more than that not made up for, the other thread makes them."""
+"""If the counted delay is larger, the syncer's thread syncs."""
 OWED_SECONDS_MOST = 0.2
-"""More is not counted: a disk that was gone for a minute is believed after 4,000 short ones."""
+"""Upper bound of the counted delay: after a disk stall of a minute, 4,000 short syncs reset it."""
 
 
 class SyncPace:
-    """What the last syncs took."""
+    """Durations of recent syncs."""
 
     def __init__(self) -> None:
         self._short = 0
@@ -28,8 +28,8 @@ class SyncPace:
         """Whether the next sync can be expected to be short."""
         return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
 
-    def note(self, seconds: float, *, inline: bool) -> None:
-        """A sync took so long; `inline`: the owner made it by itself."""
+    def record(self, seconds: float, *, inline: bool) -> None:
+        """Record the duration of a sync; `inline`: it ran on the owner's thread."""
         if seconds <= SHORT_SECONDS_MAX:
             self._short += 1
             self._owed_seconds = max(self._owed_seconds - EARNED_SECONDS, 0.0)

@@ -1,23 +1,23 @@
-"""The one other thread: it syncs, reserves files ahead of need, and deletes what was given up.
+"""Syncer: a thread that syncs files, reserves CommitLog files ahead, and deletes unused files.
 
-The owner's thread decides everything and posts; this thread only makes the slow calls. Rules:
+The owner's thread makes all decisions and posts requests; this thread only runs the slow
+calls. docs/understand/threads.md lists all threads. Rules:
 
-1. A sync request replaces the one before it: each lists every file with bytes that are not known
-   to be synced, so the newest covers all. Appends made while a sync runs share the next one.
-   While nothing is asked for and syncs are short, the owner makes small ones itself.
-2. Whoever waits for a sync never waits for more than one other slow call: between any two of them
-   the newest sync request is served.
-3. Descriptors of CommitLog files are closed here, never by the owner, and only after every request
-   that was posted earlier and could name them.
-4. What was given up is deleted in the order in which it was. When the disk refuses to delete
-   something, that and what follows it waits for `retry_removals`; nothing is lost by it.
-5. The first failing sync ends all of it: no second try, because the kernel may have dropped the
-   pages that it could not write and a second fsync would then succeed without them.
-6. What could not even be opened, or found no room before any sync, is no failed sync: a recovery
-   point that meets that is tried again, once a second; the syncs of the log go on meanwhile.
-7. Files of queues that a recovery point counts no more are deleted behind that point, however late
-   it comes, and stay if it never does: a start that finds fewer than its point counts reads the
-   whole log to make them again.
+1. A new sync request replaces the pending one: each request lists every file with bytes that may
+   be unsynced, so that the newest covers all. Appends made during a sync share the next sync.
+   If no request is pending and syncs are short, the owner itself runs small ones.
+2. A sync request waits for at most one other slow call: the thread serves the newest sync
+   request between any two of them.
+3. This thread, never the owner, closes the descriptors of CommitLog files, and only after every
+   earlier request that could name them.
+4. Deletions run in the order of the requests. If the disk refuses one, it and all later ones
+   wait for `retry_removals`.
+5. The first failed sync ends the thread. It is never retried, because the kernel may have dropped
+   the pages that it could not write, and a second fsync would succeed without them.
+6. A recovery point that fails before any sync (a file cannot be opened, no space) is not a failed
+   sync: it is retried once a second. Syncs of the log continue.
+7. Queue files that a recovery point no longer counts are deleted only after that point is
+   written: a start that finds fewer files than its point counts rebuilds them from the whole log.
 """
 
 import contextlib
@@ -53,28 +53,28 @@ class SyncRequest:
 
 @dataclass(frozen=True)
 class PointRequest:
-    """Make the log and the ConsumeQueues durable up to a point, then write the point down."""
+    """Make the log and the ConsumeQueues durable up to a point, then write the recovery point."""
 
     sync: SyncRequest
     queue_files: tuple[Path, ...]
-    """Files with unsynced entries; one that is gone meanwhile was deleted with its queue."""
+    """Files with unsynced entries; a file that no longer exists was deleted with its queue."""
     directories: tuple[Path, ...]
-    """Directories in which files or directories were created."""
+    """Directories with new files or sub-directories."""
     point: RecoveryPoint
     checkpoint: Checkpoint
     released: tuple[Path, ...] = ()
-    """Files that the point does not count any more."""
+    """Files that the point no longer counts."""
 
 
 class Syncer:
-    """The thread and what it shares with the owner.
+    """The syncer's thread and the state that it shares with the owner.
 
     Args:
         disk: the file layer.
-        markers: checkpoint and recovery point; used by this thread only until `stop`.
+        markers: checkpoint and recovery point files; used only by this thread until `stop`.
         log_directory: where CommitLog files are reserved.
-        file_bytes: their size.
-        on_synced: called on this thread with the new durable end; must only hand it over.
+        file_bytes: size of a CommitLog file.
+        on_synced: called on this thread with the new durable end; must not block.
         on_failed: called on this thread, once, with the error that ended it.
     """
 
@@ -95,7 +95,7 @@ class Syncer:
         self._file_bytes = file_bytes
         self._on_synced = on_synced
         self._on_failed = on_failed
-        # Grows; read by the owner without the lock.
+        # Only grows; the owner reads it without the lock.
         self.synced_end = synced_end
         self.failure: OSError | None = None
         self.removal_failure: OSError | None = None
@@ -103,20 +103,20 @@ class Syncer:
         # Everything below is guarded by `_changed`.
         self._changed = threading.Condition()
         self._sync: SyncRequest | None = None
-        self._has_told = False
-        # Held while the log's files are synced: of two syncs at once one alone hears of an error.
+        self._has_reported = False
+        # Held while log files are synced: of two concurrent syncs only one sees an error.
         self._syncing = threading.Lock()
         self._pace = SyncPace()
-        # What the last sync of the log's files took.
+        # Duration of the last sync of the log's files.
         self.last_seconds = 0.0
         self._wanted_file: Path | None = None
         self._reserving: Path | None = None
         self._reserved: tuple[Path, int] | None = None
         self._point: PointRequest | None = None
         self._writing: PointRequest | None = None
-        # On the monotonic clock: when a point that met a shortage is tried again.
+        # Monotonic time at which a recovery point is retried after a shortage.
         self._point_due = 0.0
-        # What is deleted once the point that was posted, or is being written, is there.
+        # Files deleted after the posted recovery point is written.
         self._released: list[Path] = []
         self._doomed: deque[DoomedFile | DoomedDirectory] = deque()
         self._removing: DoomedFile | DoomedDirectory | None = None
@@ -128,22 +128,23 @@ class Syncer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the call it is in; what is still posted is left undone."""
+        """End the thread after its current call; pending requests are left undone."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
 
-    # What the owner posts.
+    # Requests of the owner.
 
     def request_sync(self, request: SyncRequest, *, inline_bytes_max: int = 0) -> None:
-        """Have the log synced.
+        """Request a sync of the log.
 
         Args:
-            request: how far.
-            inline_bytes_max: the owner may be held up for a short sync of so many bytes, which
-                costs less than handing it over. `synced_end` tells; `on_synced` is not called.
+            request: what to sync.
+            inline_bytes_max: if at most this many bytes are unsynced, the owner may sync them
+                inline, which is cheaper than a handover. Then `synced_end` is set and `on_synced`
+                is not called.
         """
         if request.end - self.synced_end <= inline_bytes_max and self._sync_now(request):
             return
@@ -152,7 +153,7 @@ class Syncer:
             self._changed.notify_all()
 
     def _sync_now(self, request: SyncRequest) -> bool:
-        """Sync on the owner's thread, unless others wait for a sync, or they take long."""
+        """Sync on the owner's thread, unless a sync is running or pending or syncs are slow."""
         if not self._syncing.acquire(blocking=False):
             return False
         try:
@@ -166,16 +167,16 @@ class Syncer:
         return True
 
     def request_file(self, path: Path) -> None:
-        """Reserve a CommitLog file ahead of need; an error is kept quiet until it is needed."""
+        """Reserve a CommitLog file ahead; an error is reported only when the file is needed."""
         with self._changed:
             if self._reserved is None and self._reserving is None:
                 self._wanted_file = path
                 self._changed.notify_all()
 
-    def take_file(self, path: Path) -> int | None:
-        """The descriptor of a file reserved ahead; None if the caller has to reserve it itself.
+    def claim_file(self, path: Path) -> int | None:
+        """Return the descriptor of a file reserved ahead; None: the caller must create the file.
 
-        Waits while the thread is at this very file.
+        Waits while the thread reserves this file.
         """
         with self._changed:
             self._wanted_file = None
@@ -187,8 +188,8 @@ class Syncer:
             self._reserved = None
             return fd
 
-    def take_reserved(self) -> DoomedFile | None:
-        """After `stop`: the file that was reserved and never used."""
+    def pop_reserved(self) -> DoomedFile | None:
+        """Return the unused reserved file; call after `stop`."""
         if self._reserved is None:
             return None
         path, fd = self._reserved
@@ -202,10 +203,10 @@ class Syncer:
             return self._point is not None or self._writing is not None
 
     def request_point(self, request: PointRequest) -> None:
-        """Post a recovery point. The owner posts the next one only when none is pending."""
+        """Post a recovery point; allowed only if none is pending."""
         with self._changed:
-            # A second one in its place would lose the files that the first took as unsynced: their
-            # entries would count as durable, and nobody would have synced them.
+            # Replacing a pending point would lose its list of unsynced files, and their
+            # entries would count as durable without a sync.
             assert self._point is None
             self._point = request
             self._released = [*request.released]
@@ -213,13 +214,12 @@ class Syncer:
 
     @property
     def removals_pending(self) -> bool:
-        """Whether something is still to be deleted."""
         with self._changed:
             return bool(self._doomed or self._released)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a recovery point or something to delete is left to this thread."""
+        """Whether this thread still has a recovery point to write or files to delete."""
         return self.point_pending or self.removals_pending
 
     def request_removal(self, doomed: DoomedFile | DoomedDirectory) -> None:
@@ -228,10 +228,10 @@ class Syncer:
             self._changed.notify_all()
 
     def withdraw_removals(self, directory: Path) -> None:
-        """Forget the files below a directory that is about to be moved: they go with it.
+        """Cancel the deletion of files below a directory that is about to be moved with them.
 
-        Otherwise files that take their names afterwards would be deleted. Waits while the thread
-        is at one of them.
+        Otherwise new files with the same names would be deleted. Waits while the thread
+        deletes one of them.
         """
 
         def is_below(doomed: DoomedFile | DoomedDirectory | None) -> bool:
@@ -240,29 +240,30 @@ class Syncer:
         with self._changed:
             while is_below(self._removing) and self.failure is None:
                 self._changed.wait()
-            # Directories stay: they have their own name, which no new topic takes.
+            # Keep directories: no new topic reuses their names.
             self._doomed = deque(each for each in self._doomed if not is_below(each))
             self._released = [path for path in self._released if directory not in path.parents]
 
     def retry_removals(self) -> None:
-        """Go on deleting where the disk refused it."""
+        """Resume deletions that the disk refused."""
         with self._changed:
             self._removals_paused = False
             self._changed.notify_all()
 
-    def take_doomed(self) -> list[DoomedFile | DoomedDirectory]:
-        """After `stop`: what was still to be deleted."""
+    def pop_doomed(self) -> list[DoomedFile | DoomedDirectory]:
+        """Return the pending deletions; call after `stop`."""
         doomed = list(self._doomed)
         self._doomed.clear()
         return doomed
 
-    def take_point(self) -> PointRequest | None:
-        """Where the thread has ended, or not begun: the point that was asked for and is not there.
-        What it was to sync the next one counts, and nobody else knows."""
+    def pop_point(self) -> PointRequest | None:
+        """Return the pending recovery point; call before `start` or after the thread has ended.
+
+        The next point must include its files, because no other list of them exists."""
         left, self._point, self._writing = self._point or self._writing, None, None
         return left
 
-    # What the thread does.
+    # The thread.
 
     def _run(self) -> None:
         steps: Iterator[None] = iter(())
@@ -283,8 +284,8 @@ class Syncer:
                 self._fail(error)
                 return
             except Exception as error:
-                # A bug, here or in a callback: the owner must not wait for syncs that never come.
-                self._fail(OSError(f"the syncing thread ended: {error!r}"))
+                # A bug, here or in a callback: fail, so that the owner does not wait forever.
+                self._fail(OSError(f"the store-syncer thread ended with an error (bug): {error!r}"))
                 raise
 
     def _has_work(self) -> bool:
@@ -297,13 +298,13 @@ class Syncer:
 
     def _serve_sync(self) -> None:
         with self._changed:
-            # Taken before it is served: what the owner posts meanwhile is a request of its own.
+            # Removed before it is served: a request posted during the sync must not be lost.
             request, self._sync = self._sync, None
         if request is not None:
             self._sync_log(request)
 
     def _sync_log(self, request: SyncRequest) -> None:
-        # A recovery point may have synced as far already.
+        # A recovery point may already have synced this far.
         if request.end <= self.synced_end:
             return
         with self._syncing:
@@ -318,17 +319,17 @@ class Syncer:
             for fd in request.fds:
                 self._disk.fdatasync(fd)
         except OSError as error:
-            # Before the other thread syncs: that would succeed without the pages that this lost.
+            # Set before the other thread syncs: its sync would succeed without the lost pages.
             self.failure = error
             raise
         self.last_seconds = time.monotonic() - began
-        self._pace.note(self.last_seconds, inline=inline)
-        # After all of them, and no further than was asked: bytes that were appended during the sync
-        # may or may not be on the disk.
+        self._pace.record(self.last_seconds, inline=inline)
+        # After all files, and no further than requested: bytes appended during the sync may not
+        # be on the disk.
         self.synced_end = max(self.synced_end, request.end)
 
     def _next_steps(self) -> Iterator[None]:
-        """The background work that is due, cut where a sync request may be served in between."""
+        """Return the due background work as steps between which a sync request may be served."""
         with self._changed:
             path, self._wanted_file = self._wanted_file, None
             if path is not None:
@@ -348,7 +349,7 @@ class Syncer:
         try:
             fd = create_log_file(path, self._file_bytes, self._disk)
         except OSError:
-            # Not lost: the owner finds no file, tries by itself and reports what it gets.
+            # Ignored: the owner then finds no file, creates one itself and reports its own error.
             fd = None
         finally:
             with self._changed:
@@ -368,11 +369,11 @@ class Syncer:
             for directory in request.directories:
                 sync_names(directory, self._disk)
                 yield
-            # Last: the next start takes the point's word for everything above.
+            # Last: the next start trusts the point for everything above.
             self._markers.write(request.point, request.checkpoint)
         except Shortage as shortage:
             with self._changed:
-                # The same request, not a newer one: its lists of unsynced files exist nowhere else.
+                # Retry the same request: its lists of unsynced files exist only here.
                 self._point, self._writing = request, None
                 self._point_due = time.monotonic() + RETRY_SECONDS
                 self.point_failure = shortage
@@ -389,8 +390,8 @@ class Syncer:
         except RemovalRefused as refusal:
             with self._changed:
                 self.removal_failure = refusal
-                # It stays at the head of the line: a ConsumeQueue file must not go before the log
-                # file to which its entries point.
+                # Keep it first in the queue: a ConsumeQueue file must not be deleted before the
+                # log file to which its entries point.
                 self._removals_paused = True
                 self._removing = None
                 self._changed.notify_all()
@@ -404,7 +405,7 @@ class Syncer:
 
     def _fail(self, error: OSError) -> None:
         with self._changed:
-            has_told, self._has_told = self._has_told, True
+            has_told, self._has_reported = self._has_reported, True
             self.failure = error
             self._changed.notify_all()
         if not has_told:
@@ -412,15 +413,15 @@ class Syncer:
 
 
 def finish_removals(syncer: Syncer, disk: Disk) -> None:
-    """Delete what a stopped Syncer still had to, and the file that it reserved for nobody.
+    """Run the remaining deletions of a stopped Syncer, and delete its unused reserved file.
 
-    What the disk refuses is left to the next start. Raises OSError when a sync failed.
+    Deletions that the disk refuses are left to the next start. Raises OSError if a sync failed.
     """
-    left = deque(syncer.take_doomed())
-    reserved = syncer.take_reserved()
+    left = deque(syncer.pop_doomed())
+    reserved = syncer.pop_reserved()
     if reserved is not None:
         left.append(reserved)
-    # What was given up later may not go before it.
+    # After a refusal, later deletions must not run: order matters.
     with contextlib.suppress(RemovalRefused):
         while left:
             for _ in removal(left[0], disk):
@@ -432,9 +433,9 @@ def finish_removals(syncer: Syncer, disk: Disk) -> None:
 
 
 def create_log_file(path: Path, file_bytes: int, disk: Disk) -> int:
-    """Create a CommitLog file with all its blocks reserved and its name durable.
+    """Create a CommitLog file, reserve all its blocks, and make its name durable.
 
-    Raises OSError with nothing left behind: a file of another size would stop the next start.
+    On OSError no file remains: a file of another size would stop the next start.
     """
     fd = disk.open(path, create=True)
     try:
@@ -448,7 +449,7 @@ def create_log_file(path: Path, file_bytes: int, disk: Disk) -> int:
 
 
 def sync_file(path: Path, disk: Disk) -> None:
-    """Sync a file by its name; one that was deleted meanwhile needs none."""
+    """Sync a file by its name; ignores a file that has been deleted."""
     try:
         fd = disk.open(path)
     except FileNotFoundError:
@@ -460,6 +461,6 @@ def sync_file(path: Path, disk: Disk) -> None:
 
 
 def sync_names(directory: Path, disk: Disk) -> None:
-    """Sync a directory; one that was deleted meanwhile, even just now, needs it no more."""
+    """Sync a directory; ignores a directory that has been deleted."""
     with contextlib.suppress(FileNotFoundError):
         disk.sync_directory(directory)

@@ -1,13 +1,12 @@
 """Time runs: neighbouring CommitLog files over which store times never decrease.
 
-Within a file they never do. From one file to the next they do where the clock came back from a
-time that it had wrongly for long: the store ends the file there and begins the next with the right
-time. Whoever finds messages by time looks into the newest run first, and into the one before it
-only if everything there is late enough: what an earlier run holds was stored earlier, whatever
-time it bears.
+Within a file they never decrease. Between files they decrease where the clock was wrong (ahead)
+for long and was corrected: the store then starts a new file with the right time. A search by
+time looks in the newest run first, and in the one before it only if the time is not
+found there: records of an earlier run were stored earlier, whatever their store time.
 
-Nothing is written down of them: where a run begins follows from the first and the last record of
-each file. Two files are of one run only if that is proved, since a run too many does no harm.
+Runs are not stored on disk: they follow from the first and the last record of each file. Two files
+are joined to one run only if that is proved; one run too many is harmless.
 """
 
 import logging
@@ -15,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rockoon_broker.store.log.commit_log import CommitLog, LogFile
+from rockoon_broker.store.log.commit_log import CommitLog, CommitLogFile
 from rockoon_core.disk import Disk
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
@@ -26,8 +25,8 @@ from rockoon_format.record import (
 )
 from rockoon_format.record_search import record_heads, whole_record_bytes
 
-# How far behind the newest message the clock has to be before a run ends. Less than that, messages
-# bear the newest one's time until the clock gets there.
+# How far the clock must be behind the newest message before a run ends. If it is less, new messages
+# get the store time of the newest one until the clock has caught up.
 BEHIND_MS = 600_000
 
 _log = logging.getLogger(__name__)
@@ -36,26 +35,26 @@ _STORE_TIMESTAMP = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 STORE_TIME_HEAD_BYTES = AT_STORE_TIMESTAMP_V4 + HOST_V6_EXTRA_BYTES + _STORE_TIMESTAMP.size
-# How far before its end a file's last record is looked for, one after the other.
+# Ranges before a file's end that are searched for its last record, one after the other.
 _WINDOWS_BYTES = (64 << 10, 1 << 20, 16 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRun:
-    """Neighbouring files."""
+    """Neighbouring files with ascending store times."""
 
     start: int
-    """Physical offset of the first one."""
+    """Physical offset of the first file."""
     first_ms: int
-    """Store time of its first record, epoch milliseconds; 0 where that cannot be read."""
+    """Store time of its first record, epoch milliseconds; 0 if it cannot be read."""
 
 
 class TimeRuns:
-    """The time runs of an open log; owned by the thread that owns it.
+    """The time runs of an open log; owned by the log's thread.
 
     Args:
-        log: open, recovered.
-        disk: where its files are.
+        log: open and recovered.
+        disk: file layer of the log.
         newest_ms: store time of its newest record, 0 if there is none.
 
     Attributes:
@@ -65,48 +64,49 @@ class TimeRuns:
     def __init__(self, log: CommitLog, disk: Disk, newest_ms: int) -> None:
         self._log = log
         self.newest_ms = newest_ms
-        # By start, of the newest message of each file that is closed; None where none is found.
+        # Newest store time of each closed file by start offset; None if it has no readable record.
         self._closed_ms: dict[int, int | None] = {}
         self._last_start = log.files[-1].start if log.files else 0
         self._runs = list(self._found(disk))
 
     def is_behind(self, now_ms: int) -> bool:
-        """Whether a time is so far behind the newest message that a run has to end."""
+        """Return whether a time is so far behind the newest message that a run has to end."""
         return self.newest_ms - now_ms > BEHIND_MS
 
-    def least_to_come_ms(self, now_ms: int) -> int | None:
-        """No message to come will bear an earlier time, if a run has to end; None if none has to.
+    def future_min_ms(self, now_ms: int) -> int | None:
+        """Return a lower bound of all future store times if a run has to end; None if not.
 
-        Clocks that are disciplined still go back a little meanwhile.
+        The bound allows for small backward steps of a disciplined clock.
         """
         return now_ms - BEHIND_MS if self.is_behind(now_ms) else None
 
     def note(self, physical_offset: int, stored_ms: int) -> None:
-        """Take note of a batch at the log's end; where store times go back, it begins a file."""
+        """Record a batch written at the log's end; if its time is earlier, it begins a run and
+        file."""
         start = physical_offset - physical_offset % self._log.file_bytes
         if start != self._last_start:
             self._closed_ms[self._last_start] = self.newest_ms
             self._last_start = start
         if stored_ms < self.newest_ms:
-            self._begin(physical_offset, stored_ms)
+            self._start_run(physical_offset, stored_ms)
         self.newest_ms = stored_ms
 
     def newest_in(self, start: int) -> int | None:
-        """Store time of the newest message of a file; None where that cannot be read.
+        """Return the store time of the newest message of a file; None if it cannot be read.
 
         Args:
             start: physical offset at which the file begins.
         """
         return self.newest_ms if start == self._last_start else self._closed_ms.get(start)
 
-    def forget(self, start: int) -> None:
-        """A file is gone."""
+    def remove(self, start: int) -> None:
+        """Remove the entry of a deleted file."""
         self._closed_ms.pop(start, None)
 
-    def _begin(self, start: int, first_ms: int) -> None:
+    def _start_run(self, start: int, first_ms: int) -> None:
         _log.error(
-            "store times go back by %d s, to what the clock has said for long: messages before "
-            "physical offset %d may bear times that were wrong, those behind it bear right ones",
+            "store times decrease by %d s because the clock was ahead and was corrected: messages "
+            "before physical offset %d may have wrong (late) times, later messages have right ones",
             (self.newest_ms - first_ms) // 1000,
             start,
         )
@@ -131,21 +131,21 @@ class TimeRuns:
                 self._closed_ms[file.start] = before_ms
 
     def behind(self, physical_offset: int) -> list[TimeRun]:
-        """The runs that begin behind a physical offset, the newest first."""
+        """Return the runs that begin after a physical offset, newest first."""
         kept = max(physical_offset, self._log.min_offset)
         return [run for run in reversed(self._runs) if run.start > kept]
 
     def least_ms(self, physical_offset: int, stored_ms: int) -> int:
-        """No message at or behind a physical offset was stored at an earlier time than this.
+        """Return a lower bound of the store times of all messages at or after a physical offset.
 
         Args:
-            stored_ms: store time of the first of them.
+            stored_ms: store time of the first message.
         """
         return min([stored_ms, *(run.first_ms for run in self.behind(physical_offset))])
 
 
 def store_time_ms(head: bytes) -> int:
-    """Store time of the record that begins with STORE_TIME_HEAD_BYTES bytes."""
+    """Return the store time from the first STORE_TIME_HEAD_BYTES bytes of a record."""
     (flag,) = _SYS_FLAG.unpack_from(head, AT_SYS_FLAG)
     extra = HOST_V6_EXTRA_BYTES if flag & SYS_FLAG_BORN_HOST_V6 else 0
     (time_ms,) = _STORE_TIMESTAMP.unpack_from(head, AT_STORE_TIMESTAMP_V4 + extra)
@@ -153,7 +153,7 @@ def store_time_ms(head: bytes) -> int:
 
 
 def record_time_ms(log: CommitLog, physical_offset: int) -> int | None:
-    """Store time of the record at a physical offset; None if no record can be read there.
+    """Return the store time of the record at a physical offset; None if none can be read there.
 
     Raises:
         OSError: the disk.
@@ -163,13 +163,13 @@ def record_time_ms(log: CommitLog, physical_offset: int) -> int | None:
     return store_time_ms(head) if is_record and len(head) == STORE_TIME_HEAD_BYTES else None
 
 
-def _last_ms(log: CommitLog, disk: Disk, file: LogFile) -> int | None:
-    """Store time of the last record of a file that is closed; None if none is found.
+def _last_ms(log: CommitLog, disk: Disk, file: CommitLogFile) -> int | None:
+    """Return the store time of the last record of a closed file; None if none is found.
 
-    It is the one that the blank at the end follows. What is reserved and was never written is not
+    The last record is the one before the blank. Reserved ranges that were never written are not
     read.
     """
-    # Of its own: listing the ranges switches reading ahead off.
+    # A separate descriptor: listing the ranges switches off read-ahead.
     fd = disk.open_reading(file.path)
     try:
         ranges = list(disk.data_ranges(fd, 0, log.file_bytes))
@@ -178,7 +178,7 @@ def _last_ms(log: CommitLog, disk: Disk, file: LogFile) -> int | None:
     behind = low = file.start + (ranges[-1][1] if ranges else 0)
     for window in _WINDOWS_BYTES:
         high, low = low, max(behind - window, file.start)
-        # A head may lie across the end of this window.
+        # A record header may cross the end of this window.
         data = log.read(low, high - low + STORE_TIME_HEAD_BYTES)
         for head in sorted(record_heads(data, low), reverse=True):
             if _is_last(log, head):
@@ -187,7 +187,7 @@ def _last_ms(log: CommitLog, disk: Disk, file: LogFile) -> int | None:
 
 
 def _is_last(log: CommitLog, head: int) -> bool:
-    """Whether a whole record begins at a physical offset, and a blank follows it."""
+    """Return whether a whole record begins at a physical offset and a blank follows it."""
     remaining = log.file_bytes - head % log.file_bytes
     size = whole_record_bytes(lambda at, count: log.read(head + at, count), remaining)
     behind = log.read(head + size, _SIZE_AND_MAGIC.size) if size else b""

@@ -1,7 +1,7 @@
 """Checks of ConsumeQueue entries against the records that they point to.
 
-Entries have no checksum. But each lies behind the one before it, within the log, and its record
-says the queue offset at which the entry stands.
+Entries have no checksum. But each entry points past the record of the previous one, within the log,
+and its record states the queue offset of the entry.
 """
 
 import numpy as np
@@ -13,7 +13,8 @@ from rockoon_format.frames import locate
 from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 LMQ_PREFIX = "%LMQ%"
-"""Queues of RocketMQ that list records of other topics, under numbers the records do not bear."""
+"""RocketMQ's queues that list records of other topics, under offsets that the records do not
+state."""
 
 
 def records_to_read(
@@ -24,17 +25,17 @@ def records_to_read(
     messages_max: int,
     bytes_max: int,
 ) -> tuple[NDArray[np.int64], list[tuple[int, int]]] | None:
-    """What one read gives of consecutive entries that are all wanted: sizes of records, int64[n],
-    and the runs of neighbours among them, each from one physical offset to another.
+    """Plan one read of consecutive entries: sizes of their records, int64[n], and the runs of
+    adjacent records as (start, end) physical offsets.
 
-    None where an entry among them is not plausible (`plausible_count`) or its record was deleted,
-    and without the compiled kernel.
+    None if an entry is implausible (`plausible_count`), if its record was deleted, or without the
+    compiled kernel.
 
     Args:
         entries: one or more.
-        log_min, log_end, file_bytes: as of `plausible_count`.
-        messages_max: at most so many, 1 or more.
-        bytes_max: at most so long, but for the first.
+        log_min, log_end, file_bytes: see `plausible_count`.
+        messages_max: maximum number of records, 1 or more.
+        bytes_max: maximum total size; the first record is always included.
     """
     if kernel.native is None:
         return None
@@ -53,18 +54,18 @@ def plausible_count(
     log_end: int,
     file_bytes: int,
 ) -> int:
-    """How many leading entries can be right, by themselves and in their order.
+    """Return how many leading entries are plausible by themselves and in their order.
 
     Args:
-        positions, sizes: of consecutive entries, none of them of a record that was deleted.
-        log_min, log_end: physical offsets between which every record lies.
-        file_bytes: no record crosses a multiple of it.
+        positions, sizes: columns of consecutive entries; no entry's record was deleted.
+        log_min, log_end: physical offsets between which every record must be.
+        file_bytes: CommitLog file size; no record crosses a multiple of it.
     """
     listed = np.flatnonzero(sizes != FILLER_SIZE)
     starts, lengths = positions[listed], sizes[listed]
     wrong = (lengths < RECORD_BYTES_MIN) | (starts < log_min) | (starts > log_end - lengths)
     wrong |= starts % file_bytes + lengths > file_bytes
-    # Either of the two may be the wrong one.
+    # Either entry of the pair may be wrong.
     wrong[:-1] |= starts[:-1] + lengths[:-1] > starts[1:]
     return int(listed[wrong.argmax()]) if wrong.any() else len(positions)
 
@@ -76,14 +77,14 @@ def matching_count(
     queue_id: int,
     queue_offsets: NDArray[np.int64],
 ) -> int:
-    """How many leading records are what their entries' places say, and whole: readers can take each
-    apart.
+    """Return how many leading records are complete and match their entries, so that readers can
+    split the bytes into records.
 
     Args:
-        frames: back-to-back bytes that the entries point to.
-        lengths: of each in bytes, n >= 1, at least 91.
-        topic, queue_id, queue_offsets: what they should say themselves; the topic of the first is
-            looked at, since what exchanges whole queues exchanges all their entries.
+        frames: the bytes that the entries point to, back to back.
+        lengths: size of each record in bytes, n >= 1, at least 91.
+        topic, queue_id, queue_offsets: expected values. Only the first record's topic is
+            checked, because a swap of whole queue files affects all entries.
     """
     if kernel.native is not None:
         own = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
@@ -94,7 +95,7 @@ def matching_count(
     parts = locate(frames, np.cumsum(lengths) - lengths)
     magics = parts.prefix["magic"]
     right = (parts.prefix["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
-    # Where a length inside of a record is damaged nobody can tell what else is in it.
+    # If a length field inside a record is damaged, none of its fields can be trusted.
     right &= (parts.computed_sizes == lengths) & (parts.topic_lengths >= 0)
     if not topic.startswith(LMQ_PREFIX):
         right &= parts.prefix["queue_id"] == queue_id

@@ -1,15 +1,15 @@
-"""Proved tags codes: a filter skips ConsumeQueue entries only by codes that are as written.
+"""Verified tag codes: a filter skips ConsumeQueue entries only by codes that match their records.
 
-An entry's place and size are held against the record that it leads to. Its code says that a record
-need not be read, so a flipped bit in it would hide a message, and nobody would ever know.
+The offset and size of an entry are checked against its record whenever the record is read. By its
+tag code, however, a filter skips a record unread, so that a flipped bit would hide a message.
 
-Stretches of entries are *proved*: they came from memory, or their codes were compared with the tags
-in the log. Of each, a CRC-32 is kept, which is compared each time a filter reads of it. Nothing of
-this is on disk: RocketMQ's files have no place for it, and what is not proved yet, after a start,
-is proved when a filter first reads it. That costs reading the records, once.
+Ranges of entries are *proved*: they were written from memory, or their codes were compared with the
+tags in the log. Each range has a CRC-32 in memory, which is checked on each filtered read.
+RocketMQ's file format has no field for it. After a start, a range is proved when a filter
+first reads it, which costs one read of its records.
 
-Invariant: a stretch lies within one block of BLOCK_ENTRIES, and its CRC is that of the bytes which
-were proved, never of bytes that were only read.
+Invariant: a range is within one block of BLOCK_ENTRIES, and its CRC is computed from proved
+bytes only.
 """
 
 import zlib
@@ -26,28 +26,28 @@ from rockoon_format.batch import scan
 from rockoon_format.consume_queue import ENTRY_BYTES, FILLER_SIZE, EntryArray
 
 BLOCK_ENTRIES = 256
-# Some hundred bytes each; what is forgotten is proved again.
+# Some hundred bytes each; an evicted range is proved again.
 STRETCHES_MAX = 65_536
-# Records that one call reads for proofs, but for the last piece: the loop waits for it.
+# Records read per call for proofs, except the last range: the event loop waits for it.
 PROOF_BYTES_MAX = 4 << 20
 
 QueueKey = tuple[str, int]
 Read = Callable[[int, int], bytes]
-"""Gives the bytes of up to so many entries from a queue offset on."""
+"""Returns the bytes of up to `count` entries from a queue offset on."""
 
 
 class QueueCodes:
-    """What is known of entries' codes, in all queues. Owned by the thread that owns these."""
+    """Proved ranges of all queues. Owned by the queues' thread."""
 
     def __init__(self) -> None:
-        # By queue and number of the block: offsets [begin, end) and CRC; least recently used first.
+        # (queue, block number) to (begin, end, CRC); least recently used first.
         self._proved: OrderedDict[tuple[QueueKey, int], tuple[int, int, int]] = OrderedDict()
 
     def written(self, key: QueueKey, offset: int, data: bytes | memoryview) -> None:
-        """Entries came from memory, behind all others of the queue.
+        """Record that entries were appended to a queue from memory.
 
         Args:
-            offset: of the first.
+            offset: queue offset of the first.
             data: their bytes.
         """
         count = len(data) // ENTRY_BYTES
@@ -64,10 +64,10 @@ class QueueCodes:
     ) -> None:
         known = self._proved.get((key, block))
         first, crc = (known[0], known[2]) if known and known[1] == begin else (begin, 0)
-        self._note(key, block, first, end, zlib.crc32(part, crc))
+        self._set_proved(key, block, first, end, zlib.crc32(part, crc))
 
-    def forget(self, key: QueueKey, offset: int, count: int) -> None:
-        """Entries are written again: what was known of them is of no use."""
+    def discard(self, key: QueueKey, offset: int, count: int) -> None:
+        """Discard proofs of entries that are about to be rewritten."""
         for block, _, _ in _blocks(offset, offset + count):
             self._proved.pop((key, block), None)
 
@@ -79,16 +79,16 @@ class QueueCodes:
         read: Read,
         prove: Callable[[int, EntryArray], int],
     ) -> int:
-        """How many leading entries have the codes of their records, as far as was looked.
+        """Return how many leading entries have correct codes, as far as the budget allows to check.
 
         Args:
-            key, offset: the queue, and of the first entry.
-            entries: as read.
+            key, offset: the queue and the offset of the first entry.
+            entries: the entries as read.
             read: reads other entries of the queue.
-            prove: compares some with the log, and says how many leading ones are right.
+            prove: compares entries with the log; returns how many leading ones are correct.
 
         Returns:
-            0 only if the first one is wrong.
+            0 only if the first entry is wrong.
 
         Raises:
             OSError: the disk.
@@ -111,13 +111,13 @@ class QueueCodes:
             if right:
                 first, _, crc = self._proved.get((key, block), (begin, begin, 0))
                 crc = zlib.crc32(unknown[:right].tobytes(), crc)
-                self._note(key, block, first, at + right, crc)
+                self._set_proved(key, block, first, at + right, crc)
             if at + right < end:
                 return at + right - offset
         return len(entries)
 
     def _known_end(self, key: QueueKey, block: int, begin: int, read: Read) -> int:
-        """Up to where the entries of a block are right, from `begin` on, by their CRC."""
+        """Return up to which offset a block's entries from `begin` on are correct by their CRC."""
         first, end, crc = self._proved.get((key, block), (begin, begin, 0))
         if first <= begin <= end:
             stored = read(first, end - first)
@@ -126,7 +126,7 @@ class QueueCodes:
         self._proved.pop((key, block), None)
         return begin
 
-    def _note(self, key: QueueKey, block: int, begin: int, end: int, crc: int) -> None:
+    def _set_proved(self, key: QueueKey, block: int, begin: int, end: int, crc: int) -> None:
         self._proved[key, block] = (begin, end, crc)
         self._proved.move_to_end((key, block))
         if len(self._proved) > STRETCHES_MAX:
@@ -140,13 +140,13 @@ def proved_count(
     entries: EntryArray,
     delay_levels_ms: Sequence[int],
 ) -> int:
-    """How many leading entries are those of their records, code included; reads these.
+    """Return how many leading entries match their records, code included; reads the records.
 
     Args:
         log: open.
-        key, offset: the queue, and of the first entry.
-        entries: plausible ones.
-        delay_levels_ms: as of `scan`.
+        key, offset: the queue and the offset of the first entry.
+        entries: plausible entries.
+        delay_levels_ms: see `scan`.
 
     Raises:
         OSError: the disk.
@@ -167,7 +167,7 @@ def proved_count(
 
 
 def _blocks(begin: int, end: int) -> list[tuple[int, int, int]]:
-    """Cut [begin, end) at the ends of blocks: the number of each with what lies in it."""
+    """Split [begin, end) at block boundaries; returns (block number, begin, end) of each part."""
     return [
         (block, max(begin, block * BLOCK_ENTRIES), min(end, (block + 1) * BLOCK_ENTRIES))
         for block in range(begin // BLOCK_ENTRIES, -(-end // BLOCK_ENTRIES))

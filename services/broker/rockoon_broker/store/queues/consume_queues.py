@@ -1,4 +1,4 @@
-"""ConsumeQueues: every queue of a store, and how its entries come into files."""
+"""ConsumeQueues: every queue of a store, and how its entries are written to files."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +11,8 @@ import numpy as np
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.queues.codes import QueueCodes
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueEntries, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.queue_files import QueueFiles, queue_directories
-from rockoon_broker.store.queues.unsaved import UnsavedEntries
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import (
     ENTRY,
@@ -25,43 +24,90 @@ from rockoon_format.consume_queue import (
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
 
-# Of one queue: more are worth a write. They are 5 KiB, and up to 18 as they come.
+# Per queue; more entries justify a write. They need 5 KiB, or up to 18 KiB as single parts.
 UNSAVED_ENTRIES_MAX = 256
-# A recovery point has a write for each, some ten milliseconds in which the loop does nothing else.
+# A recovery point writes each of them, which blocks the event loop for some ten milliseconds.
 UNSAVED_QUEUES_MAX = 1024
 
 
-class ConsumeQueues(QueueEntries):
-    """Every queue of the store, and the files that hold them.
+class UnsavedEntries:
+    """Visible entries that are in no file yet, by queue; they follow the entries in its files.
+
+    Writing one entry costs as much as appending its message. So a queue's entries are written
+    together: at the next recovery point, which counts them, or when there are enough. A crash loses
+    them like all data after the last point, and the next start rebuilds them from the log.
+    """
+
+    def __init__(self) -> None:
+        # The queue with the oldest unsaved entries comes first.
+        self._parts: dict[QueueKey, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        """Number of queues with unsaved entries."""
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        return iter(self._parts)
+
+    def add(self, key: QueueKey, data: bytes) -> None:
+        """Append entries to those of a queue."""
+        parts = self._parts.get(key)
+        if parts is None:
+            self._parts[key] = [data]
+        else:
+            parts.append(data)
+
+    def of(self, key: QueueKey) -> bytes:
+        """Return all unsaved entries of a queue."""
+        parts = self._parts.get(key)
+        if parts is None:
+            return b""
+        if len(parts) > 1:
+            # Join once, because a search reads entry by entry.
+            parts[:] = [b"".join(parts)]
+        return parts[0]
+
+    def remove(self, key: QueueKey) -> None:
+        """Remove a queue's entries, which are in a file or deleted with their queue."""
+        self._parts.pop(key, None)
+
+    def clear(self) -> None:
+        """Remove the entries of all queues."""
+        self._parts.clear()
+
+
+class ConsumeQueues:
+    """Every queue of the store and its files.
 
     Args:
         root: the `consumequeue` directory.
         file_entries: entries per file.
-        open_files_max: descriptors kept.
+        open_files_max: maximum number of open descriptors.
     """
 
     def __init__(self, root: Path, file_entries: int, open_files_max: int, disk: Disk) -> None:
         self.file_bytes = file_entries * ENTRY_BYTES
-        files = QueueFiles(root, self.file_bytes, open_files_max, disk)
-        super().__init__(files, UnsavedEntries(), file_entries)
+        self._file_entries = file_entries
+        self._files = QueueFiles(root, self.file_bytes, open_files_max, disk)
+        self.unsaved = UnsavedEntries()
         self._root = root
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        # The same by topic: what is done to one topic must not look at every other one.
+        # Index by topic, so that an operation on one topic does not iterate over all queues.
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        # How often a topic begins anew behind what is listed. Its queues' numbers are counted from
-        # there, while what lies before it is still to be listed.
+        # Pending restarts per topic: how many renewals of it are not dispatched yet. Its queues
+        # number new messages from the last restart, while older messages are still to be listed.
         self._renewals: Counter[str] = Counter()
-        # Those whose numbers are known, and in no file yet: see `go_on_at`.
+        # Queues with a known max offset but no file yet: see `set_next_offset`.
         self._unwritten: dict[QueueKey, ConsumeQueue] = {}
         self.codes = QueueCodes()
-        """Which entries' codes are known to be right."""
+        """Ranges of entries whose tag codes have been verified."""
         self.entry_count = 0
         """Sum of all max offsets."""
         self.stored_count = 0
-        """How many queues have entries, and so files."""
+        """Number of queues that have entries and therefore files."""
         self.first_count = 0
-        """Sum of the offsets at which queues' first files begin."""
+        """Sum of the first offsets of all queues' first files."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -73,10 +119,10 @@ class ConsumeQueues(QueueEntries):
         return list(self._of_topic.get(topic, {}).values())
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one has no files until its first entry.
+        """Return the queue; a new one has no files until its first entry.
 
         Raises:
-            UnstorableTopic: the topic cannot be a directory's name, or the queue id is negative.
+            UnstorableTopic: the topic is not a valid directory name, or the queue id is negative.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -91,11 +137,11 @@ class ConsumeQueues(QueueEntries):
     def load(self, boundary: int) -> None:
         """Register the queues on disk, keeping only entries of records below `boundary`.
 
-        Everything behind the last such entry becomes zero or is unlinked, whatever it is: what the
-        log holds from `boundary` on has to be dispatched again.
+        All bytes after the last of these entries are zeroed or unlinked: the records from
+        `boundary` on are dispatched again.
 
         Raises:
-            StoreLayoutError: a file of another size or with a foreign name.
+            StoreLayoutError: a file has a wrong size or a foreign name.
         """
         self._queues.clear()
         self._of_topic.clear()
@@ -106,13 +152,13 @@ class ConsumeQueues(QueueEntries):
             self._load_queue(directory, boundary)
 
     def write(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
-        """Append entries; numbers that are skipped become fillers, repeated ones are ignored.
+        """Append entries; skipped offsets get fillers, repeated ones are ignored.
 
-        On an OSError the queue is as before, except for bytes behind its end that the same entries
-        will overwrite when the write is tried again.
+        On an OSError the queue is unchanged, except for bytes after its end that a retry
+        overwrites.
         """
         count = len(entries)
-        # A queue's first entry makes its file, and fillers before it.
+        # The first entry of a queue creates its file, with fillers before the entry.
         is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
         if is_next and 0 < count <= UNSAVED_ENTRIES_MAX:
             self._keep(queue, entries.tobytes(), count)
@@ -123,14 +169,13 @@ class ConsumeQueues(QueueEntries):
             end = first_offset + count
             self.stored_count += queue.max_offset == 0
         self.entry_count += end - queue.max_offset
-        # Behind the write: readers go up to here, and a write that failed is made once more from
-        # here.
+        # After the write: readers read up to here, and a failed write is retried from here.
         queue.max_offset = end
         if queue.next_offset < end and queue.topic not in self._renewals:
             queue.next_offset = end
 
     def _keep(self, queue: ConsumeQueue, data: bytes, count: int) -> None:
-        """Keep entries that go on where the queue ends, with those of which no file has any yet."""
+        """Keep appended entries in memory, together with the queue's other unsaved ones."""
         if not queue.unsaved_count:
             if len(self.unsaved) >= UNSAVED_QUEUES_MAX:
                 self._save(self._queues[next(iter(self.unsaved))])
@@ -140,7 +185,7 @@ class ConsumeQueues(QueueEntries):
         queue.unsaved_count += count
 
     def save(self) -> None:
-        """Have all entries in files; after an OSError call it again."""
+        """Write all unsaved entries to files; after an OSError call it again."""
         for key in list(self.unsaved):
             self._save(self._queues[key])
 
@@ -151,19 +196,19 @@ class ConsumeQueues(QueueEntries):
 
     def _drop_unsaved(self, queue: ConsumeQueue) -> None:
         if queue.unsaved_count:
-            self.unsaved.forget(queue.key)
+            self.unsaved.remove(queue.key)
             queue.unsaved_count = 0
 
     def _write_through(
         self, queue: ConsumeQueue, first_offset: int, entries: EntryArray
     ) -> tuple[int, int]:
-        """Write entries into files, with fillers for numbers that they skip.
+        """Write entries to files, with fillers for skipped offsets.
 
         Returns:
-            Offset and number of those that were not there.
+            Offset and number of the entries that were new.
         """
         if first_offset < queue.max_offset:
-            # Another broker's log can hold two records of one number; the first one counts.
+            # Another broker's log may contain two records with one offset; the first one counts.
             entries = entries[queue.max_offset - first_offset :]
             first_offset = queue.max_offset
             if len(entries) == 0:
@@ -179,33 +224,36 @@ class ConsumeQueues(QueueEntries):
             self._write_bytes(queue, first_offset - skipped, filler_entries(skipped))
         elif first_offset > queue.max_offset:
             gap = np.frombuffer(filler_entries(first_offset - queue.max_offset), ENTRY).copy()
-            # Keeps the offsets of a queue ascending, which binary searches rely on.
+            # Keeps physical offsets in a queue ascending, as binary searches require.
             gap["offset"] = entries["offset"][0]
             self._write_bytes(queue, queue.max_offset, gap.tobytes())
         self._write_bytes(queue, first_offset, entries.tobytes())
         return first_offset, len(entries)
 
     def skip_to(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
-        """Let a queue's numbers go on from an offset, although no record bears those before it.
+        """Advance a queue to an offset without records before it.
 
         Args:
-            offset: the max offset to be; a queue that is there already stays as it is.
-            log_end: physical offset behind all records that had these numbers.
+            offset: the new max offset; a queue that has reached it is unchanged.
+            log_end: physical offset after all records that had the skipped offsets.
         """
-        # Records that are not listed yet tell their numbers themselves.
+        # Records that are not listed yet determine the offsets themselves.
         if offset <= max(queue.max_offset, queue.next_offset):
             return
-        # A new queue gets as many as one has that begins in the middle of a file.
+        # In a new queue, fillers go back to the beginning of the file that contains the offset.
         first = queue.max_offset or (offset - 1) // self._file_entries * self._file_entries
         skipped = np.frombuffer(filler_entries(offset - first), ENTRY).copy()
         if queue.max_offset:
-            # Not below what stands before them, and below every record to come.
+            # Not below the physical offsets before them, and below those of all later records.
             skipped["offset"] = log_end - 1
         self.write(queue, first, skipped)
 
-    def go_on_at(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
-        """As `skip_to`, of a queue without entries in memory alone: `write_numbers` makes its file,
-        some queues at a time. What the number is known from is to tell it again until then."""
+    def set_next_offset(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
+        """Like `skip_to`, but for a queue without entries only in memory.
+
+        `write_numbers` creates the files later, some queues at a time. Until then, the source of
+        the offset must provide it again after a restart.
+        """
         if queue.max_offset or queue.next_offset:
             self.skip_to(queue, offset, log_end)
         elif offset:
@@ -214,16 +262,16 @@ class ConsumeQueues(QueueEntries):
 
     @property
     def unwritten(self) -> int:
-        """How many queues have a number that is in no file yet."""
+        """Number of queues whose max offset is in no file yet."""
         return len(self._unwritten)
 
     def write_numbers(self, count_max: int) -> None:
-        """Write so many numbers of `go_on_at`; after an OSError call it again."""
+        """Write up to `count_max` files for `set_next_offset`; call again after an OSError."""
         for queue in list(islice(self._unwritten.values(), count_max)):
             self._write_number(queue)
 
     def _write_number(self, queue: ConsumeQueue) -> None:
-        """Fillers for the numbers of a queue, as one has that begins in the middle of a file."""
+        """Create the file of a queue with fillers up to its max offset."""
         number = (queue.max_offset - 1) // self._file_entries
         first = number * self._file_entries
         self._files.create((*queue.key, number))
@@ -238,25 +286,26 @@ class ConsumeQueues(QueueEntries):
         self._count(queue, 1)
 
     def _count(self, queue: ConsumeQueue, sign: int) -> None:
-        """Count what a queue's files hold, or take it back."""
+        """Add (`sign` 1) or subtract (-1) a queue's files in the totals."""
         if self._unwritten.pop(queue.key, None) is None:
             self.entry_count += sign * queue.max_offset
             self.stored_count += sign * (queue.max_offset > 0)
             self.first_count += sign * queue.file_first * self._file_entries
 
     def rewrite(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
-        """Write entries again that stand below the queue's max offset."""
+        """Overwrite entries below the queue's max offset."""
         assert first_offset + len(entries) <= queue.max_offset
         self._save(queue)
         self._write_bytes(queue, first_offset, entries.tobytes())
-        self.codes.forget(queue.key, first_offset, len(entries))
+        self.codes.discard(queue.key, first_offset, len(entries))
 
     def release_leading_files(self, queue: ConsumeQueue, log_min: int) -> list[Path]:
-        """Forget leading files whose records are all gone, never the last; the caller unlinks."""
+        """Drop leading files whose records are all deleted, never the last; the caller unlinks
+        them."""
         released: list[Path] = []
         keep = self.min_offset(queue, log_min) // self._file_entries
         if keep > queue.file_last:
-            # What it has in memory makes the next file; if that is refused, the last one stays.
+            # Unsaved entries create the next file; if that fails, the last file stays.
             with suppress(OSError):
                 self._save(queue)
         while queue.file_first < min(keep, queue.file_last):
@@ -267,7 +316,7 @@ class ConsumeQueues(QueueEntries):
         return released
 
     def empty(self, queue: ConsumeQueue) -> None:
-        """Delete a queue's files, and let its numbers begin with what is written next."""
+        """Delete a queue's files; its next entry determines its first offset."""
         self._count(queue, -1)
         self._drop_unsaved(queue)
         self._delete_files(queue)
@@ -275,7 +324,7 @@ class ConsumeQueues(QueueEntries):
         queue.min_known_for = -1
 
     def last_record(self) -> tuple[int, int]:
-        """Physical offset and size of the newest record that any queue lists; (0, 0) if none."""
+        """Return physical offset and size of the newest listed record; (0, 0) if there is none."""
         newest = (0, 0)
         for queue in self._queues.values():
             entries = self.read(queue, queue.max_offset - 1, 1)
@@ -284,64 +333,181 @@ class ConsumeQueues(QueueEntries):
         return newest
 
     def topic_directory(self, topic: str) -> Path:
-        """Where the files of a topic's queues are."""
         return self._root / topic
 
-    def set_aside(self, topic: str) -> Path | None:
-        """Forget every queue of a topic and move its files to where nothing looks for queues.
+    def detach(self, topic: str) -> Path | None:
+        """Remove every queue of a topic and rename its directory, so that its files are not found.
 
-        One rename however many there are, and a new topic of the name meets none of them.
+        One rename regardless of the number of files; a new topic with the name meets none of them.
 
         Returns:
-            The directory to be deleted; None if there were no files.
+            The renamed directory, to be deleted; None if there were no files.
 
         Raises:
-            OSError: nothing is changed.
+            OSError: the disk; nothing is changed.
         """
         queues = self.of_topic(topic)
         for queue in queues:
             for number in range(queue.file_first, queue.file_last + 1):
                 self._files.close_file((*queue.key, number))
-        aside = self._files.set_aside(self.topic_directory(topic))
+        detached = self._files.detach(self.topic_directory(topic))
         for queue in queues:
             self._count(queue, -1)
-            self._forget(queue)
-        return aside
+            self._remove(queue)
+        return detached
 
-    def count_anew(self, topic: str) -> None:
-        """Number what comes of a topic from 0 on; when the log is listed up to here, `renewed`."""
+    def restart_numbering(self, topic: str) -> None:
+        """Number new messages of a topic from 0; `renewed` follows when older ones are
+        dispatched."""
         self._renewals[topic] += 1
         for queue in self.of_topic(topic):
             queue.next_offset = 0
 
     def renew(self, topic: str) -> Path | None:
-        """As `set_aside`, with the numbers kept that were counted since `count_anew`."""
+        """Like `detach`, but keeps offsets that were assigned since `restart_numbering`."""
         again = self._renewals[topic] > 1
         counted = [queue for queue in self.of_topic(topic) if queue.next_offset or again]
-        aside = self.set_aside(topic)
+        detached = self.detach(topic)
         for queue in counted:
-            # The same objects: batches that wait to be listed refer to them.
+            # Keep the same objects: batches that wait for dispatch refer to them.
             queue.file_first, queue.file_last = 0, -1
             queue.max_offset = queue.min_offset = 0
             queue.min_known_for = -1
             self._add(queue)
-        return aside
+        return detached
 
     def renewed(self, topic: str) -> None:
-        """What was listed of a topic when `count_anew` was called is gone."""
+        """End a `restart_numbering`: the topic's entries from before it are removed."""
         self._renewals -= Counter((topic,))
 
-    def left_aside(self) -> list[Path]:
-        """What was set aside and is not deleted yet."""
-        return self._files.left_aside()
+    def left_detached(self) -> list[Path]:
+        """Return directories of `detach` that are not deleted yet."""
+        return self._files.left_detached()
 
-    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-        """Files and directories changed since the last call, which the caller now has to sync.
+    def pop_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """Return and reset the files and directories changed since the last call; the caller syncs
+        them.
 
-        Raises OSError where entries cannot be written; nothing is taken then.
+        Raises OSError if entries cannot be written; then nothing is reset.
         """
         self.save()
-        return self._files.take_unsynced()
+        return self._files.pop_unsynced()
+
+    # Reads and searches.
+
+    def place_of(self, queue: ConsumeQueue, offset: int) -> tuple[Path, int]:
+        """Return the file of an entry and the entry's byte position in it."""
+        number, index = divmod(offset, self._file_entries)
+        return self._path(queue, number), index * ENTRY_BYTES
+
+    def read(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
+        """Return up to `count` entries from `first_offset`: those of one file, then unsaved ones.
+        Ends at `max_offset`."""
+        stored = self._read_file(queue, first_offset, count)
+        at, end = first_offset + len(stored), min(first_offset + count, queue.max_offset)
+        if not queue.saved_offset <= at < end:
+            return stored
+        first, last = at - queue.saved_offset, end - queue.saved_offset
+        kept = self.unsaved.of(queue.key)[first * ENTRY_BYTES : last * ENTRY_BYTES]
+        # Joined as bytes: joined arrays would lose the byte order of the file.
+        return np.frombuffer(stored.tobytes() + kept, ENTRY)
+
+    def _read_file(self, queue: ConsumeQueue, first_offset: int, count: int) -> EntryArray:
+        number, index = divmod(first_offset, self._file_entries)
+        count = min(count, queue.saved_offset - first_offset, self._file_entries - index)
+        if count <= 0 or not queue.file_first <= number <= queue.file_last:
+            return np.zeros(0, ENTRY)
+        try:
+            data = self._files.read((*queue.key, number), count * ENTRY_BYTES, index * ENTRY_BYTES)
+        except FileNotFoundError:
+            # Another program deleted the file; readers skip its range.
+            return np.zeros(0, ENTRY)
+        return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_BYTES)
+
+    def first_stored(self, queue: ConsumeQueue) -> int:
+        """Return the offset of the first entry in the queue's files."""
+        return queue.file_first * self._file_entries if queue.has_files else queue.max_offset
+
+    def next_file_offset(self, offset: int) -> int:
+        """Return the first offset of the file after the one that contains `offset`."""
+        return (offset // self._file_entries + 1) * self._file_entries
+
+    def min_offset(self, queue: ConsumeQueue, log_min: int) -> int:
+        """Return the offset of the first entry whose record is at or after `log_min`.
+
+        Returns the max offset if all records are deleted: an emptied queue keeps its numbering.
+        Source: ConsumeQueue#correctMinOffset.
+        """
+        if queue.max_offset == 0:
+            return 0
+        # A search costs file reads; the minimum changes only when a CommitLog file is deleted.
+        if queue.min_known_for != log_min:
+            low = max(queue.min_offset, self.first_stored(queue))
+            if low < queue.max_offset and self._is_below(queue, low, log_min):
+                low = self._search(queue, low + 1, queue.max_offset, log_min)
+            queue.min_offset = low
+            queue.min_known_for = log_min
+        return queue.min_offset
+
+    def stored_below(self, queue: ConsumeQueue, boundary: int) -> int:
+        """Return the max offset that `load` would give the queue; 0 if it would remove the
+        queue."""
+        first = self.first_stored(queue)
+        offset = self._search(queue, first, queue.max_offset, boundary)
+        return offset if offset > first else 0
+
+    def first_at(self, queue: ConsumeQueue, low: int, boundary: int) -> int:
+        """Return the offset of the first entry from `low` on whose record is at or after
+        `boundary`."""
+        return self._search(queue, low, queue.max_offset, boundary)
+
+    def first_record(self, queue: ConsumeQueue) -> int:
+        """Return the physical offset of the queue's first record, ignoring fillers."""
+        # No record is below offset 0, so only fillers count as being below it.
+        offset = self._search(queue, self.first_stored(queue), queue.max_offset, 0)
+        entries = self.read(queue, offset, 1)
+        return int(entries["offset"][0]) if len(entries) else 0
+
+    def is_all_below(self, queue: ConsumeQueue, boundary: int) -> bool:
+        """Return whether the queue has entries and all records are below `boundary`."""
+        return queue.max_offset > 0 and self._is_below(queue, queue.max_offset - 1, boundary)
+
+    def _last_below(self, queue: ConsumeQueue, first: int, boundary: int) -> int:
+        """Return the offset after the last entry whose record is below `boundary`.
+
+        After a power failure, an entry may lack the half that was on another page, so that it seems
+        to point before earlier entries. The search continues before such an entry.
+        """
+        end = self._search(queue, first, queue.max_offset, boundary)
+        while end > first + 1:
+            before, last = (self.read(queue, offset, 1)[0] for offset in (end - 2, end - 1))
+            in_order = before["size"] > 0 and before["offset"] <= last["offset"]
+            if in_order and self._is_below(queue, end - 2, boundary):
+                break
+            end = self._search(queue, first, end - 1, boundary)
+        return end
+
+    def _search(self, queue: ConsumeQueue, low: int, high: int, boundary: int) -> int:
+        """Return the first offset in [low, high) whose entry's record is not below `boundary`."""
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_below(queue, middle, boundary):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_below(self, queue: ConsumeQueue, offset: int, boundary: int) -> bool:
+        entries = self.read(queue, offset, 1)
+        if len(entries) == 0:
+            return True
+        size, position = int(entries["size"][0]), int(entries["offset"][0])
+        if size == FILLER_SIZE and position == 0:
+            return True
+        return size > 0 and 0 <= position < boundary
+
+    def _path(self, queue: ConsumeQueue, number: int) -> Path:
+        return self._files.path((*queue.key, number))
 
     def close(self) -> None:
         self._files.close()
@@ -350,7 +516,7 @@ class ConsumeQueues(QueueEntries):
         self._queues[queue.key] = queue
         self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
 
-    def _forget(self, queue: ConsumeQueue) -> None:
+    def _remove(self, queue: ConsumeQueue) -> None:
         self._drop_unsaved(queue)
         del self._queues[queue.key]
         of_topic = self._of_topic[queue.topic]
@@ -363,7 +529,7 @@ class ConsumeQueues(QueueEntries):
         if not starts:
             return
         queue = self.find_or_create(directory.parent.name, int(directory.name))
-        # A power cut can lose a new file and keep the one behind it.
+        # A power failure can lose a new file but keep the one after it.
         whole = contiguous(starts, self.file_bytes)
         for start in reversed(starts[whole:]):
             self._disk.unlink(directory / offset_to_file_name(start))
@@ -371,25 +537,25 @@ class ConsumeQueues(QueueEntries):
         queue.file_first = starts[0] // self.file_bytes
         queue.file_last = starts[whole - 1] // self.file_bytes
         first = self.first_stored(queue)
-        # Reads stop at max_offset, so it has to reach as far as the files while they are searched.
+        # Reads stop at max_offset; during the search it must cover all files.
         queue.max_offset = (queue.file_last + 1) * self._file_entries
         queue.max_offset = self._last_below(queue, first, boundary)
         if queue.max_offset == first:
             self._delete_files(queue)
-            self._forget(queue)
+            self._remove(queue)
             return
         last = (queue.max_offset - 1) // self._file_entries
         while queue.file_last > last:
             self._files.delete((*queue.key, queue.file_last))
             queue.file_last -= 1
         used = (queue.max_offset - last * self._file_entries) * ENTRY_BYTES
-        # What is left of a former end would be read as entries once the queue grows up to it.
-        self._files.clear_behind((*queue.key, last), used)
+        # Remains of an earlier end would become entries when the queue grows up to them.
+        self._files.clear_after((*queue.key, last), used)
         queue.next_offset = queue.max_offset
         self._count(queue, 1)
 
     def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
-        """Write whole entries, into as many files as they need."""
+        """Write whole entries to as many files as necessary."""
         at, end = 0, len(data)
         while at < end:
             number, index = divmod(first_offset, self._file_entries)
@@ -405,7 +571,7 @@ class ConsumeQueues(QueueEntries):
             first_offset += size // ENTRY_BYTES
 
     def _delete_files(self, queue: ConsumeQueue) -> None:
-        # Newest first: what a crash leaves is then a queue that lags, which recovery repairs.
+        # Newest first: after a crash the queue then lags, which recovery repairs.
         for number in range(queue.file_last, queue.file_first - 1, -1):
             self._files.delete((*queue.key, number))
         queue.file_first, queue.file_last = 0, -1

@@ -1,4 +1,4 @@
-"""From scanned records to ConsumeQueue entries, as recovery needs it."""
+"""Dispatch during recovery: ConsumeQueue entries from scanned records."""
 
 import itertools
 import logging
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.log.epochs import Renewal
-from rockoon_broker.store.log.scan import Chunk
+from rockoon_broker.store.log.scan import ScannedChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.consume_queue import EntryArray, encode_entries
@@ -17,13 +17,13 @@ from rockoon_format.names import topic_fault
 
 log = logging.getLogger(__name__)
 
-# In a chunk; of more, those of each queue are put together first.
+# With more runs in a chunk, the entries of each queue are grouped first.
 RUNS_UNSORTED_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Consecutive entries of one queue, in the order of the log."""
+    """Consecutive entries of one queue, in log order."""
 
     key: QueueKey
     first_offset: int
@@ -31,22 +31,22 @@ class EntryRun:
     entries: EntryArray
 
     def below(self, end: int) -> "EntryRun":
-        """The entries of records that begin below a physical offset."""
+        """Return the entries of records that begin below a physical offset."""
         count = int(np.searchsorted(self.entries["offset"].astype(np.int64), end))
         return replace(self, entries=self.entries[:count])
 
-    def behind(self, count: int) -> "EntryRun":
-        """Without the first ones."""
+    def without_first(self, count: int) -> "EntryRun":
+        """Return the run without its first `count` entries."""
         return EntryRun(self.key, self.first_offset + count, self.entries[count:])
 
 
 class Numbers:
-    """Which number the next record of each queue bears, behind records that are not counted yet.
+    """Expected next offset of each queue after records that are not counted yet.
 
     Args:
-        queues: as they are before these records.
-        begins_anywhere: a queue without numbers may begin with any: the log was not copied from its
-            very beginning.
+        queues: state before these records.
+        begins_anywhere: a queue without offsets may begin at any: the log was not copied from its
+            beginning.
     """
 
     def __init__(self, queues: ConsumeQueues, *, begins_anywhere: bool = False) -> None:
@@ -55,8 +55,8 @@ class Numbers:
         self._next: dict[QueueKey, int] = {}
         self._renewed: set[str] = set()
 
-    def go_on(self, run: EntryRun) -> bool:
-        """Count a run; returns whether it goes on where its queue was."""
+    def continues(self, run: EntryRun) -> bool:
+        """Count a run; return whether it continues its queue without a gap."""
         expected = self._next.get(run.key)
         if expected is None:
             queue = None if run.key[0] in self._renewed else self._queues.find(*run.key)
@@ -66,24 +66,26 @@ class Numbers:
         self._next[run.key] = run.first_offset + len(run.entries)
         return run.first_offset == expected
 
-    def begin_anew(self, topics: Collection[str]) -> None:
-        """Have the queues of some topics begin at offset 0.
+    def restart(self, topics: Collection[str]) -> None:
+        """Restart the queues of some topics at offset 0.
 
-        What was counted of others stays, also of those that began anew before.
+        Keeps the counts of all other topics, including those restarted earlier.
         """
         self._renewed.update(topics)
         self._next = {key: at for key, at in self._next.items() if key[0] not in topics}
 
 
-def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, Renewal | None]]:
-    """Cut a chunk before each record behind which topics begin anew.
+def parted(
+    chunk: ScannedChunk, renewals: Sequence[Renewal]
+) -> Iterator[tuple[ScannedChunk, Renewal | None]]:
+    """Split a chunk before each record after which topics restart.
 
     Args:
-        chunk: records as scanned.
-        renewals: those among them, in their order.
+        chunk: scanned records.
+        renewals: the renewals among them, in log order.
 
     Yields:
-        Records, and what the next part begins with; parts may be without records.
+        Records, and the renewal that begins the next part; parts may be empty.
     """
     if not renewals:
         yield chunk, None
@@ -95,23 +97,23 @@ def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, R
         yield replace(chunk, records=chunk.records.between(first, end)), renewal
 
 
-def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
-    """Cut a chunk's records into runs, in log order within each queue; one may have several.
+def entry_runs(chunk: ScannedChunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
+    """Split a chunk's records into runs, in log order per queue; a queue may have several.
 
     Args:
-        chunk: records as scanned.
-        marks: topics whose records below a physical offset do not exist.
+        chunk: scanned records.
+        marks: topic to the physical offset below which its records are deleted.
     """
     records = chunk.records
     if not records.count:
         return
     physical = records.offsets + chunk.base
-    # A damaged name must not stop the walk; no topic has the replacement character in it.
+    # A damaged name must not stop the scan; no valid topic has the replacement character.
     topics = [topic.decode(errors="replace") for topic in records.topics]
     floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
     is_listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
     if is_listed.all():
-        # Mostly whole batches: cut where they end, without putting anything in order.
+        # Mostly whole batches: split where they end, without sorting.
         firsts = _run_firsts(records.topic_numbers, records.queue_ids, records.queue_offsets)
         if len(firsts) <= RUNS_UNSORTED_MAX:
             entries = encode_entries(physical, records.sizes, records.tag_codes)
@@ -123,7 +125,7 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
     listed = np.flatnonzero(is_listed)
     if len(listed) == 0:
         return
-    # Stable, so that each queue keeps the order of the log.
+    # A stable sort keeps each queue in log order.
     order = listed[np.lexsort((records.queue_ids[listed], records.topic_numbers[listed]))]
     numbers = records.topic_numbers[order]
     queue_ids = records.queue_ids[order]
@@ -138,7 +140,7 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
 def _run_firsts(
     topic_numbers: NDArray[np.int64], queue_ids: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> list[int]:
-    """Where runs begin among records, of which there is one at least."""
+    """Return the start indices of runs among one or more records."""
     breaks = topic_numbers[1:] != topic_numbers[:-1]
     breaks |= queue_ids[1:] != queue_ids[:-1]
     breaks |= offsets[1:] != offsets[:-1] + 1
@@ -147,52 +149,52 @@ def _run_firsts(
 
 
 def first_break(
-    chunk: Chunk,
+    chunk: ScannedChunk,
     runs: Iterable[EntryRun],
     numbers: Numbers,
     newest_ms: int,
     file_bytes: int,
 ) -> int | None:
-    """Where records stop being a continuation of the store, though each looks whole by itself.
+    """Return where records no longer continue the store, even if each one is intact.
 
-    Without checksums their bodies alone are proved. What this store appended behind its own
-    recovery point goes on exactly where the log and each queue were, so a record that does not is
-    damaged.
+    Records without checksums are verified only by their bodies. Records that this store appended
+    after its own recovery point continue the log and each queue without a gap; a record that
+    does not is damaged.
 
     Args:
-        chunk: records that follow what queues already hold, or have counted.
-        runs: `entry_runs` of it.
-        numbers: as they are before the chunk.
+        chunk: records that follow the listed or counted ones.
+        runs: `entry_runs` of the chunk.
+        numbers: state before the chunk.
         newest_ms: store time of the record before the chunk.
-        file_bytes: size of a CommitLog file. Where one begins, store times may go back.
+        file_bytes: CommitLog file size. Store times may decrease where a file begins.
 
     Returns:
-        Physical offset of the first record that cannot be right, None if all can.
+        Physical offset of the first record that cannot be valid; None if all can.
     """
     records = chunk.records
     physical = records.offsets + chunk.base
     times_ms = records.store_timestamps_ms
-    # Store times never fall within a file (ADR 33): one whose time does was not appended here.
+    # Store times never decrease within a file (ADR 33); such a record was not appended here.
     before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
     goes_back = (times_ms < before_ms) & (physical % file_bytes != 0)
     wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
     for run in runs:
         nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
-        if not numbers.go_on(run) or nameless:
+        if not numbers.continues(run) or nameless:
             wrong.append(int(run.entries["offset"][0]))
     return min(wrong, default=None)
 
 
 def empty_contradicted_queues(
-    chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
+    chunk: ScannedChunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
 ) -> None:
-    """Empty queues with entries of records that are gone alone, whose numbers the log belies.
+    """Empty queues that have only entries of deleted records and whose offsets contradict the log.
 
-    What is gone proves nothing, but the next record of the queue says its number.
+    Entries of deleted records cannot be verified, but the queue's next record states its offset.
 
     Args:
-        chunk: records that follow what `queues` already hold.
-        log_min: physical offset of the oldest byte that is kept.
+        chunk: records that follow those listed in `queues`.
+        log_min: physical offset of the oldest kept byte.
     """
     seen: set[QueueKey] = set()
     for run in entry_runs(chunk, marks):
@@ -202,8 +204,8 @@ def empty_contradicted_queues(
         seen.add(run.key)
         if queue.next_offset != run.first_offset and queues.is_all_below(queue, log_min):
             log.warning(
-                "queue %d of %s is made again from the log: it ends at %d, and the log goes on at "
-                "another number",
+                "rebuilding queue %d of %s from the log: it ends at offset %d, but the next record "
+                "has another offset",
                 queue.queue_id,
                 queue.topic,
                 queue.max_offset,
@@ -214,10 +216,10 @@ def empty_contradicted_queues(
 def dispatch_runs(
     runs: Iterable[EntryRun], queues: ConsumeQueues, end: int | None = None
 ) -> list[QueueKey]:
-    """Write entries, or those of records below `end`, into their queues.
+    """Write entries, or those of records below `end`, to their queues.
 
     Returns:
-        The queues that have got entries; one may be there twice.
+        The queues that received entries; may contain duplicates.
     """
     advanced: list[QueueKey] = []
     for run in runs:
@@ -229,17 +231,17 @@ def dispatch_runs(
 
 
 def count_runs(runs: Iterable[EntryRun], queues: ConsumeQueues, end: int | None = None) -> None:
-    """Have queues' numbers go on behind records, or those below `end`, which are not listed yet."""
+    """Advance queues' next offsets past records, or those below `end`, that are not listed yet."""
     for run in runs:
         entries = _below(run, end)
         if len(entries):
             queue = queues.find_or_create(*run.key)
-            # Given out twice, one number would be of two messages (RocketMQ 7689).
+            # Otherwise two messages would get one offset (RocketMQ 7689).
             queue.next_offset = max(queue.next_offset, run.first_offset + len(entries))
 
 
 def _below(run: EntryRun, end: int | None) -> EntryArray:
-    """Entries of a run whose records lie below a physical offset."""
+    """Return the entries of a run whose records are below a physical offset."""
     if end is None:
         return run.entries
     return run.below(end).entries

@@ -1,6 +1,6 @@
-"""From batches in the log to what readers see: their entries, in the order of the log.
+"""Dispatch: writes queue entries of batches in the log, in log order, so that readers see them.
 
-What cannot be written now stays first in line: later entries wait behind it.
+A failed write is retried before all later entries.
 """
 
 import errno
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.reading import read_chunk
-from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, ScannedChunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
@@ -23,7 +23,7 @@ from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.consume_queue import EntryArray
 
-# Each is a file to be made, which takes some tenths of a millisecond of the loop.
+# Each one creates a file, which blocks the event loop for some tenths of a millisecond.
 NUMBERS_A_TICK_MAX = 100
 
 
@@ -32,36 +32,36 @@ class Undispatched:
     """A batch in the log whose queue entries are not written yet."""
 
     queue: ConsumeQueue | None
-    """None when it went with its topic: it has no entries, but its place and time count."""
+    """None if its topic was deleted: it has no entries, but its offset and time count."""
     first_queue_offset: int
     entries: EntryArray
     end_offset: int
     store_timestamp_ms: int
     frames: bytes = b""
-    """Its records as they are in the log, if they are few enough to be kept in memory."""
+    """Its records as stored, if they are few enough to be kept in memory; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """A stretch of the log that was there already: read when its entries are due."""
+class UnreadRange:
+    """A log range from before the start; read when its entries are due."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """Records of another copy's log, in this one, whose queue entries are not written yet."""
+class CopiedRecords:
+    """Records copied from another replica's log, without queue entries yet."""
 
     end_offset: int
-    """Behind them, and behind the blank that follows them, if one does."""
+    """After the records and a blank that follows them, if there is one."""
     runs: Sequence[EntryRun]
     record_ends: NDArray[np.int64]
-    """Physical offset behind each record, ascending, n."""
+    """Physical end offset of each record, ascending, n."""
     store_timestamps_ms: NDArray[np.int64]
-    """Of each record, n."""
+    """Store time of each record, n."""
 
-    def below(self, end: int) -> "Copied | None":
-        """The records that end at a physical offset or before; None if none does."""
+    def below(self, end: int) -> "CopiedRecords | None":
+        """Return the part whose records end at or before a physical offset; None if none does."""
         if end >= self.end_offset:
             return self
         count = int(np.searchsorted(self.record_ends, end, side="right"))
@@ -69,34 +69,36 @@ class Copied:
             return None
         reached = int(self.record_ends[count - 1])
         runs = [run.below(reached) for run in self.runs]
-        return Copied(reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count])
+        return CopiedRecords(
+            reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count]
+        )
 
-    def behind(self, first: "Copied") -> "Copied":
-        """The rest, without some that `below` gave."""
+    def after(self, first: "CopiedRecords") -> "CopiedRecords":
+        """Return the part after `first`, a result of `below`."""
         count = len(first.record_ends)
         runs = [
-            run.behind(len(before.entries))
+            run.without_first(len(before.entries))
             for run, before in zip(self.runs, first.runs, strict=True)
         ]
         ends, times_ms = self.record_ends[count:], self.store_timestamps_ms[count:]
-        return Copied(self.end_offset, runs, ends, times_ms)
+        return CopiedRecords(self.end_offset, runs, ends, times_ms)
 
 
 class DispatchQueue:
-    """The batches whose entries are still to be written, without gaps.
+    """The contiguous batches whose entries are still to be written.
 
     Args:
-        queues: takes the entries.
-        log: where stretches are read.
-        dropped: whose records have no entries.
-        delay_levels_ms: as of `scan`.
-        end: physical offset up to which the log is dispatched already.
-        store_timestamp_ms: store time of the newest message up to there.
-        renew: drops what was listed of topics that begin anew; False: not yet.
-        tails: gets what readers see.
+        queues: receives the entries.
+        log: source of `UnreadRange` ranges.
+        dropped: deleted topics, whose records have no entries.
+        delay_levels_ms: see `scan`.
+        end: physical offset up to which the log is already dispatched.
+        store_timestamp_ms: store time of the newest message before `end`.
+        renew: removes the entries of restarted topics; False: retry later.
+        tails: receives visible batches.
 
     Attributes:
-        end: physical offset behind the newest message that readers see.
+        end: physical offset after the newest message that readers see.
         store_timestamp_ms: its store time.
     """
 
@@ -121,52 +123,53 @@ class DispatchQueue:
         self._dropped = dropped
         self._delay_levels_ms = delay_levels_ms
         self._renew = renew
-        self._waiting: deque[Undispatched | Copied | Unread | Renewal] = deque()
+        self._waiting: deque[Undispatched | CopiedRecords | UnreadRange | Renewal] = deque()
 
     @property
     def failure(self) -> OSError | None:
-        """Why entries cannot be written, None while they can."""
+        """Error of the last write of entries; None if it succeeded."""
         return self._write_failure or self._save_failure
 
     @property
     def pending(self) -> int:
-        """How many batches wait, and queues whose numbers are in no file yet."""
+        """Number of waiting batches, plus queues whose max offset is in no file yet."""
         return len(self._waiting) + self._queues.unwritten
 
     def is_behind(self, end: int) -> bool:
-        """Whether entries of what lies before a physical offset, or numbers, are not written."""
+        """Return whether entries before a physical offset, or queues' max offsets, are
+        unwritten."""
         return self.end < end or self._queues.unwritten > 0
 
-    def add(self, batch: Undispatched | Copied | Renewal) -> None:
-        """Take the records that the log holds behind the one added last, or what they begin with:
-        a renewal comes before its record, so that no recovery point is behind it too early."""
+    def add(self, batch: Undispatched | CopiedRecords | Renewal) -> None:
+        """Add the records after those added last. A renewal is added before its record, so that no
+        recovery point passes the record before the renewal is done."""
         self._waiting.append(batch)
 
     def add_unread(self, end: int, renewals: Iterable[Renewal]) -> None:
-        """Take what an opened log holds, up to a physical offset.
+        """Add the range of an opened log up to a physical offset.
 
         Args:
-            renewals: those in it.
+            renewals: renewals in the range.
         """
         at = self.end
         for renewal in renewals:
             if renewal.first > at:
-                self._waiting.append(Unread(renewal.first))
+                self._waiting.append(UnreadRange(renewal.first))
             self._waiting.append(renewal)
             at = renewal.first
         if end > at:
-            self._waiting.append(Unread(end))
+            self._waiting.append(UnreadRange(end))
 
     def drop(self, topics: Container[str]) -> None:
-        """Write no entries for the batches of topics that are deleted."""
-        self._tails.forget(topics)
+        """Skip the entries of waiting batches of deleted topics."""
+        self._tails.drop_topics(topics)
 
         def without(
-            each: Undispatched | Copied | Unread | Renewal,
-        ) -> Undispatched | Copied | Unread | Renewal:
+            each: Undispatched | CopiedRecords | UnreadRange | Renewal,
+        ) -> Undispatched | CopiedRecords | UnreadRange | Renewal:
             if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics:
                 return replace(each, queue=None)
-            if isinstance(each, Copied):
+            if isinstance(each, CopiedRecords):
                 return replace(each, runs=[run for run in each.runs if run.key[0] not in topics])
             return each
 
@@ -175,10 +178,10 @@ class DispatchQueue:
     def dispatch(self, end: int) -> list[QueueKey]:
         """Write the entries of batches up to a physical offset.
 
-        What cannot be written is tried again by the next call; `failure` says why.
+        A failed write is retried by the next call; `failure` has the error.
 
         Returns:
-            The queues that have got entries.
+            The queues that received entries.
         """
         advanced: dict[QueueKey, None] = {}
         waiting = self._waiting
@@ -191,20 +194,19 @@ class DispatchQueue:
                     if batch.queue is not None:
                         entries, first = batch.entries, batch.first_queue_offset
                         self._queues.write(batch.queue, first, entries)
-                        self._tails.note(batch.queue, first, entries, batch.frames)
+                        self._tails.add(batch.queue, first, entries, batch.frames)
                         advanced[batch.queue.key] = None
-                    # After its entries are written: where that fails the batch stays, and is
-                    # written again.
+                    # After its entries: a batch stays until they are written.
                     waiting.popleft()
-                    # Readers see the log up to here, so never past entries that are not written.
+                    # Readers see the log up to here, so it never passes an unwritten entry.
                     self.end = batch.end_offset
                     self.store_timestamp_ms = batch.store_timestamp_ms
                 elif isinstance(batch, Renewal):
                     if batch.end > end or not self._renew(batch):
                         break
-                    self._tails.forget(batch.topics)
+                    self._tails.drop_topics(batch.topics)
                     waiting.popleft()
-                elif isinstance(batch, Unread):
+                elif isinstance(batch, UnreadRange):
                     self._dispatch_unread(min(batch.end_offset, end), advanced)
                     if self.end == batch.end_offset:
                         waiting.popleft()
@@ -220,7 +222,7 @@ class DispatchQueue:
         return list(advanced)
 
     def save(self) -> bool:
-        """Have all entries in files, as a recovery point counts them; False while that fails."""
+        """Write all unsaved entries to files, as a recovery point requires; False if that fails."""
         try:
             self._queues.save()
         except OSError as error:
@@ -230,7 +232,7 @@ class DispatchQueue:
         return self._save_failure is None
 
     def tick(self, end: int) -> list[QueueKey]:
-        """As `dispatch`; then some queues whose numbers are known alone get their files."""
+        """Like `dispatch`; then create files of some queues that have only a max offset."""
         advanced = self.dispatch(end)
         if self.failure is None:
             try:
@@ -240,20 +242,20 @@ class DispatchQueue:
         return advanced
 
     def _dispatch_copied(
-        self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]
+        self, batch: CopiedRecords, committed: CopiedRecords, advanced: dict[QueueKey, None]
     ) -> None:
-        """Write the entries of what was copied, as far as it is committed."""
+        """Write the entries of the committed part of copied records."""
         advanced.update(dict.fromkeys(dispatch_runs(committed.runs, self._queues)))
         if committed is batch:
             self._waiting.popleft()
         else:
-            self._waiting[0] = batch.behind(committed)
+            self._waiting[0] = batch.after(committed)
         self.end = committed.end_offset
         if len(committed.store_timestamps_ms):
             self.store_timestamp_ms = int(committed.store_timestamps_ms[-1])
 
     def _dispatch_unread(self, end: int, advanced: dict[QueueKey, None]) -> None:
-        """Write the entries of what the log holds up to a physical offset, at most one window."""
+        """Write the entries of log records up to a physical offset, at most one window."""
         read = read_chunk(
             self._log,
             self.end,
@@ -263,9 +265,11 @@ class DispatchQueue:
             delay_levels_ms=self._delay_levels_ms,
         )
         if read.skipped_bytes or read.next_offset == self.end:
-            # Told as what it is: passed over, later messages would be listed and this one not.
-            raise OSError(errno.EIO, f"what was written to the log at {self.end} is damaged")
-        chunk = Chunk(read.start, read.records)
+            # An error, not a skip: otherwise later messages would be visible but not this one.
+            raise OSError(
+                errno.EIO, f"the log is damaged at {self.end}; cannot list later messages"
+            )
+        chunk = ScannedChunk(read.start, read.records)
         runs = entry_runs(chunk, self._dropped.marks)
         advanced.update(dict.fromkeys(dispatch_runs(runs, self._queues)))
         if read.records.count:

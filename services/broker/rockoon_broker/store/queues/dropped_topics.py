@@ -1,16 +1,16 @@
 """Topics that were deleted while the CommitLog still holds their messages.
 
-A mark says: records of this topic below this physical offset do not exist. Without it the start
-after a crash, or a rebuild, would bring a deleted topic's messages back, and a topic created again
-under the name would not begin at offset 0.
+A mark states that records of a topic below a physical offset are deleted. Without it, a crash or a
+rebuild would bring a deleted topic's messages back, and a topic recreated under the name would not
+begin at offset 0.
 
-Recovery points written before a deletion counted the queues that went with it. The file says how
-much of each point that was, so that a crash before the next point does not look like lost queues.
+Recovery points written before a deletion counted the deleted queues. The file records these counts
+per point, so that after a crash before the next point no queue seems to be lost.
 
-Of a topic that was compacted, and is not any more, a generation holds messages that are older than
-those behind it in the log. When retention takes the first of these, what the generation holds
-is over too: the topic is *overtaken*, below the physical offset from which the log stays. Were it
-shown again once the topic is compacted again, it would stand for newer messages that went.
+For a topic that is no longer compacted, a generation holds messages that are older than those after
+it in the log. When retention deletes the first later message, the generation's messages must go
+too: the topic is *overtaken* below the new beginning of the log. Otherwise they would reappear if
+the topic were compacted again, as if they were newer than the deleted ones.
 """
 
 import json
@@ -25,15 +25,15 @@ from rockoon_core.disk import Disk
 FILE = "config/droppedTopics.json"
 
 
-class Counts(NamedTuple):
-    """How many queues have entries, and how many entries they have."""
+class QueueCounts(NamedTuple):
+    """Number of queues with entries, and number of entries."""
 
     queues: int
     entries: int
 
 
 class PointState(NamedTuple):
-    """What tells one recovery point from every other with other queues."""
+    """Identifies a recovery point by its position and counts."""
 
     log_end: int
     queue_count: int
@@ -44,17 +44,17 @@ class PointState(NamedTuple):
 class _Content:
     marks: Mapping[str, int] = field(default_factory=dict)
     """Topic to the physical offset below which its records are ignored."""
-    dropped: Mapping[tuple[str, PointState], Counts] = field(default_factory=dict)
-    """What a recovery point counted of a topic that was deleted after it."""
+    dropped: Mapping[tuple[str, PointState], QueueCounts] = field(default_factory=dict)
+    """Counts of a topic in a recovery point that is older than its deletion."""
     overtaken: Mapping[str, int] = field(default_factory=dict)
-    """Topic to the physical offset below which no generation has anything of it."""
+    """Topic to the physical offset below which its generations' messages are dropped."""
 
 
 class DroppedTopics:
     """The marks, in memory and in `config/droppedTopics.json`; each change is durable on return.
 
     Raises:
-        StoreLayoutError: the file is damaged. Guessing would resurrect deleted messages.
+        StoreLayoutError: the file is damaged. A guess could bring deleted messages back.
     """
 
     def __init__(self, root: Path, disk: Disk) -> None:
@@ -62,10 +62,10 @@ class DroppedTopics:
         self._disk = disk
         self._content = _read(root)
         self.needed: Mapping[str, int] = {}
-        """Topics of which something lies outside the log, with the mark that is known there: a
-        higher one is never forgotten."""
-        self.told_queues: Collection[tuple[str, int]] = ()
-        """Topic and queue of those whose numbers so far are told there."""
+        """Topics with messages in a generation, and the mark known to it: a higher mark is
+        never discarded."""
+        self.generation_queues: Collection[tuple[str, int]] = ()
+        """Topic and queue id of queues whose next offset a generation provides."""
 
     @property
     def marks(self) -> Mapping[str, int]:
@@ -74,24 +74,24 @@ class DroppedTopics:
 
     @property
     def generation_marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which nothing that was compacted is shown: the topic
-        was deleted since, or retention has overtaken it."""
+        """Topic to the physical offset below which no compacted message is shown, because of a
+        deletion or because retention has overtaken it."""
         marks = dict(self.marks)
         for topic, mark in self._content.overtaken.items():
             marks[topic] = max(mark, marks.get(topic, 0))
         return marks
 
-    def dropped_since(self, point: PointState) -> Counts:
-        """What a recovery point counted of topics that were deleted after it."""
+    def dropped_since(self, point: PointState) -> QueueCounts:
+        """Return what a recovery point counted of topics that were deleted after it."""
         found = [counts for (_, at), counts in self._content.dropped.items() if at == point]
-        return Counts(sum(each.queues for each in found), sum(each.entries for each in found))
+        return QueueCounts(sum(each.queues for each in found), sum(each.entries for each in found))
 
-    def add(self, log_end: int, counted: Mapping[str, Mapping[PointState, Counts]]) -> None:
-        """Ignore some topics' records below `log_end` from now on.
+    def add(self, log_end: int, counted: Mapping[str, Mapping[PointState, QueueCounts]]) -> None:
+        """Mark topics as deleted: their records below `log_end` are ignored from now on.
 
         Args:
-            log_end: the log's end.
-            counted: topic to what each recovery point that a start may use counted of it.
+            log_end: end of the log.
+            counted: topic to its counts in each recovery point that a start may use.
         """
         points = {point for of_topic in counted.values() for point in of_topic}
         found = {
@@ -99,28 +99,28 @@ class DroppedTopics:
             for topic, of_topic in counted.items()
             for point, counts in of_topic.items()
         }
-        # The first deletion after a point took all that the point counted; what a second one, or
-        # another try, finds of it is less.
+        # The first deletion after a point removed everything that the point counted; a second
+        # one, or a retry, finds less.
         before = {key: counts for key, counts in self._content.dropped.items() if key[1] in points}
         marks = {**self.marks, **dict.fromkeys(counted, log_end)}
         self._replace(replace(self._content, marks=marks, dropped={**found, **before}))
 
     def overtake(self, topics: Collection[str], log_min: int) -> None:
-        """Show nothing any more of what generations hold of some topics.
+        """Drop the generations' messages of some topics.
 
         Args:
-            topics: theirs.
-            log_min: where the log is about to begin.
+            topics: the overtaken topics.
+            log_min: new beginning of the log.
         """
         overtaken = {**self._content.overtaken, **dict.fromkeys(topics, log_min)}
         self._replace(replace(self._content, overtaken=overtaken))
 
     def learn(self, marks: Mapping[str, int], log_min: int) -> None:
-        """Show nothing of what generations hold of topics below the marks of another copy.
+        """Drop generations' messages of topics below the marks of another copy.
 
         Args:
             marks: its `generation_marks`.
-            log_min: where this copy's log begins: what is said behind that it says itself.
+            log_min: beginning of this copy's log; later deletions are in the log itself.
         """
         known = self.generation_marks
         new = {
@@ -133,11 +133,11 @@ class DroppedTopics:
             self._replace(replace(self._content, overtaken=overtaken))
 
     def fit_to_log(self, log_min: int, log_end: int) -> None:
-        """Fit the marks to the log: forget those that retention passed, clamp those above its end.
+        """Discard marks below the log's beginning and clamp marks above its end.
 
-        A mark above the end (the crash took the records it was made for) would otherwise hide
-        records yet to be written; and one above the beginning (the crash came before the file went)
-        would have a generation leave out what the log has.
+        A mark above the end (after a crash that lost the records) would hide future records. An
+        overtaken mark above the beginning (after a crash before the file was deleted) would let a
+        generation omit records that the log still has.
         """
         marks = {topic: min(mark, log_end) for topic, mark in self.marks.items()}
         marks = {
@@ -166,7 +166,7 @@ class DroppedTopics:
 
 
 def read_marks(root: Path) -> Mapping[str, int]:
-    """The marks of a store directory; StoreLayoutError if the file cannot be read."""
+    """Return the marks of a store directory; StoreLayoutError if the file cannot be read."""
     return _read(root).marks
 
 
@@ -178,7 +178,7 @@ def _read(root: Path) -> _Content:
         content = json.loads(path.read_bytes())
         marks = {str(topic): int(mark) for topic, mark in content["marks"].items()}
         dropped = {
-            (str(topic), PointState(int(end), int(queues), int(entries))): Counts(
+            (str(topic), PointState(int(end), int(queues), int(entries))): QueueCounts(
                 int(queues_gone), int(entries_gone)
             )
             for topic, end, queues, entries, queues_gone, entries_gone in content["dropped"]

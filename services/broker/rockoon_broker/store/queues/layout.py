@@ -1,8 +1,8 @@
-"""Layout of ConsumeQueues on disk: files of a wrong size and foreign names are moved away.
+"""Layout check of ConsumeQueues on disk: moves away files of wrong size or with foreign names.
 
-A power cut can leave a new file with any size up to its own. Entries can be made again from the
-log, so none of this keeps a store from starting: what does not fit counts as missing, and recovery
-makes again what it finds missing. It is moved to `lost` first, because it may be anybody's.
+A power failure can leave a new file with any size up to the full one. Entries can be rebuilt from
+the log, so a misfit never prevents a start: it counts as missing, and recovery rebuilds it. It is
+first moved to `lost`, because it may belong to another program.
 """
 
 import logging
@@ -13,7 +13,7 @@ from pathlib import Path
 from rockoon_broker.store.log.directory import move_to_lost
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.queue_files import (
-    ASIDE_DIRECTORY,
+    DROPPED_DIRECTORY,
     is_queue_name,
     queue_directories,
 )
@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Something below `consumequeue` that is no file of a queue and stands where one belongs."""
+    """Something below `consumequeue` that blocks the path of a queue file or directory."""
 
     path: Path
     reason: str
     key: QueueKey | None = None
-    """The queue whose file it should be."""
+    """The queue to which the file would belong."""
     end: int = 0
-    """Queue offset behind the last entry that the file could hold."""
+    """Queue offset after the last entry that the file could contain."""
 
 
 def find_misfits(root: Path, file_bytes: int, disk: Disk) -> list[Misfit]:
-    """Look at every queue's directory; changes nothing.
+    """Check every queue's directory; changes nothing.
 
     Args:
         root: the `consumequeue` directory.
@@ -54,31 +54,36 @@ def find_misfits(root: Path, file_bytes: int, disk: Disk) -> list[Misfit]:
 
 
 def move_misfits(misfits: list[Misfit], lost: Path, disk: Disk) -> None:
-    """Move everything to `lost`, empty files excepted, which are deleted. Raises OSError."""
+    """Move misfits to `lost`; empty files are deleted. Raises OSError."""
     for misfit in misfits:
         path = misfit.path
         if path.is_file() and disk.facts(path).bytes == 0:
             disk.unlink(path)
-            log.warning("%s: %s; deleted, its entries come from the log", path, misfit.reason)
+            log.warning(
+                "%s: %s; deleted, its entries are rebuilt from the log", path, misfit.reason
+            )
         else:
             target = move_to_lost(path, lost, disk)
             log.warning(
-                "%s: %s; moved to %s, its entries come from the log", path, misfit.reason, target
+                "%s: %s; moved to %s, its entries are rebuilt from the log",
+                path,
+                misfit.reason,
+                target,
             )
         disk.sync_directory(path.parent)
 
 
 def _in_the_way(root: Path) -> Iterator[Misfit]:
-    """What stands where a topic's or a queue's directory belongs."""
+    """Yield non-directories at the path of a topic's or a queue's directory."""
     for topic in sorted(root.iterdir()) if root.is_dir() else ():
-        if topic.name == ASIDE_DIRECTORY or topic_fault(topic.name) is not None:
+        if topic.name == DROPPED_DIRECTORY or topic_fault(topic.name) is not None:
             continue
         if not topic.is_dir():
-            yield Misfit(topic, "no directory")
+            yield Misfit(topic, "not a directory")
             continue
         for path in sorted(topic.iterdir()):
             if is_queue_name(path) and not path.is_dir():
-                yield Misfit(path, "no directory")
+                yield Misfit(path, "not a directory")
 
 
 def _misfit(path: Path, file_bytes: int, disk: Disk) -> Iterator[Misfit]:
@@ -87,13 +92,13 @@ def _misfit(path: Path, file_bytes: int, disk: Disk) -> Iterator[Misfit]:
         start = file_name_to_offset(path.name)
     except ValueError:
         if not path.is_dir():
-            yield Misfit(path, "no file of a queue")
+            yield Misfit(path, "not a queue file")
         return
     end = (start // file_bytes + 1) * file_bytes // ENTRY_BYTES
     found = disk.facts(path).bytes
     if path.is_dir():
-        yield Misfit(path, "a directory in the place of a file", key, end)
+        yield Misfit(path, "a directory instead of a file", key, end)
     elif start % file_bytes:
-        yield Misfit(path, f"its name is no multiple of {file_bytes}", key, end)
+        yield Misfit(path, f"its name is not a multiple of {file_bytes}", key, end)
     elif found != file_bytes:
         yield Misfit(path, f"found {found} bytes, expected {file_bytes}", key, end)

@@ -1,4 +1,4 @@
-"""Files of ConsumeQueues: a few of them open, and which of them are to be synced."""
+"""Files of ConsumeQueues: a bounded set of open ones, and those to be synced."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -8,8 +8,8 @@ from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
 
-# Below `consumequeue`: topics that wait for their deletion. No topic can have this name.
-ASIDE_DIRECTORY = ".dropped"
+# Below `consumequeue`: topics to be deleted. No topic can have this name.
+DROPPED_DIRECTORY = ".dropped"
 
 FileKey = tuple[str, int, int]
 """Topic, queue id and number of the file."""
@@ -21,7 +21,7 @@ class QueueFiles:
     Args:
         root: the `consumequeue` directory.
         file_bytes: size of each file.
-        open_files_max: descriptors kept.
+        open_files_max: maximum number of open descriptors.
     """
 
     def __init__(self, root: Path, file_bytes: int, open_files_max: int, disk: Disk) -> None:
@@ -29,8 +29,8 @@ class QueueFiles:
         self.file_bytes = file_bytes
         self._open_files_max = open_files_max
         self._disk = disk
-        # Names below ASIDE_DIRECTORY up to this number were given away.
-        self._set_aside = 0
+        # Next number for a name below DROPPED_DIRECTORY.
+        self._detached_count = 0
         # Least recently used first.
         self._open: OrderedDict[FileKey, int] = OrderedDict()
         self._unsynced: set[FileKey] = set()
@@ -39,7 +39,7 @@ class QueueFiles:
     def path(self, key: FileKey) -> Path:
         topic, queue_id, number = key
         name = offset_to_file_name(number * self.file_bytes)
-        # At once: each step by `/` costs as much, and a recovery point asks for thousands.
+        # One call: each `/` costs as much, and a recovery point computes thousands of paths.
         return self._root.joinpath(topic, str(queue_id), name)
 
     def create(self, key: FileKey) -> None:
@@ -47,8 +47,7 @@ class QueueFiles:
         self._unsynced_directories.update(self._disk.make_directory(path.parent))
         fd = self._disk.open(path, create=True)
         try:
-            # Not reserved as a CommitLog file is: of many queues most stay small, and holes cost
-            # nothing.
+            # Not reserved like a CommitLog file: most queues stay small, and holes cost nothing.
             self._disk.set_size(fd, self.file_bytes)
         except OSError:
             self._disk.close(fd)
@@ -59,20 +58,20 @@ class QueueFiles:
         self._remember(key, fd)
 
     def read(self, key: FileKey, count: int, position: int) -> bytes:
-        """Up to `count` bytes. Raises FileNotFoundError when somebody deleted the file."""
+        """Read up to `count` bytes; FileNotFoundError if another program deleted the file."""
         return pread(self._disk, self._descriptor(key), count, position)
 
     def write(self, key: FileKey, data: bytes | memoryview, position: int) -> None:
         self._disk.write_all(self._descriptor(key), data, position)
         self._unsynced.add(key)
 
-    def clear_behind(self, key: FileKey, position: int) -> None:
-        """Make everything zero from a position to the file's end."""
+    def clear_after(self, key: FileKey, position: int) -> None:
+        """Zero all bytes from a position to the file's end."""
         if self._disk.write_zeros(self._descriptor(key), position, self.file_bytes):
             self._unsynced.add(key)
 
     def close_file(self, key: FileKey) -> None:
-        """Forget a file that is about to go."""
+        """Close a file that is about to be deleted."""
         self._unsynced.discard(key)
         fd = self._open.pop(key, None)
         if fd is not None:
@@ -83,33 +82,34 @@ class QueueFiles:
         self._disk.unlink(self.path(key))
         self._unsynced_directories.add(self.path(key).parent)
 
-    def set_aside(self, directory: Path) -> Path | None:
-        """Move a topic's files to where nothing looks for queues, all or none, also in a crash.
+    def detach(self, directory: Path) -> Path | None:
+        """Rename a topic's directory so that its files are not found; atomic, even in a crash.
 
-        Returns where they are; None if there were none.
+        Returns the new path; None if there were no files.
         """
         if not directory.is_dir():
             return None
-        aside = self._root / ASIDE_DIRECTORY
-        self._disk.make_directory(aside)
-        while (place := aside / f"topic-{self._set_aside}").exists():
-            self._set_aside += 1
-        self._set_aside += 1
+        dropped = self._root / DROPPED_DIRECTORY
+        self._disk.make_directory(dropped)
+        while (place := dropped / f"topic-{self._detached_count}").exists():
+            self._detached_count += 1
+        self._detached_count += 1
         self._disk.move_directory(directory, place)
         self.directory_changed(self._root)
         return place
 
-    def left_aside(self) -> list[Path]:
-        """What was set aside and is not deleted yet."""
-        aside = self._root / ASIDE_DIRECTORY
-        return sorted(aside.iterdir()) if aside.is_dir() else []
+    def left_detached(self) -> list[Path]:
+        """Return directories of `detach` that are not deleted yet."""
+        dropped = self._root / DROPPED_DIRECTORY
+        return sorted(dropped.iterdir()) if dropped.is_dir() else []
 
     def directory_changed(self, directory: Path) -> None:
-        """Take note that names in a directory are to be synced."""
+        """Record that a directory has to be synced."""
         self._unsynced_directories.add(directory)
 
-    def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-        """Files and directories changed since the last call, which the caller now has to sync."""
+    def pop_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """Return and reset the files and directories changed since the last call; the caller syncs
+        them."""
         files = tuple(self.path(key) for key in self._unsynced)
         taken = files, tuple(self._unsynced_directories)
         self._unsynced.clear()
@@ -138,9 +138,9 @@ class QueueFiles:
 
 
 def queue_directories(root: Path) -> list[Path]:
-    """The directories below `consumequeue` that hold a queue: {topic}/{queue id}.
+    """Return the queue directories below `consumequeue`: {topic}/{queue id}.
 
-    Other names are passed over, as RocketMQ does (ConsumeQueueStore#loadConsumeQueues).
+    Ignores other names, as RocketMQ does (ConsumeQueueStore#loadConsumeQueues).
     """
     if not root.is_dir():
         return []
@@ -152,7 +152,7 @@ def queue_directories(root: Path) -> list[Path]:
 
 
 def is_queue_name(directory: Path) -> bool:
-    """Whether a path ends in a topic and a queue id as this store writes it."""
+    """Return whether a path ends in a valid topic and a queue id in canonical form."""
     name = directory.name
     number = name.isascii() and name.isdigit() and str(int(name)) == name
     return number and topic_fault(directory.parent.name) is None

@@ -1,8 +1,8 @@
-"""Numbers that queues go on at where neither a message nor their own files tell.
+"""Next offsets of queues that have neither messages nor files.
 
-A queue whose messages are all deleted has its number in its own files alone, and a copy that is
-made anew has none of those. So each record of an epoch says where queues ended before it, and
-retention never takes the one that the log begins with.
+If all messages of a queue are deleted, only its own files hold its next offset, and a new replica
+does not have these files. So each record of an epoch contains the queues' next offsets, and
+retention never deletes the record with which the log begins.
 """
 
 import logging
@@ -24,17 +24,17 @@ _SIZE = struct.Struct(">i")
 
 
 def numbers_of(queues: Iterable[ConsumeQueue]) -> dict[str, dict[int, int]]:
-    """The next number of each queue that has had messages, by topic and queue id."""
+    """Return the next offset of each queue that has had messages, by topic and queue id."""
     found: dict[str, dict[int, int]] = {}
     for queue in queues:
-        # The log's own always has a record left: the one that says this.
+        # The log's own queue always has a record: the one that contains these offsets.
         if queue.next_offset and queue.topic != LOG_TOPIC:
             found.setdefault(queue.topic, {})[queue.queue_id] = queue.next_offset
     return found
 
 
 def read_first_mark(disk: Disk, path: Path, file_bytes: int) -> EpochMark | None:
-    """The record of an epoch that a CommitLog file begins with; None if it begins with another one.
+    """Return the epoch mark with which a CommitLog file begins; None if it begins differently.
 
     Args:
         file_bytes: size of the file.
@@ -47,58 +47,59 @@ def read_first_mark(disk: Disk, path: Path, file_bytes: int) -> EpochMark | None
         (size,) = _SIZE.unpack(disk.pread(fd, _SIZE.size, 0))
         mark = mark_of(disk.pread(fd, size, 0)) if 0 < size <= file_bytes else None
     except ValueError:
-        # No mark, or a damaged one: what reads the log's records says so.
+        # No mark, or a damaged one, which the reader of the log's records reports.
         return None
     finally:
         disk.close(fd)
     return mark if isinstance(mark, EpochMark) else None
 
 
-def go_on_as_told(
+def restore_next_offsets(
     mark: EpochMark, log_min: int, queues: ConsumeQueues, dropped: Mapping[str, int]
 ) -> set[QueueKey]:
-    """Let queues go on at the numbers that the log's first record tells, if they are not beyond.
+    """Advance queues to the next offsets in the log's first record, unless they are beyond.
 
-    It may tell of a hundred thousand, whose files are made later: until then it tells them again.
+    There may be a hundred thousand queues. Their files are created later; after an earlier restart
+    this record provides the offsets again.
 
     Args:
         mark: the record.
         log_min: its physical offset.
-        dropped: topics whose messages below a physical offset do not exist.
+        dropped: topic to the physical offset below which its messages are deleted.
 
     Returns:
-        The queues that it tells of.
+        The queues in the record.
 
     Raises:
         OSError: the disk.
     """
     told = set()
     for topic, numbers in mark.numbers.items():
-        # A topic that began anew behind the record has other queues than the record speaks of.
+        # A topic that restarted after the record has other queues than those in it.
         if topic_fault(topic) is not None or dropped.get(topic, 0) > log_min:
             continue
         for queue_id, number in numbers.items():
-            queues.go_on_at(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
+            queues.set_next_offset(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
             told.add((topic, queue_id))
     return told
 
 
-def go_on_behind(
+def skip_lost_offsets(
     misfits: Iterable[Misfit],
     told: Collection[QueueKey],
     queues: ConsumeQueues,
     log_min: int,
     log_end: int,
 ) -> None:
-    """Let queues whose last file is lost go on behind the numbers that it can have held.
+    """Advance queues whose last file is lost past all offsets that the file can have contained.
 
-    Only where neither a record nor a generation is left to tell which these were. A number that
-    was given twice would be skipped by whoever has committed the first.
+    Only for queues whose offsets are in no record and no generation. If an offset were assigned
+    twice, consumers that committed the first one would skip the second message.
 
     Args:
         misfits: files that were moved away.
-        told: queues whose numbers something tells.
-        log_min, log_end: between which physical offsets the log lies.
+        told: queues with a known next offset.
+        log_min, log_end: range of the log, physical offsets.
     """
     for misfit in misfits if log_min else ():
         if misfit.key is None or misfit.key in told or topic_fault(misfit.key[0]) is not None:
@@ -109,7 +110,7 @@ def go_on_behind(
         if queue.max_offset < misfit.end:
             queues.skip_to(queue, misfit.end, max(log_end, 1))
             log.warning(
-                "queue %d of %s goes on at %d: what its lost file held is gone from the log",
+                "queue %d of %s continues at offset %d: its file and the records in it are lost",
                 queue.queue_id,
                 queue.topic,
                 misfit.end,

@@ -1,4 +1,4 @@
-"""Writing damaged entries of a ConsumeQueue again, from the records in the log."""
+"""Repair of damaged ConsumeQueue entries from the records in the log."""
 
 import logging
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from rockoon_format.record import MAGIC_V1, MAGIC_V2
 
 log = logging.getLogger(__name__)
 
-# The owner's thread does nothing else meanwhile. What takes more is left to a start.
+# This blocks the owner's thread. Larger repairs are left to the next start.
 SCAN_BYTES_MAX = 64 << 20
 ENTRIES_MAX = 4096
-# How far back a whole entry is looked for, from which the log is read.
+# How many entries back to search for an intact one, from which the log is read.
 _LOOK_BACK_MAX = 1024
 
 
 class QueueRepair:
-    """Repairs over an open log and its queues; owned by the thread that owns them.
+    """Repairs of an open log's queues; owned by the queues' thread.
 
     Args:
-        dropped: records of deleted topics are passed over.
+        dropped: marks of deleted topics, whose records are skipped.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
     """
 
@@ -49,14 +49,14 @@ class QueueRepair:
         self._disk = disk
 
     def repair(self, queue: ConsumeQueue, offset: int) -> None:
-        """Write the entry at a queue offset, and those that follow in the log nearby.
+        """Rewrite the entry at a queue offset, and following entries whose records are nearby.
 
         Raises:
-            StoreDamaged: its record is damaged itself, or is not found nearby.
+            StoreDamaged: its record is damaged too, or was not found nearby.
             OSError: the disk.
         """
         self._check_cut(queue, offset)
-        begin = at = self._behind_last_good(queue, offset)
+        begin = at = self._after_last_good(queue, offset)
         while True:
             walk = LogScan(
                 self._log.directory,
@@ -65,23 +65,24 @@ class QueueRepair:
                 self._disk,
                 delay_levels_ms=self._delay_levels_ms,
             )
-            if self._write_anew(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
+            if self._rewrite_found(queue, offset, walk, at, begin + SCAN_BYTES_MAX):
                 path, position = self._queues.place_of(queue, offset)
                 log.warning(
-                    "%s was damaged at byte %d, at message %d: written again from the log",
+                    "%s was damaged at byte %d, at message %d: rewritten from the log",
                     path,
                     position,
                     offset,
                 )
                 return
-            at = self._behind_damaged(walk, queue, offset)
+            at = self._after_damaged(walk, queue, offset)
             if not begin < at < begin + SCAN_BYTES_MAX:
                 raise self._damage(queue, offset, walk)
 
-    def _write_anew(
+    def _rewrite_found(
         self, queue: ConsumeQueue, offset: int, walk: LogScan, begin: int, end: int
     ) -> bool:
-        """Write what a walk finds between two places of the log; whether `offset` is of it."""
+        """Rewrite entries of records between two log offsets; return whether `offset` is among
+        them."""
         wanted_end = min(offset + ENTRIES_MAX, queue.max_offset)
         repaired = False
         for chunk in walk.chunks(begin):
@@ -100,20 +101,20 @@ class QueueRepair:
                 break
         return repaired
 
-    def _behind_damaged(self, walk: LogScan, queue: ConsumeQueue, offset: int) -> int:
-        """Where a walk goes on that has met a damaged record of another queue; 0 if it does not."""
+    def _after_damaged(self, walk: LogScan, queue: ConsumeQueue, offset: int) -> int:
+        """Return where to continue after another queue's damaged record; 0: cannot continue."""
         data = self._log.read(walk.end, PREFIX.itemsize)
         if walk.stopped_by is not ScanEnd.BAD_CRC or len(data) < PREFIX.itemsize:
             return 0
         head = sliding(data, PREFIX)[0]
         is_wanted = (int(head["queue_id"]), int(head["queue_offset"])) == (queue.queue_id, offset)
-        # Its parts add up to this size.
+        # Its lengths add up to this size.
         return 0 if is_wanted else walk.end + int(head["size"])
 
     def _check_cut(self, queue: ConsumeQueue, offset: int) -> None:
-        """Raise StoreDamaged where a file was cut short before the record's end.
+        """Raise StoreDamaged if a CommitLog file was truncated before the record's end.
 
-        Its neighbours' places would not say so: all that the file has lost may be between them.
+        Neighbouring entries would not reveal it: all lost records may be between them.
         """
         entries = self._queues.read(queue, offset, 1)
         if len(entries) == 0:
@@ -126,7 +127,7 @@ class QueueRepair:
 
     def _lost(self, queue: ConsumeQueue, offset: int, position: int) -> StoreDamaged:
         which = f"message {offset} of queue {queue.queue_id} of {queue.topic}"
-        reason = f"no whole record is there, so {which} is lost; reading can go on behind it"
+        reason = f"the record is damaged, so {which} is lost; readers can continue after it"
         file = self._log.file_at(position)
         return StoreDamaged(file.path, position - file.start, reason)
 
@@ -139,12 +140,12 @@ class QueueRepair:
         return StoreDamaged(
             path,
             position,
-            f"the entry of {which}, whose record is not near its neighbours'. Stop the broker and "
-            f"delete {path.parent}: the next start makes it again from the log",
+            f"cannot repair the entry of {which}: its record is not near its neighbours'. Stop the "
+            f"broker and delete {path.parent}: the next start rebuilds it from the log",
         )
 
-    def _behind_last_good(self, queue: ConsumeQueue, offset: int) -> int:
-        """Physical offset behind the record of the newest right entry before `offset`."""
+    def _after_last_good(self, queue: ConsumeQueue, offset: int) -> int:
+        """Return the physical offset after the record of the last intact entry before `offset`."""
         lowest = self._queues.min_offset(queue, self._log.min_offset)
         for before in range(offset - 1, max(lowest, offset - _LOOK_BACK_MAX) - 1, -1):
             entries = self._queues.read(queue, before, 1)

@@ -1,9 +1,9 @@
-"""The newest messages of queues, in memory as they were written.
+"""Cache of the newest messages of queues, as they were written.
 
-Who follows a queue reads each batch right after it was appended. From here that is a copy; from the
-log it is two reads, and every check of entries and records that may have been damaged since.
+A consumer at the end of a queue reads each batch right after it was appended. From here that is a
+copy. From the log it is two reads with checks of entries and records for damage.
 
-A tail holds what readers see, and nothing takes that back but the end of its topic (`forget`).
+A tail contains only visible messages, and these are revoked only with their topic (`drop_topics`).
 """
 
 from collections import OrderedDict
@@ -14,20 +14,20 @@ import numpy as np
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_format.consume_queue import EntryArray
 
-# Of one queue. Larger batches are worth a read: what it costs is shared by more messages.
+# Per queue. Larger batches are read from disk: many messages share the cost of a read.
 TAIL_BYTES_MAX = 32 << 10
-# What is kept when it is more.
+# Size to which a longer tail is shortened.
 TAIL_BYTES_LEFT = 24 << 10
 
 
-class QueueTail:
+class CachedTail:
     """Neighbouring batches of one queue, the newest last."""
 
     __slots__ = ("batches", "bytes", "end", "first")
 
     def __init__(self, first: int) -> None:
         self.first = self.end = first
-        """Queue offsets of the first message and behind the last one."""
+        """Queue offsets of the first message and after the last one."""
         self.bytes = 0
         self.batches: list[tuple[int, EntryArray, bytes]] = []
         """Each: queue offset of its first message, its entries, the records."""
@@ -40,7 +40,7 @@ class QueueTail:
             self._shorten()
 
     def _shorten(self) -> None:
-        # Not batch by batch: what comes next finds room.
+        # Not batch by batch, so that there is room for the next batches.
         gone = 0
         while self.bytes > TAIL_BYTES_LEFT and gone < len(self.batches) - 1:
             self.bytes -= len(self.batches[gone][2])
@@ -50,26 +50,26 @@ class QueueTail:
 
 
 class QueueTails:
-    """The tails of the queues that were written last. Used by the thread that owns the store.
+    """Tails of the most recently written queues. Used by the store's thread.
 
     Args:
-        bytes_max: of all of them together.
+        bytes_max: limit of all tails together.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        # The one that was written last comes last. By the object: a queue that is made anew under
-        # the same name is another.
-        self._tails: OrderedDict[ConsumeQueue, QueueTail] = OrderedDict()
+        # Most recently written last. Keyed by object: a recreated queue of the same name is
+        # another one.
+        self._tails: OrderedDict[ConsumeQueue, CachedTail] = OrderedDict()
 
-    def note(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
-        """A batch is in the queue, and readers see it.
+    def add(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
+        """Add a batch that has become visible in the queue.
 
         Args:
             first: queue offset of its first message.
-            entries: the queue's.
-            frames: the records as they are in the log; empty when they are too many to be kept.
+            entries: its queue entries.
+            frames: its records as stored; empty if they are too large to be kept.
         """
         tail = self._tails.pop(queue, None)
         if tail is not None:
@@ -77,7 +77,7 @@ class QueueTails:
         if not frames:
             return
         if tail is None or tail.end != first:
-            tail = QueueTail(first)
+            tail = CachedTail(first)
         tail.add(entries, frames)
         self._tails[queue] = tail
         self._bytes += tail.bytes
@@ -87,8 +87,8 @@ class QueueTails:
     def read(
         self, queue: ConsumeQueue, offset: int, entries_max: int
     ) -> tuple[EntryArray, bytes] | None:
-        """Entries and records from a queue offset to the tail's end; None when they are not all
-        here, or more than wanted."""
+        """Return entries and records from a queue offset to the tail's end; None if the offset is
+        not in the tail or more than `entries_max` follow."""
         tail = self._tails.get(queue)
         if tail is None or not tail.first <= offset < tail.end or tail.end - offset > entries_max:
             return None
@@ -116,7 +116,7 @@ class QueueTails:
         first, entries, frames = tail.batches[-1]
         return (entries, frames) if first == offset else None
 
-    def forget(self, topics: Container[str]) -> None:
-        """What readers have seen of these topics is gone."""
+    def drop_topics(self, topics: Container[str]) -> None:
+        """Remove the tails of deleted topics."""
         for queue in [queue for queue in self._tails if queue.topic in topics]:
             self._bytes -= self._tails.pop(queue).bytes

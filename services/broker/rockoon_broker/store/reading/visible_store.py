@@ -319,7 +319,7 @@ class VisibleStore(ABC):
 
     def forget_copied(self, below: int) -> None:
         """All that follow the log have had what `next_chunk` gives below a physical offset."""
-        self._raw.copied.forget_below(below)
+        self._raw.copied.discard_below(below)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log.reading.find_record`."""
@@ -328,7 +328,7 @@ class VisibleStore(ABC):
         return find_record(self._log, physical_offset, end, bytes_max)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
-        """As `QueueEntries.read`, of a queue that there may be; OSError for the disk."""
+        """As `ConsumeQueues.read`, of a queue that there may be; OSError for the disk."""
         queue = self._queues.find(topic, queue_id)
         return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
 

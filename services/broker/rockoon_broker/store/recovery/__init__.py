@@ -1,1 +1,1 @@
-"""Recovery: from a directory in any state to a store that is known to be whole."""
+"""Recovery: brings a directory in any state back to a consistent store."""

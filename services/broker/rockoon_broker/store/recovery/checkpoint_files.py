@@ -1,21 +1,21 @@
-"""The small files that say how far a store is good: abort, checkpoint, recovery point.
+"""Marker files that state up to where a store is durable: abort, checkpoint, recovery point.
 
-- `abort` exists from start to clean stop. RocketMQ looks only at its presence; ours also holds the
-  lineage (below), so that it can be told from one that another broker wrote, and says from where on
-  every record has a checksum: one without was torn.
+- `abort` exists from start to clean stop. RocketMQ only checks that it exists. Here it also holds
+  the lineage (below), which distinguishes it from another broker's file, and the offset from which
+  every record has a checksum: a later record without one is an incomplete write.
 - `checkpoint` is RocketMQ's: store times up to which log and ConsumeQueues are durable.
-- `recoveryPoint` is ours: the physical offset up to which the log *and* every ConsumeQueue are
-  durable, so that the next start reads from there and not from the start of a file of 1 GiB.
+- `recoveryPoint` is Rockoon's: the physical offset up to which the log *and* every ConsumeQueue are
+  durable. The next start reads from there instead of from the beginning of a file of 1 GiB.
 
 Invariants of the recovery point:
 1. It is written only after the log and every ConsumeQueue are synced up to `log_end`.
-2. It is believed only if nobody else wrote the store since: `abort` bears its lineage (or is absent
-   after a clean stop), and the checkpoint is one of the two it names. Another broker's start
-   replaces `abort` or its appends change the checkpoint; either way the start then looks at
+2. It is trusted only if no other broker wrote to the store since: `abort` has its lineage (or is
+   absent after a clean stop), and the checkpoint is one of the two that it names. Another broker's
+   start replaces `abort`, or its appends change the checkpoint; then the start checks
    everything.
-3. Two slots are written in turn, so that a torn write leaves the older point, which is still true.
-4. It names the checkpoint on disk and the one about to be written, and is written first: whichever
-   of the two files a crash leaves behind, they match.
+3. Two slots are written alternately. A torn write leaves the older point, which is still valid.
+4. It names the checkpoint on disk and the next one, and is written first: whichever
+   of the two checkpoints a crash leaves, they match.
 """
 
 import errno
@@ -43,7 +43,7 @@ CHECKPOINT_FILE = "checkpoint"
 RECOVERY_POINT_FILE = "recoveryPoint"
 
 # magic, sequence, lineage, log end, queue count, entries, last store time, checkpoint CRCs, clean,
-# first offsets; the first version had not the last one
+# first offsets; version 1 lacked the last field
 _POINT = struct.Struct(">8sQ16sqqqqIIBq")
 _POINT_1 = struct.Struct(">8sQ16sqqqqIIB")
 _CRC = struct.Struct(">I")
@@ -54,59 +54,56 @@ assert _POINT.size + _CRC.size <= SLOT_BYTES
 
 @dataclass(frozen=True)
 class RecoveryPoint:
-    """A state of the store that was durable as a whole."""
+    """A durable state of the whole store."""
 
     lineage: bytes
-    """16 random bytes, kept from run to run until a start could not rely on a point."""
+    """16 random bytes; replaced by a start that cannot trust a recovery point."""
     log_end: int
     """Log and ConsumeQueues are durable up to this physical offset, exclusive."""
     queue_count: int
-    """How many ConsumeQueues there were."""
+    """Number of ConsumeQueues with entries."""
     entry_count: int
-    """Sum of their max offsets: a start counts again, so that a lost queue is noticed."""
+    """Sum of their max offsets; a start compares it, so that a lost queue is noticed."""
     store_timestamp_ms: int
-    """Store time of the newest message before `log_end`; later ones must not be older."""
+    """Store time of the newest message before `log_end`; later records must not be older."""
     checkpoint_crcs: tuple[int, int]
     """CRC-32 of the checkpoint that was on disk and of the one written next."""
     clean: bool
     """Written by a clean stop."""
     first_count: int = -1
-    """Sum of the offsets at which the queues' first files begin: a start that finds more misses a
-    file; with less, one that retention gave up was not deleted yet. -1 if it was not counted."""
+    """Sum of the first offsets of the queues' first files. If a start finds more, a file is
+    missing; if less, a file released by retention was not deleted yet. -1: not counted."""
     sequence: int = 0
-    """Grows with every write; tells the newer slot."""
+    """Incremented by every write; the larger one is the newer slot."""
 
 
 def new_lineage() -> bytes:
-    """A lineage that no earlier point or abort file bears."""
     return secrets.token_bytes(16)
 
 
 def checkpoint_crc(checkpoint: Checkpoint) -> int:
-    """What a recovery point remembers of a checkpoint."""
+    """Return the checksum by which a recovery point identifies a checkpoint."""
     return zlib.crc32(encode_checkpoint(checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """What the file says."""
-
     lineage: bytes = b""
     """Empty for another broker's file."""
     checksums_from: int | None = None
-    """Physical offset from which on every record has a checksum if it has room for one; None when
-    that is not known of any."""
+    """Physical offset from which every record that can hold a checksum has one; None if
+    unknown."""
 
 
 class AbortFile:
-    """The marker of an unclean stop."""
+    """The file that marks an unclean stop while it exists."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._path = root / ABORT_FILE
         self._disk = disk
 
     def read(self) -> Abort | None:
-        """What the file says; None when there is none."""
+        """Return the file's content; None if it does not exist."""
         if not self._path.exists():
             return None
         lines = (line.partition(b" ") for line in self._path.read_bytes().splitlines())
@@ -119,15 +116,15 @@ class AbortFile:
             return Abort()
 
     def create(self, lineage: bytes, checksums_from: int | None = None) -> None:
-        """Write this process's marker durably; the old text, or none, goes to `abort.bak`.
+        """Write this process's marker durably; the old content, if any, goes to `abort.bak`.
 
-        One that says the same stays as it is: a disk without room would not take another.
+        An equal marker is not rewritten, because a full disk would refuse the write.
         """
         if self.read() == Abort(lineage, checksums_from):
             return
         backup = self._path.with_name(ABORT_FILE + ".bak")
         before = self._path.read_bytes() if self._path.exists() else b""
-        # The copy first: once `abort` is replaced, its former text is nowhere else.
+        # The copy first: replacing `abort` destroys its former content.
         self._disk.replace_file(backup, before)
         text = f"{os.getpid()}\nlineage {lineage.hex()}\n"
         if checksums_from is not None:
@@ -135,13 +132,13 @@ class AbortFile:
         self._disk.replace_file(self._path, text.encode())
 
     def remove(self) -> None:
-        """Say that the stop was clean. Everything else must be durable already."""
+        """Mark the stop as clean. Everything else must already be durable."""
         self._disk.unlink(self._path)
         self._disk.sync_directory(self._path.parent)
 
 
 def free_markers(root: Path, lost: Path, disk: Disk) -> None:
-    """Move to `lost` whatever is no file and stands where one of these files belongs."""
+    """Move directories that block the path of a marker file to `lost`."""
     names = (ABORT_FILE, f"{ABORT_FILE}.bak", CHECKPOINT_FILE, RECOVERY_POINT_FILE)
     for path in (root / (name + end) for name in names for end in ("", NEW_SUFFIX)):
         if path.is_dir():
@@ -149,7 +146,7 @@ def free_markers(root: Path, lost: Path, disk: Disk) -> None:
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """The checkpoint on disk; zeros where there is none, or one cut short."""
+    """Return the checkpoint on disk; zeros if it is missing or truncated."""
     path = root / CHECKPOINT_FILE
     if not path.exists():
         return Checkpoint()
@@ -160,7 +157,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def read_recovery_point(root: Path) -> RecoveryPoint | None:
-    """The newest whole recovery point, or None."""
+    """Return the newest intact recovery point, or None."""
     path = root / RECOVERY_POINT_FILE
     if not path.exists():
         return None
@@ -170,7 +167,7 @@ def read_recovery_point(root: Path) -> RecoveryPoint | None:
 
 
 def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint) -> bool:
-    """Whether nobody else wrote the store since `point` (invariant 2).
+    """Return whether no other broker wrote to the store since `point` (invariant 2).
 
     Args:
         point: as read.
@@ -182,15 +179,17 @@ def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint
 
 
 class MarkerFiles:
-    """Writes checkpoint and recovery point. Used by the Syncer's thread while the store is open."""
+    """Writes checkpoint and recovery point. While the store is open, only the Syncer's thread uses
+    it."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._disk = disk
         self._checkpoint = read_checkpoint(root)
         self._checkpoint_fd = _open_or_create(root / CHECKPOINT_FILE, CHECKPOINT_BYTES, disk)
         self._point_fd = _open_or_create(root / RECOVERY_POINT_FILE, 2 * SLOT_BYTES, disk)
-        # What is written next takes the place of one slot and relies on the other, and on the
-        # checkpoint: a failed sync may have left them in memory alone.
+        # The next write overwrites one slot and relies on the other slot and on the checkpoint.
+        # After a failed sync these may exist only in the page cache, so they are rewritten and
+        # synced.
         for fd, size in (
             (self._point_fd, 2 * SLOT_BYTES),
             (self._checkpoint_fd, CHECKPOINT_BYTES),
@@ -199,25 +198,25 @@ class MarkerFiles:
             disk.fdatasync(fd)
         last = read_recovery_point(root)
         self._sequence = 0 if last is None else last.sequence
-        # Written by the thread that calls `write`, read by the store's owner.
+        # Written by the thread that calls `write`, read by the store's owner without a lock.
         self.point_end = 0
         """Physical offset of the last point written."""
 
     def write(self, point: RecoveryPoint, checkpoint: Checkpoint) -> None:
-        """Make a point and the checkpoint that belongs to it durable.
+        """Make a recovery point and its checkpoint durable.
 
-        `point.sequence` and `point.checkpoint_crcs` are filled in here.
+        Sets `point.sequence` and `point.checkpoint_crcs`.
 
         Raises:
-            Shortage: there is no room; call it again. The point before is still there.
+            Shortage: no space; call it again. The former point is still valid.
             OSError: the disk.
         """
-        # Until all is done: another try must not take the place of the other slot.
+        # Assigned only when both writes are done: a retry must use the same slot.
         sequence = self._sequence + 1
-        # Both: a crash can come between the two writes below, and either checkpoint is then ours.
+        # Both: a crash may happen between the two writes, and either checkpoint is valid then.
         crcs = (checkpoint_crc(self._checkpoint), checkpoint_crc(checkpoint))
         slot = _encode_point(point, sequence, crcs)
-        # Into the older of two slots: a write that is torn leaves the newer one whole.
+        # Overwrites the older slot, so that a torn write leaves the newer one.
         self._write(self._point_fd, slot, sequence % 2 * SLOT_BYTES)
         if checkpoint != self._checkpoint:
             self._write(self._checkpoint_fd, encode_checkpoint(checkpoint), 0)

@@ -1,8 +1,8 @@
-"""Cut of a CommitLog: an end is made of the place up to which its records are kept.
+"""Cut of a CommitLog: makes a physical offset the end of the log.
 
-What is cut off is copied to `lost` before, durably. A crash on the way leaves the log as it was or
-a part of what was to be cut: the next start finds the same end, or is told it again
-(truncation.py).
+The removed bytes are first copied to `lost`, durably. After a crash in between, the log has its old
+end or an end in the removed range. The next start finds the same end, or reads it
+again (truncation.py).
 """
 
 import os
@@ -15,33 +15,33 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
 LOST_DIRECTORY = "lost"
-# Of `st_blocks`, whatever blocks the file system has.
+# Unit of `st_blocks`, regardless of the file system's block size.
 _BLOCK_BYTES = 512
 
 _BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
 
 
 def lost_bytes(root: Path) -> int:
-    """What `lost` of a store occupies on the disk: nothing deletes it but people."""
+    """Return the disk usage of a store's `lost` directory, which only the operator deletes."""
     total = 0
     for folder, _, names in os.walk(root / LOST_DIRECTORY):
         for name in names:
-            # Somebody may be deleting it.
+            # The operator may be deleting it.
             with suppress(FileNotFoundError):
                 total += (Path(folder) / name).lstat().st_blocks * _BLOCK_BYTES
     return total
 
 
 class LogCut:
-    """Cuts the files of a log that nobody has open.
+    """Cuts the files of a log that is not open.
 
     Args:
         root: the store directory.
-        directory: the CommitLog's in it.
+        directory: its CommitLog directory.
         file_bytes: size of each file.
 
     Attributes:
-        set_aside: files in `lost` that hold what was cut off.
+        lost_files: files in `lost` with the removed bytes.
     """
 
     def __init__(self, root: Path, directory: Path, file_bytes: int, disk: Disk) -> None:
@@ -49,18 +49,18 @@ class LogCut:
         self._log = directory
         self._file_bytes = file_bytes
         self._disk = disk
-        self.set_aside: list[Path] = []
+        self.lost_files: list[Path] = []
 
     def cut(
         self, starts: list[int], end: int, boundary: int, unwritten: int | None
     ) -> tuple[list[int], int]:
-        """Remove everything behind `end`; returns the files that remain and the bytes cleared.
+        """Remove everything after `end`; return the remaining files and the number of zeroed bytes.
 
-        What was read from `unwritten` on may be in memory alone; None: all is on the disk.
+        Bytes from `unwritten` on may exist only in the page cache; None: all are on the disk.
         """
         kept = [start for start in starts if start < end]
         if not kept and starts[0] > 0:
-            # Offsets must not start at 0 again only because no record is left.
+            # Keep a file: otherwise offsets would restart at 0.
             kept = starts[:1]
         cleared = 0
         for start in reversed(starts[len(kept) :]):
@@ -72,19 +72,19 @@ class LogCut:
                 cleared += self._disk.write_zeros(fd, end - kept[-1], self._file_bytes)
             finally:
                 self._disk.close(fd)
-        # Records that were read are shown to readers, so they must be durable as well.
+        # Readers will see these records, so they must be durable.
         for start in kept:
             if start + self._file_bytes > boundary:
                 self._sync(start, end, unwritten)
         self._disk.sync_directory(self._log)
         return kept, cleared
 
-    def begin_at(self, starts: list[int], offset: int) -> list[int]:
-        """Have a log without records begin elsewhere; returns the files that remain, all zeros.
+    def move_beginning(self, starts: list[int], offset: int) -> list[int]:
+        """Move the beginning of a log without records; return its files, which are all zeros.
 
         Args:
-            starts: of the files, which hold nothing.
-            offset: a multiple of the files' size.
+            starts: start offsets of the existing, empty files.
+            offset: the new beginning, a multiple of the file size.
         """
         for start in starts:
             if start != offset:
@@ -97,7 +97,7 @@ class LogCut:
         return [offset]
 
     def _remove_file(self, start: int) -> int:
-        """Unlink a file behind the end; one that holds anything is kept aside in `lost`."""
+        """Remove a file after the end; if it is not empty, move it to `lost`."""
         path = self._log / offset_to_file_name(start)
         fd = self._disk.open_reading(path)
         try:
@@ -107,18 +107,18 @@ class LogCut:
         if empty:
             self._disk.unlink(path)
             return 0
-        target = self._place_in_lost(start)
-        # Moved, not deleted: what follows damage may be somebody's only copy.
+        target = self._free_path_in_lost(start)
+        # Not deleted: records after damage may be the only copy.
         self._disk.rename(path, target)
         self._disk.sync_directory(target.parent)
-        self.set_aside.append(target)
+        self.lost_files.append(target)
         return self._file_bytes
 
     def _keep_tail(self, source: int, start: int, position: int) -> None:
-        """Copy what a file holds from `position` on to `lost`, durably; a blank alone is nothing.
+        """Copy a file's content from `position` on to `lost`, durably; a lone blank is not copied.
 
         Raises:
-            OSError: there is no room for the copy: then it stays where it is.
+            OSError: no space for the copy; the original is unchanged.
         """
         ranges = list(self._disk.nonzero_ranges(source, position, self._file_bytes))
         if not ranges:
@@ -128,22 +128,22 @@ class LogCut:
             data = self._disk.pread(source, high - low, low)
             if data[4:8] == _BLANK and not data[8:].strip(b"\0"):
                 return
-        target = self._place_in_lost(start + position)
+        target = self._free_path_in_lost(start + position)
         copy = self._disk.open(target, create=True)
         try:
             for low, high in ranges:
                 data = self._disk.pread(source, high - low, low)
-                # Zeros behind the last byte say nothing.
+                # Trailing zeros are not needed.
                 self._disk.write_all(copy, data.rstrip(b"\0"), low - position)
-            # Before `cut` makes the original zero.
+            # Before `cut` zeroes the original.
             self._disk.fdatasync(copy)
         finally:
             self._disk.close(copy)
         self._disk.sync_directory(target.parent)
-        self.set_aside.append(target)
+        self.lost_files.append(target)
 
-    def _place_in_lost(self, offset: int) -> Path:
-        """A path in `lost` that is free, named after the physical offset of its first byte."""
+    def _free_path_in_lost(self, offset: int) -> Path:
+        """Return an unused path in `lost`, named after the physical offset of its first byte."""
         lost = self._root / LOST_DIRECTORY
         for changed in self._disk.make_directory(lost):
             self._disk.sync_directory(changed)
@@ -160,8 +160,8 @@ class LogCut:
         try:
             if unwritten is not None:
                 used = min(end - start, self._file_bytes)
-                # A sync after a failed one reports success without the pages that failed. Writing
-                # them once more makes them dirty, so that this sync has to write them.
+                # After a failed sync, another sync succeeds without writing the lost pages.
+                # Rewriting makes the pages dirty, so that this sync writes them.
                 self._disk.rewrite(fd, max(unwritten - start, 0), used)
                 self._disk.rewrite_zeros(fd, used, self._file_bytes)
             self._disk.fdatasync(fd)

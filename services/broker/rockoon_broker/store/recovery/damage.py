@@ -1,8 +1,8 @@
-"""Telling a damaged CommitLog from one that a crash tore.
+"""Distinguishes a damaged CommitLog from one with an incomplete last write.
 
-A power cut writes what was not synced in any order, so whole records may stand behind a torn one:
-nobody was ever told that those are durable. Before what was known to be durable, nothing can be
-torn: bytes there that are no record are damage.
+A power failure may persist unsynced pages in any order, so whole records may follow a torn one;
+they were never acknowledged. Bytes below a known durable offset cannot be torn: if they
+are not a record, they are damaged.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,23 @@ from rockoon_format.batch import ScanEnd
 from rockoon_format.record_search import HEAD_BYTES, record_heads
 
 _WINDOW_BYTES = 4 << 20
-# Counting goes on behind so many breaks; it is for a message to the operator.
+# Maximum number of breaks to count past; the count is only for a message to the operator.
 _BREAKS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDurable:
-    """What of a log was certainly on disk when its last broker stopped."""
+    """The part of a log that was certainly on disk when its last broker stopped."""
 
     end: int = 0
-    """Everything below this physical offset."""
+    """Everything below this physical offset is durable."""
     before_ms: int = 0
-    """Every record that was stored earlier than this."""
+    """Every record with an earlier store time is durable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """A place in a log that was durable and is no record any more."""
+class LogDamage:
+    """A range of a log that was durable but is no longer a record."""
 
     position: int
     """Physical offset of the first byte that belongs to no record."""
@@ -39,13 +39,15 @@ class Damage:
     """Physical offset of the next whole record."""
 
 
-def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk) -> Damage | None:
-    """Read from `boundary` to the first break, and say if it can be no torn end; changes nothing.
+def find_damage(
+    log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk
+) -> LogDamage | None:
+    """Scan from `boundary` to the first break; return it if it is damage. Changes nothing.
 
     Args:
-        log: the files.
+        log: the log files.
         boundary: physical offset at which a record starts.
-        durable: a break is damage only if a record of this stands behind it.
+        durable: a break is damage only if a durable record follows it.
     """
     if boundary >= durable.end and not durable.before_ms:
         return None
@@ -58,24 +60,24 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
         return None
     record = log.record(behind)
     stored_ms = 0 if record is None else int(record.store_timestamps_ms[0])
-    # Older than what precedes it in its file: left by a broker that does not clear
-    # what it cuts off.
-    # Whole files it does not leave there, and one that follows may begin with an earlier time.
+    # A record older than its predecessor in the same file is a remain that another broker did
+    # not erase after the end. A whole file is never a remain, and a later file may begin
+    # with an earlier time.
     newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
     if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:
-        return Damage(walk.end, behind)
-    # It may bear a time that was wrong: then a later file that bears the right one tells.
+        return LogDamage(walk.end, behind)
+    # Its time may be wrong; then a later file with a right, earlier time proves it durable.
     for start in log.starts:
         first = log.record(start) if start > behind else None
         if first is not None and int(first.store_timestamps_ms[0]) < durable.before_ms:
-            return Damage(walk.end, behind)
+            return LogDamage(walk.end, behind)
     return None
 
 
 def count_records(log: LogFiles, walked: LogScan, disk: Disk) -> int:
-    """How many whole records stand behind the end of a walk, at least, whatever is between them."""
+    """Return the minimum number of whole records after the end of a scan, across breaks."""
     count = 0
-    # A torn end is no record, whatever its body says.
+    # A record without its checksum is an incomplete write, even if its body is intact.
     torn = walked.stopped_by is ScanEnd.NO_CHECKSUM
     found = next_record(log, walked.end + torn, disk)
     for _ in range(_BREAKS_MAX):
@@ -89,10 +91,10 @@ def count_records(log: LogFiles, walked: LogScan, disk: Disk) -> int:
 
 
 def next_record(log: LogFiles, position: int, disk: Disk) -> int | None:
-    """Physical offset of the first whole record at or behind `position`, None if there is none.
+    """Return the physical offset of the first whole record at or after `position`; None if none.
 
-    A record counts only with its size, body CRC and a PHYSICALOFFSET that is its place: a body can
-    hold the bytes of a record, but not know where it will be stored.
+    A record counts only with matching size, body CRC and physical offset: a body may contain the
+    bytes of a record, but their physical offset does not match.
     """
     for start in log.starts:
         if start + log.file_bytes <= position:
@@ -104,10 +106,10 @@ def next_record(log: LogFiles, position: int, disk: Disk) -> int | None:
 
 
 def _candidates(log: LogFiles, start: int, position: int, disk: Disk) -> Iterator[int]:
-    """Physical offsets in one file at which a head says that it belongs there, ascending."""
+    """Yield physical offsets in one file at which a record header states that offset, ascending."""
     fd = disk.open_reading(log.path_of(start))
     try:
-        # All ranges before the first read, which would fill holes in the page cache.
+        # List all ranges before the first read, which would fill holes in the page cache.
         for first, last in list(disk.data_ranges(fd, position, log.file_bytes)):
             for at in range(first, last, _WINDOW_BYTES):
                 head_start = max(at - HEAD_BYTES, position)

@@ -1,5 +1,5 @@
-"""Epochs and topics of a log that was just opened: by the newest mark of an epoch that a queue
-lists, and what the log says of itself behind it.
+"""Reads the epochs and topics of a just opened log: the newest epoch mark listed in the queue of
+the log's own topic, and all later marks.
 """
 
 import struct
@@ -15,14 +15,14 @@ _SIZE = struct.Struct(">i")
 
 
 def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int]) -> Epochs:
-    """What a log says of its epochs.
+    """Return the epochs of a log.
 
     Args:
         log, queues: open.
-        own_records: physical offsets of what recovery has read of the log's own topic, in order.
+        own_records: physical offsets of records of the log's own topic that recovery read.
 
     Raises:
-        MarkDamaged: a mark is damaged. A guess could accept another log as this one.
+        MarkDamaged: a mark is damaged. With a guess, another log could be accepted as this one.
         OSError: the disk.
     """
     listed: dict[int, Mark] = {}
@@ -36,7 +36,7 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
             if mark is not None:
                 listed[position] = mark
             if isinstance(mark, EpochMark):
-                # It says all that was before it.
+                # An epoch mark contains all earlier epochs.
                 break
     newest = max(listed, default=-1)
     epochs = Epochs()

@@ -1,11 +1,11 @@
-"""Proof of a store's beginning without a recovery point: how much needs no reading.
+"""Proof of how much of a log needs no scan when there is no recovery point.
 
 RocketMQ begins at the last file whose first record is older than the checkpoint by a margin
-(CommitLog#recoverAbnormally), and trusts that every queue is whole below it. That is believed here
-only after a proof: the queues' entries, put in order, tile the log. They cover every byte of each
-file that is passed over, so no record of it can be missing from its queue. This reads 20 bytes for
-each message instead of the message. Where the proof fails, reading begins; so it does where a
-deleted topic's records are, which no queue lists.
+(CommitLog#recoverAbnormally), and trusts that every queue is complete below it. Here that is
+proved: the queues' entries, sorted by physical offset, must cover every byte of each skipped
+file, so that no record is missing from its queue. This reads 20 bytes per message instead of the
+message. The scan begins at the first file that is not proved, for example because it contains
+a deleted topic's records, which no queue lists.
 """
 
 import struct
@@ -32,21 +32,21 @@ from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
-# Entries of this much log are held in memory at a time.
+# The entries of this range of the log are held in memory at a time.
 WINDOW_BYTES = 64 << 20
 _ENTRIES_PER_READ = 16_384
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
 class LogFiles:
-    """Single records of a CommitLog that nobody writes.
+    """Access to single records of a CommitLog that is not being written.
 
     Args:
-        directory: the CommitLog's directory.
+        directory: the CommitLog directory.
         file_bytes: size of each file.
         starts: start offsets of the files, ascending.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
-        checksums: without, records are checked by their bodies alone.
+        checksums: False: check records only by their bodies.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class LogFiles:
         self.starts = starts
 
     def path_of(self, start: int) -> Path:
-        """Path of the file that starts at a physical offset."""
+        """Return the path of the file that starts at a physical offset."""
         return self.directory / offset_to_file_name(start)
 
     def record(self, offset: int, size: int = 0) -> Scan | None:
-        """The record at a physical offset, None if there is no whole one of that size there.
+        """Return the record at a physical offset; None if there is no whole one of that size.
 
         Args:
-            offset: physical.
-            size: of the record in bytes; 0 to take what it says itself.
+            offset: physical offset.
+            size: record size in bytes; 0: as the record states.
         """
-        # Padded: where no file is, nothing is read.
+        # Padded, because outside of all files the result is empty.
         wanted, _ = _SIZE_AND_MAGIC.unpack(self._read(offset, 8).ljust(8, b"\0"))
         left = self.file_bytes - offset % self.file_bytes
         if not 0 < wanted <= left or wanted != (size or wanted):
@@ -87,11 +87,11 @@ class LogFiles:
             data, 0, len(data), checksums=self.checksums, delay_levels_ms=self._delay_levels_ms
         )
         whole = found.count == 1 and found.position == wanted
-        # One that says that it lies elsewhere is left of an older file, or is in a message's body.
+        # A record that states another offset is a remain of an older file or part of a body.
         return found if whole and int(found.physical_offsets[0]) == offset else None
 
     def is_closed_at(self, offset: int) -> bool:
-        """Whether a blank says that nothing follows in this file."""
+        """Return whether a blank closes the file at this offset."""
         size, magic = _SIZE_AND_MAGIC.unpack(self._read(offset, 8).ljust(8, b"\0"))
         return bool(magic == MAGIC_BLANK and size == self.file_bytes - offset % self.file_bytes)
 
@@ -109,12 +109,12 @@ class LogFiles:
 def proven_end(
     log: LogFiles, queues: Path, queue_file_bytes: int, checkpoint: Checkpoint, disk: Disk
 ) -> int:
-    """Start of the first CommitLog file that has to be read; changes nothing.
+    """Return the start of the first CommitLog file that must be scanned; changes nothing.
 
     Args:
-        log: with at least one file.
+        log: has at least one file.
         queues: the ConsumeQueues' directory.
-        queue_file_bytes: size of each of their files.
+        queue_file_bytes: size of each queue file.
         checkpoint: as the last broker left it.
     """
     durable_ms = checkpoint.dispatched_timestamp_ms()
@@ -130,9 +130,9 @@ def proven_end(
 
 
 def ends_are_true(log: LogFiles, queues: ConsumeQueues) -> bool:
-    """Whether the last entry of each loaded queue is of a record that says so itself.
+    """Return whether the last entry of each loaded queue points to a record with its offset.
 
-    Entries that stand at wrong numbers do so up to the end.
+    If entries are shifted, the last one is shifted too.
     """
     for queue in queues:
         entries = queues.read(queue, queue.max_offset - 1, 1)
@@ -161,14 +161,13 @@ def _last_file_older(log: LogFiles, durable_ms: int) -> int:
 
 
 def _is_tiled(log: LogFiles, start: int, cursors: "list[_Cursor]", durable_ms: int) -> bool:
-    """Whether entries cover a file, the last record of which is whole and was durable."""
+    """Return whether entries cover a file whose last record is intact and was durable."""
     end = start + log.file_bytes
     at, last = start, (start, 0)
     for window in range(start, end, WINDOW_BYTES):
         limit = min(window + WINDOW_BYTES, end)
-        taken = np.concatenate([cursor.take_below(limit) for cursor in cursors] or [_NONE])
-        # The queues' entries, merged in the order of the log: without a gap they prove every
-        # record.
+        taken = np.concatenate([cursor.read_below(limit) for cursor in cursors] or [_NONE])
+        # All queues' entries sorted by physical offset: without a gap, they prove every record.
         taken = taken[np.argsort(taken["offset"].astype(np.int64), kind="stable")]
         offsets, sizes = taken["offset"].astype(np.int64), taken["size"].astype(np.int64)
         expected: NDArray[np.int64] = np.cumsum(sizes) - sizes + at
@@ -189,7 +188,7 @@ _NONE = np.zeros(0, ENTRY)
 
 
 class _Cursor:
-    """Reads one queue's entries in order, up to the first that cannot be right."""
+    """Reads one queue's entries in order, up to the first implausible one."""
 
     def __init__(self, directory: Path, file_bytes: int, log_min: int, disk: Disk) -> None:
         starts = list_files(directory, file_bytes, disk)
@@ -200,10 +199,10 @@ class _Cursor:
         self._position = 0
         self._newest = -1
         self._ahead = _NONE
-        self.take_below(log_min)
+        self.read_below(log_min)
 
-    def take_below(self, limit: int) -> NDArray[np.void]:
-        """The next entries of records below a physical offset."""
+    def read_below(self, limit: int) -> NDArray[np.void]:
+        """Return the next entries of records below a physical offset."""
         taken = [_NONE]
         while True:
             if len(self._ahead) == 0 and not self._read_ahead():
@@ -216,7 +215,7 @@ class _Cursor:
         return np.concatenate(taken)
 
     def _read_ahead(self) -> bool:
-        """Read more entries; False when there are none."""
+        """Read more entries; return False at the end."""
         while len(self._ahead) == 0 and self._paths:
             count = min(_ENTRIES_PER_READ * ENTRY_BYTES, self._file_bytes - self._position)
             fd = self._disk.open_reading(self._paths[0])

@@ -1,28 +1,29 @@
-"""Bringing a directory that somebody stopped using, cleanly or not, back to a known state.
+"""Recovery: brings a store directory back to a known state after any kind of stop.
 
-What is established, in this order:
+Steps, in this order:
 
-1. Every file of the log has the right name and size; otherwise the start is refused, with nothing
-   changed. What does not fit among the ConsumeQueues goes to `lost`, as if it had been missing.
-2. A boundary: a physical offset below which log and ConsumeQueues are known to be whole. A fitting
-   recovery point gives it (checkpoint_files.py). Where another broker used the store since, or no
-   point is there, it is the start of the first file that the queues do not prove (proof.py). Where
-   the point shows that something is damaged, it is the log's beginning: only reading it all tells.
-3. ConsumeQueues keep entries below the boundary and nothing else.
-4. The log is read from the boundary to the first bytes that are no whole record. That is its end:
-   later files go, and the bytes behind it become zero, durably, before anything is appended.
-   RocketMQ leaves those bytes; then newer and shorter records can end exactly where an old one
-   begins, and the next recovery takes the old one for the newest. What is cut off is copied to
-   `lost` before. Where a record behind the end is known to have been durable, the end is damage
-   (damage.py): the start is refused, with the log as it was.
-5. Every record read is dispatched by the queue offset that it bears.
-6. Nothing that was read behind the boundary is believed to be on the disk: a failed sync may have
-   ended the last process, and then memory still shows what was never written. Its pages are
-   dropped before they are read where the system does so, and what is kept is written again and
-   synced before anybody sees it (`Disk.rewrite`).
+1. Every file of the log must have a valid name and size; otherwise the start is refused and nothing
+   is changed. Misfits among the ConsumeQueues are moved to `lost` and count as missing.
+2. Find the boundary: a physical offset below which log and ConsumeQueues are known to be complete.
+A
+   matching recovery point provides it (checkpoint_files.py). If another broker used the store
+   since, or there is no point, it is the start of the first file that the queues do not prove
+   (proof.py). If the point reveals damage, it is the log's beginning: everything must be read.
+3. ConsumeQueues keep only entries below the boundary.
+4. Scan the log from the boundary to the first bytes that are not a whole record. That is its end:
+   later files are removed, and the bytes after it are zeroed, durably, before any append.
+   RocketMQ keeps these bytes; then newer, shorter records can end exactly where an old one
+   begins, and the next recovery accepts the old one as the newest. Removed bytes are first copied
+   to `lost`. If a record after the end is known to have been durable, the end is damage
+   (damage.py): the start is refused and the log is not changed.
+5. Each scanned record is dispatched by the queue offset that it states.
+6. Bytes after the boundary are not assumed to be on the disk: a failed sync may have ended the last
+   process, and then the page cache holds data that was never written. Where the system allows, the
+   pages are dropped before they are read; kept bytes are rewritten and synced before
+   any reader sees them (`Disk.rewrite`).
 
-So the work is proportional to what lies behind the boundary, and doing it twice does no harm: a
-crash in the middle only means to start again. RocketMQ's own rules (CommitLog#recoverNormally,
+So the work is proportional to the data after the boundary, and it can be repeated: after a crash
+in the middle, the next start runs it again. RocketMQ's rules (CommitLog#recoverNormally,
 #recoverAbnormally) trust the newest entry of any queue, or timestamps; a queue that lags behind
 the others is then never repaired.
 """
@@ -30,11 +31,15 @@ the others is then never repaired.
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
-from rockoon_broker.store.log.scan import Chunk, LogScan
+from rockoon_broker.store.log.epochs import Mark, Renewal, mark_of, renewals_among
+from rockoon_broker.store.log.scan import LogScan, ScannedChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
@@ -49,9 +54,9 @@ from rockoon_broker.store.queues.dispatch import (
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
 from rockoon_broker.store.queues.queue_numbers import (
-    go_on_as_told,
-    go_on_behind,
     read_first_mark,
+    restore_next_offsets,
+    skip_lost_offsets,
 )
 from rockoon_broker.store.recovery.checkpoint_files import (
     CHECKPOINT_FILE,
@@ -67,8 +72,6 @@ from rockoon_broker.store.recovery.checkpoint_files import (
 )
 from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut, lost_bytes
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
-from rockoon_broker.store.recovery.outcome import Recovery
-from rockoon_broker.store.recovery.own_records import OwnRecords
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.recovery.truncation import FILE as TRUNCATION_FILE
 from rockoon_broker.store.recovery.truncation import TruncationFile
@@ -77,26 +80,121 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.log_marks import LOG_TOPIC
 
 log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
-_OUTSIDE = "the recovery point lies outside the CommitLog"
+_OUTSIDE = "the recovery point is outside the CommitLog"
+
+
+_TOPIC = LOG_TOPIC.encode()
+
+
+class OwnRecords:
+    """Own records found so far, in log order.
+
+    Args:
+        directory: the CommitLog directory.
+        file_bytes: size of each file.
+
+    Attributes:
+        offsets: physical offsets of all of them.
+        renewals: the renewals among them.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._disk = disk
+        self.offsets: list[int] = []
+        self.renewals: list[Renewal] = []
+
+    def add(self, chunk: ScannedChunk) -> list[Renewal]:
+        """Add the own records of a chunk; return its renewals.
+
+        Raises:
+            StoreDamaged: a record cannot be decoded.
+            OSError: the disk.
+        """
+        offsets = chunk.offsets_of(_TOPIC)
+        if not offsets:
+            return []
+        self.offsets += offsets
+        records = chunk.records
+        positions = [offset - chunk.base for offset in offsets]
+        sizes = records.sizes[np.searchsorted(records.offsets, positions)].tolist()
+        found_at = [
+            (position, self._mark_at(offset, size))
+            for position, offset, size in zip(positions, offsets, sizes, strict=True)
+        ]
+        marks = [(position, mark) for position, mark in found_at if mark is not None]
+        found = renewals_among(marks, records, chunk.base)
+        self.renewals += found
+        return found
+
+    def _mark_at(self, offset: int, size: int) -> Mark | None:
+        position = offset % self._file_bytes
+        path = self._directory / offset_to_file_name(offset - position)
+        fd = self._disk.open_reading(path)
+        try:
+            return mark_of(self._disk.pread(fd, size, position))
+        except ValueError as error:
+            raise StoreDamaged(path, position, f"a record of {LOG_TOPIC}: {error}") from error
+        finally:
+            self._disk.close(fd)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    starts: tuple[int, ...]
+    """Start offsets of the remaining CommitLog files."""
+    log_end: int
+    """Physical offset after the last record."""
+    dispatched_end: int
+    """Physical offset up to which the queues list the log. It is `log_end`, unless a quorum decides
+    which records are committed, or a topic restarts after it."""
+    dispatched_ms: int
+    """Store time of the newest record before `dispatched_end`; 0 if none is known."""
+    store_timestamp_ms: int
+    """Store time of the newest record; 0 if none is known."""
+    lineage: bytes
+    """Lineage of this run's recovery points."""
+    was_clean: bool
+    """Whether the previous run stopped cleanly."""
+    boundary: int
+    """Physical offset at which the scan began."""
+    reason: str
+    """Why it began there."""
+    records_scanned: int
+    bytes_scanned: int
+    bytes_cleared: int
+    """Bytes after the end that were zeroed."""
+    lost_files: tuple[Path, ...] = ()
+    """Files in `lost` with the bytes that this start removed."""
+    own_records: tuple[int, ...] = ()
+    """Physical offsets of the scanned records of the log's own topic."""
+    renewals: tuple[Renewal, ...] = ()
+    """The scanned renewals, still to be applied."""
+    records_in_lost: int = 0
+    """Whole records in `lost_files`: not known to be durable, but they may have been."""
+    lost_bytes: int = 0
+    """Disk usage of `lost`, by this start and earlier ones."""
 
 
 class Recoverer:
     """One recovery of one directory.
 
     Args:
-        settings: the store's, its directory locked by the caller.
+        settings: store settings; the caller has locked the directory.
         queues: empty; loaded and repaired here.
-        dropped: marks of deleted topics; fitted to the log here.
+        dropped: marks of deleted topics; adjusted to the log here.
         abort: written here before anything is changed.
-        on_loss: called, with the reason, before records are cut that may have been durable. Nothing
-            says so afterwards.
-        by_quorum: what lies behind the boundary may not be committed: it is kept, and its numbers
-            are counted, but it is not listed (RocketMQ 6609).
+        on_loss: called with the reason before records are cut that may have been durable;
+            nothing else reports it later.
+        by_quorum: records after the boundary may be uncommitted. They are kept and their
+            offsets counted, but they are not listed (RocketMQ 6609).
     """
 
     def __init__(
@@ -121,7 +219,7 @@ class Recoverer:
         self._abort = abort
         self._delay_levels_ms = settings.delay_levels_ms
         self._record_checksums = settings.record_checksums
-        # Both are known once `abort` is read.
+        # Both are set once `abort` is read.
         self._are_checksums_ours = False
         self._checksums_from: int | None = None
         self._own = OwnRecords(self._log, self._file_bytes, disk)
@@ -131,40 +229,40 @@ class Recoverer:
         """Recover.
 
         Raises:
-            StoreLayoutError: files that this configuration cannot read; nothing was changed.
-            StoreDamaged: records that were durable cannot be reached; the log was not changed.
-            UnstorableTopic: the log holds a record whose topic cannot have a queue.
+            StoreLayoutError: files that do not fit the configuration; nothing was changed.
+            StoreDamaged: durable records cannot be reached; the log was not changed.
+            UnstorableTopic: the log has a record whose topic cannot have a queue.
         """
         starts, misfits = self._settle_layout()
         abort = self._abort.read()
         point = read_recovery_point(self._root)
-        # Memory may hold pages of the last run that a failed sync never wrote: what is decided
-        # below has to be decided on what the disk has. A clean stop has synced everything.
+        # After a failed sync, the page cache may hold pages of the last run that were never
+        # written. Decisions must be based on the disk. A clean stop has synced everything.
         if abort is not None:
             self._drop_clean(starts, 0 if point is None else point.log_end)
         starts = self._truncate(starts, point)
         reason = self._why_not(point, abort, starts)
         durable = self._known_durable(point, abort, reason)
-        # A RocketMQ broker that makes one message out of another may leave the other's checksum in
-        # it, and goes by bodies alone.
+        # A RocketMQ broker that derives a message from another one may copy its checksum, and
+        # checks only bodies.
         self._are_checksums_ours = not reason or (abort is not None and abort.lineage != b"")
         self._checksums_from = None if abort is None else abort.checksums_from
         log = self._log_files(starts)
         proven = starts[0] if starts else 0
         if reason and starts:
-            # A point outside of the log says that files are missing or foreign: then nothing that
-            # is proven by ConsumeQueues counts, and all is read.
+            # A point outside of the log means that files are missing or foreign: then ConsumeQueues
+            # prove nothing, and everything is read.
             if reason != _OUTSIDE:
                 proven = self._proven(log)
             self._refuse_damage(log, proven, durable)
-        # A new one wherever the point is not believed: whatever it says, it can never fit again,
-        # also not after a crash of this very start.
+        # A new lineage if the point is not trusted, so that the point can never match again, even
+        # after a crash of this start.
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage, self._checksums_from)
         if not starts:
-            self._tell_loss(0, 0, durable)
-            self._forget_queues()
-            self._note_checksums(lineage, 0)
+            self._report_loss(0, 0, durable)
+            self._delete_queues()
+            self._store_checksum_start(lineage, 0)
             return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
         if reason or point is None:
             boundary = self._load_proven(log, proven, durable)
@@ -175,40 +273,40 @@ class Recoverer:
                 boundary, lineage = starts[0], new_lineage()
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
-        told = self._go_on_as_told(log)
+        told = self._restore_next_offsets(log)
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms, listed = self._walk(starts, boundary, known_ms, ours=not reason)
         if self._by_quorum:
-            # Others may count on the blank: written over, the log would be another one.
+            # Other copies may count the blank; without it the logs would differ.
             walk.end = max(walk.end, walk.closed_end)
         if reason:
-            go_on_behind(misfits, told, self._queues, starts[0], walk.end)
-        # Before the cut, which takes them away.
+            skip_lost_offsets(misfits, told, self._queues, starts[0], walk.end)
+        # Before the cut, which removes them.
         records_behind = count_records(log, walk, self._disk)
-        self._tell_loss(walk.end, records_behind, durable)
+        self._report_loss(walk.end, records_behind, durable)
         unwritten = None if abort is None else max(boundary, durable.end)
-        # After the walk has written the queues: a crash in between finds the log as it was.
+        # After the scan has written the queues: a crash in between leaves the log unchanged.
         starts, cleared = self._cut.cut(starts, walk.end, boundary, unwritten)
         self._dropped.fit_to_log(starts[0] if starts else 0, walk.end)
-        self._note_checksums(lineage, walk.end)
+        self._store_checksum_start(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         return replace(
             self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared, listed),
-            set_aside=tuple(self._cut.set_aside),
-            records_set_aside=records_behind,
+            lost_files=tuple(self._cut.lost_files),
+            records_in_lost=records_behind,
         )
 
-    def _tell_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
+    def _report_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
         if end < durable.end:
-            self._on_loss(f"the log ends at {end}, and was durable up to {durable.end}")
+            self._on_loss(f"the log ends at {end}, but was durable up to {durable.end}")
         elif records_behind:
-            self._on_loss(f"{records_behind} whole records stand behind the log's end at {end}")
+            self._on_loss(f"{records_behind} whole records follow the log's end at {end}")
 
     def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
-        """Start offsets of the log's files, and what among the queues' did not fit and was moved.
+        """Return start offsets of the log's files, and the moved misfits of the queues.
 
         Raises:
-            StoreLayoutError: files that this configuration cannot read; nothing was changed.
+            StoreLayoutError: files that do not fit the configuration; nothing was changed.
         """
         starts = list_files(self._log, self._file_bytes, self._disk, unfinished_last=True)
         whole = contiguous(starts, self._file_bytes)
@@ -217,33 +315,35 @@ class Recoverer:
             raise StoreLayoutError(f"{self._log}: the file for offset {missing} is missing")
         lost = self._root / LOST_DIRECTORY
         misfits = find_misfits(self._root / QUEUES_DIRECTORY, self._queues.file_bytes, self._disk)
-        # Only now, since a layout that does not fit must leave everything as it was.
+        # Only after the checks: a layout error must leave everything unchanged.
         free_markers(self._root, lost, self._disk)
         move_misfits(misfits, lost, self._disk)
         return starts, misfits
 
     def _truncate(self, starts: list[int], point: RecoveryPoint | None) -> list[int]:
-        """Cut the log where the last run has decided; returns the files that remain."""
+        """Cut the log as decided by the last run; return the remaining files."""
         truncation = TruncationFile(self._root, self._disk)
         end = truncation.read()
         if end is None:
             return starts
         if self._abort.read() is None:
-            # Half cut, the log must not seem to have been left cleanly, to whatever broker.
+            # A half cut log must not look cleanly stopped to any broker.
             self._abort.create(new_lineage() if point is None else point.lineage)
         if point is not None and end < point.log_end:
             raise StoreDamaged(
-                self._root / TRUNCATION_FILE, 0, f"it says {end}, before {point.log_end}: committed"
+                self._root / TRUNCATION_FILE,
+                0,
+                f"it cuts the log at {end}, below the committed offset {point.log_end}",
             )
         if starts and not self._is_empty(starts[0]):
             starts, _ = self._cut.cut(starts, end, end, None)
         else:
-            starts = self._cut.begin_at(starts, end)
+            starts = self._cut.move_beginning(starts, end)
         truncation.remove()
         return starts
 
     def _is_empty(self, start: int) -> bool:
-        """Whether nothing was written where a file begins."""
+        """Return whether nothing was written at a file's beginning."""
         fd = self._disk.open_reading(self._log / offset_to_file_name(start))
         try:
             return self._disk.pread(fd, 8, 0) == bytes(8)
@@ -261,7 +361,8 @@ class Recoverer:
         )
 
     def _load_proven(self, log: LogFiles, proven: int, durable: KnownDurable) -> int:
-        """Load queues without a point; returns the boundary: `proven`, or where the log begins."""
+        """Load queues without a recovery point; return the boundary: `proven` or the log's
+        beginning."""
         self._load(proven)
         if proven == log.starts[0] or ends_are_true(log, self._queues):
             return proven
@@ -270,7 +371,7 @@ class Recoverer:
         return log.starts[0]
 
     def _load_point(self, log: LogFiles, point: RecoveryPoint, durable: KnownDurable) -> str:
-        """Load queues up to a point; returns why all has to be read instead, empty if it has not.
+        """Load queues up to a recovery point; return why everything must be read instead, or "".
 
         Raises:
             StoreDamaged: see `run`.
@@ -282,7 +383,7 @@ class Recoverer:
         return missing
 
     def _drop_clean(self, starts: list[int], durable_end: int) -> None:
-        """Have what may not be on the disk read from there."""
+        """Drop cached pages that may not be on the disk, so that reads come from the disk."""
         for start in starts:
             if start + self._file_bytes > durable_end:
                 fd = self._disk.open_reading(self._log / offset_to_file_name(start))
@@ -291,10 +392,11 @@ class Recoverer:
                 finally:
                     self._disk.close(fd)
 
-    def _note_checksums(self, lineage: bytes, log_end: int) -> None:
-        """Write down from where on a record without a checksum is torn, for the next start.
+    def _store_checksum_start(self, lineage: bytes, log_end: int) -> None:
+        """Store the offset from which a record without a checksum is incomplete, for the next
+        start.
 
-        As long as no stop is clean, the first start of them knows.
+        The first start of a series of unclean stops determines it.
         """
         since = None
         if self._record_checksums:
@@ -307,20 +409,20 @@ class Recoverer:
         self._queues.load(boundary)
         self._drop_marked()
 
-    def _go_on_as_told(self, log: LogFiles) -> set[QueueKey]:
-        """Let queues go on where the log's first record or a generation says, before what follows
-        is dispatched; returns which of them are told of."""
+    def _restore_next_offsets(self, log: LogFiles) -> set[QueueKey]:
+        """Advance queues to the offsets in the log's first record or a generation; must run before
+        dispatch. Returns these queues."""
         start = log.starts[0]
         mark = read_first_mark(self._disk, log.path_of(start), self._file_bytes)
-        told = {*self._dropped.told_queues}
+        told = {*self._dropped.generation_queues}
         if mark is not None:
-            told |= go_on_as_told(mark, start, self._queues, self._dropped.marks)
+            told |= restore_next_offsets(mark, start, self._queues, self._dropped.marks)
         return told
 
     def _proven(self, log: LogFiles) -> int:
-        """The boundary without a recovery point.
+        """Return the boundary without a recovery point.
 
-        Only where nothing says that something is damaged: then all has to be looked at.
+        Only if there is no sign of damage; with one, everything must be read.
         """
         checkpoint = read_checkpoint(self._root)
         queues = self._root / QUEUES_DIRECTORY
@@ -329,13 +431,13 @@ class Recoverer:
     def _known_durable(
         self, point: RecoveryPoint | None, abort: Abort | None, reason: str
     ) -> KnownDurable:
-        """What was durable, by the recovery point or, where it is of no use, by another file."""
+        """Return the durable part of the log by the recovery point, or else by another file."""
         if point is not None and reason in ("", _OUTSIDE):
             return KnownDurable(end=point.log_end)
         checkpoint = read_checkpoint(self._root)
         if abort is None or abort.lineage:
             return KnownDurable(end=checkpoint.confirm_offset)
-        # A RocketMQ broker crashed: its confirm offset may be ahead of the disk, its time is not.
+        # A RocketMQ broker crashed: its confirm offset may be ahead of the disk, its time not.
         return KnownDurable(before_ms=checkpoint.log_timestamp_ms - SAFETY_MARGIN_MS)
 
     def _refuse_damage(self, log: LogFiles, boundary: int, durable: KnownDurable) -> None:
@@ -346,25 +448,25 @@ class Recoverer:
         raise StoreDamaged(
             log.path_of(damage.position - position),
             position,
-            f"no whole record is there, and a durable one follows at offset {damage.next_record}; "
-            "nothing was changed. Restore the store from a copy. Or give up all messages from "
-            f"there on: delete {CHECKPOINT_FILE} and {RECOVERY_POINT_FILE}, and the next start "
-            f"moves them to {self._root / LOST_DIRECTORY}",
+            "the record there is damaged, but a durable record follows at offset "
+            f"{damage.next_record}; nothing was changed. Restore the store from a copy, or abandon "
+            f"all messages from there on: delete {CHECKPOINT_FILE} and {RECOVERY_POINT_FILE}; the "
+            f"next start moves them to {self._root / LOST_DIRECTORY}",
         )
 
     def _walk(
         self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
     ) -> tuple[LogScan, int, tuple[int, int] | None]:
-        """Read the log from the boundary to its end and dispatch what is there.
+        """Scan the log from the boundary to its end and dispatch its records.
 
         Args:
             newest_ms: store time of the record before the boundary.
-            ours: whether this store wrote everything behind the boundary. What another broker
-                wrote is taken as that broker takes it.
+            ours: whether this store wrote everything after the boundary. Records of another
+                broker are checked by that broker's rules.
 
-        Returns the walk, the store time of the last record that is kept, and up to where records
-        are listed, with the time of the last; None where all are: others need not say what is
-        committed, and no topic begins anew, which is done when its turn comes.
+        Returns the scan, the store time of the last kept record, and the listed end with its
+        store time. The latter is None if all records are listed: no quorum decides what is
+        committed, and no topic restarts. A restart is applied later, in log order.
         """
         walk = LogScan(
             self._log,
@@ -377,8 +479,8 @@ class Recoverer:
         )
         listed = (boundary, newest_ms) if self._by_quorum else None
         for chunk in walk.chunks(boundary):
-            for part, renewal in parted(chunk, self._own.take(chunk)):
-                end = self._take_part(part, newest_ms, starts, ours=ours, count=listed is not None)
+            for part, renewal in parted(chunk, self._own.add(chunk)):
+                end = self._apply_part(part, newest_ms, starts, ours=ours, count=listed is not None)
                 times_ms = part.records.store_timestamps_ms
                 if end is not None:
                     walk.end, walk.closed_end = end, 0
@@ -389,13 +491,13 @@ class Recoverer:
                 if renewal is not None:
                     listed = listed or (renewal.first, newest_ms)
                     for topic in renewal.topics:
-                        self._queues.count_anew(topic)
+                        self._queues.restart_numbering(topic)
         return walk, newest_ms, listed
 
-    def _take_part(
-        self, part: Chunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
+    def _apply_part(
+        self, part: ScannedChunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
     ) -> int | None:
-        """List records, or count them alone; returns where they are no continuation, if so."""
+        """List records or only count them; return where they stop being a continuation, or None."""
         end, marks = None, self._dropped.marks
         runs = list(entry_runs(part, marks))
         if ours:
@@ -407,39 +509,39 @@ class Recoverer:
         return end
 
     def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
-        """Why the recovery point cannot be used; empty if it can, as far as is known."""
+        """Return why the recovery point cannot be used; "" if it can, as far as known."""
         if point is None:
             return "no recovery point"
         if not point_fits(point, abort, read_checkpoint(self._root)):
-            return "the recovery point is not of the last broker that used the store"
+            return "another broker used the store after the recovery point"
         if starts and not starts[0] <= point.log_end <= starts[-1] + self._file_bytes:
             return _OUTSIDE
         return ""
 
     def _what_is_missing(self, point: RecoveryPoint) -> str:
-        """What the point says was durable and is not there; empty if nothing."""
+        """Return what was durable by the point but is missing; "" if nothing."""
         state = PointState(point.log_end, point.queue_count, point.entry_count)
         dropped = self._dropped.dropped_since(state)
         queues, entries = (point.queue_count - dropped.queues, point.entry_count - dropped.entries)
         found = (self._queues.stored_count, self._queues.entry_count)
-        # More counts as well as less: files of a backup or of another broker may have been put in.
+        # More is wrong too: files of a backup or of another broker may have been added.
         if found != (queues, entries):
             return (
-                f"{queues} queues with {entries} entries were durable, "
-                f"{found[0]} with {found[1]} are there"
+                f"{queues} queues with {entries} entries were durable, but "
+                f"{found[0]} with {found[1]} exist"
             )
         if not dropped.queues and 0 <= point.first_count < self._queues.first_count:
-            return "the beginning of a ConsumeQueue is missing that was durable"
+            return "the durable beginning of a ConsumeQueue is missing"
         offset, size = self._queues.last_record()
         if size and not self._is_record(offset, size):
-            return f"the record at {offset} was durable and is damaged"
+            return f"the durable record at {offset} is damaged"
         return ""
 
     def _is_record(self, offset: int, size: int) -> bool:
         start = offset - offset % self._file_bytes
         path = self._log / offset_to_file_name(start)
         if not path.exists():
-            # Retention took the records of every queue; nothing is left to compare.
+            # Retention deleted the newest listed record; there is nothing to compare.
             return True
         fd = self._disk.open_reading(path)
         try:
@@ -448,8 +550,8 @@ class Recoverer:
             self._disk.close(fd)
         return scan(data, 0, len(data)).position == size
 
-    def _forget_queues(self) -> None:
-        """Without a log there are no queues and offsets start at 0 again, as in RocketMQ."""
+    def _delete_queues(self) -> None:
+        """Delete all queues, because without a log offsets restart at 0, as in RocketMQ."""
         queues = self._root / QUEUES_DIRECTORY
         if queues.is_dir():
             shutil.rmtree(queues)
@@ -457,11 +559,11 @@ class Recoverer:
         self._dropped.fit_to_log(0, 0)
 
     def _drop_marked(self) -> None:
-        """Finish deletions of topics that a crash interrupted."""
+        """Finish topic deletions that a crash interrupted."""
         for topic, mark in self._dropped.marks.items():
             firsts = [self._queues.first_record(queue) for queue in self._queues.of_topic(topic)]
             if any(first < mark for first in firsts):
-                self._queues.set_aside(topic)
+                self._queues.detach(topic)
 
     def _result(
         self,

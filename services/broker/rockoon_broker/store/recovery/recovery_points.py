@@ -1,4 +1,4 @@
-"""Recovery points of an open store: when one is asked for, and what the newest ones counted."""
+"""Recovery points of an open store: requests for them, and counts of the newest ones."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
-from rockoon_broker.store.queues.dropped_topics import Counts, PointState
+from rockoon_broker.store.queues.dropped_topics import PointState, QueueCounts
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
 from rockoon_core.disk import Disk
 from rockoon_format.checkpoint import Checkpoint
@@ -15,25 +15,25 @@ from rockoon_format.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class _Cap:
-    """What the checkpoint's times may be at most."""
+    """Upper bound of the checkpoint's times."""
 
     time_ms: int
     end: int | None = None
-    """As long as the log is not dispatched beyond this physical offset; None: not known yet."""
+    """Holds until the log is dispatched beyond this physical offset; None: not known yet."""
 
 
 class RecoveryPoints:
-    """Makes the points of one store. Used by the store's owner.
+    """Creates the recovery points of one store. Used by the store's owner.
 
-    The checkpoint's times say that every message which was stored earlier is on disk. So before
-    store times go back they are capped, durably: messages to come must not seem to be there.
+    The checkpoint's times state that every message stored earlier is on disk. So before store times
+    decrease, the checkpoint is capped durably: otherwise later messages would count as durable.
 
     Args:
-        lineage: of the store.
-        checkpoint: as the last broker left it: what it says of the index is kept.
-        queues: the store's.
-        markers: writes points; while the Syncer runs it does so on the Syncer's thread.
-        syncer: takes requests.
+        lineage: lineage of the store.
+        checkpoint: as the last broker left it; its index fields are kept.
+        queues: queues of the store.
+        markers: writes points; on the Syncer's thread while the Syncer runs.
+        syncer: receives requests.
     """
 
     def __init__(
@@ -52,48 +52,48 @@ class RecoveryPoints:
         self._syncer = syncer
         self._disk = disk
         self.index_timestamp_ms = checkpoint.index_timestamp_ms
-        """Store time up to which full index files are synced: what RocketMQ keeps of an index."""
-        # One that is being written, and the two on disk.
+        """Store time up to which full index files are synced, for RocketMQ's index recovery."""
+        # The point being written and the two on disk.
         self._newest: deque[PointState] = deque(maxlen=3)
         self._newest_first_count = -1
         self._cap: _Cap | None = None
         self.is_cap_new = False
-        """Whether a cap was set since the last point was asked for."""
+        """Whether a cap was set since the last point was requested."""
 
     def keep_below(self, time_ms: int | None) -> None:
-        """Cap the checkpoint's times, since store times are to go back; None: they are not."""
+        """Cap the checkpoint's times before store times decrease; None: they will not."""
         if self._cap is not None and self._cap.end is None:
             if time_ms is None:
                 self._cap, self.is_cap_new = None, False
             elif time_ms >= self._cap.time_ms:
                 return
         if time_ms is not None:
-            # The cap before may still be needed.
+            # The former cap may still apply.
             self._cap = _Cap(min(time_ms, self._cap.time_ms if self._cap else time_ms))
             self.index_timestamp_ms = min(self.index_timestamp_ms, time_ms)
             self.is_cap_new = True
 
     def is_capped(self, time_ms: int) -> bool:
-        """Whether no checkpoint, on disk or to come, says anything of this time or a later one."""
+        """Return whether no present or requested checkpoint reaches this time."""
         cap = self._cap
         is_set = cap is not None and cap.end is None and cap.time_ms <= time_ms
         return is_set and not self.is_cap_new and not self._syncer.point_pending
 
     def lift_cap(self, end: int) -> None:
-        """Store times have gone back at a physical offset: no cap once that is dispatched."""
+        """End the cap once the log is dispatched beyond the offset where store times decreased."""
         if self._cap is not None:
             self._cap = _Cap(self._cap.time_ms, end)
 
     def write(self, log_end: int, store_timestamp_ms: int, *, clean: bool) -> None:
-        """Sync the queues and write a point, here and now: before the Syncer runs, or after.
+        """Sync the queues and write a point on this thread, while the Syncer is not running.
 
         Args:
-            log_end: physical offset up to which log and queues are in step; the log is durable.
-            store_timestamp_ms: of the newest message before it.
+            log_end: physical offset up to which the queues list the log; the log is durable.
+            store_timestamp_ms: store time of the newest message before it.
             clean: the store is being closed.
         """
-        files, directories = self._queues.take_unsynced()
-        if (left := self._syncer.take_point()) is not None:
+        files, directories = self._queues.pop_unsynced()
+        if (left := self._syncer.pop_point()) is not None:
             files, directories = files + left.queue_files, directories + left.directories
         for path in files:
             sync_file(path, self._disk)
@@ -113,18 +113,18 @@ class RecoveryPoints:
         store_timestamp_ms: int,
         released: Sequence[Path] = (),
     ) -> None:
-        """Have the Syncer make log and queues durable and write a point, unless none is new.
+        """Let the Syncer make log and queues durable and write a point, unless nothing changed.
 
         Args:
-            sync, log_end, store_timestamp_ms: of the log.
-            released: queues' files that were given up; deleted once the point is there.
+            sync, log_end, store_timestamp_ms: state of the log.
+            released: queue files to be deleted once the point is written.
         """
         if self.is_newest(log_end) and not released:
             return
         self.is_cap_new = False
         self._newest.append(self._state(log_end))
         self._newest_first_count = self._queues.first_count
-        files, directories = self._queues.take_unsynced()
+        files, directories = self._queues.pop_unsynced()
         self._syncer.request_point(
             PointRequest(
                 sync=sync,
@@ -137,23 +137,23 @@ class RecoveryPoints:
         )
 
     def is_newest(self, log_end: int) -> bool:
-        """Whether the newest point, written or asked for, tells how log and queues are now.
+        """Return whether the newest point, written or requested, matches the present state.
 
         Args:
-            log_end: as for `request`.
+            log_end: see `request`.
         """
         is_counted = self._newest_first_count == self._queues.first_count
         is_capped = not self.is_cap_new
         return is_capped and is_counted and self._newest[-1] == self._state(log_end)
 
-    def counted(self, topic: str) -> Mapping[PointState, Counts]:
-        """What each of the newest points counted of a topic's queues."""
+    def counted(self, topic: str) -> Mapping[PointState, QueueCounts]:
+        """Return what each of the newest points counted of a topic's queues."""
         return {point: self._counts_of(topic, point.log_end) for point in self._newest}
 
-    def _counts_of(self, topic: str, boundary: int) -> Counts:
+    def _counts_of(self, topic: str, boundary: int) -> QueueCounts:
         queues = self._queues.of_topic(topic)
         stored = [self._queues.stored_below(queue, boundary) for queue in queues]
-        return Counts(sum(end > 0 for end in stored), sum(stored))
+        return QueueCounts(sum(end > 0 for end in stored), sum(stored))
 
     def _state(self, log_end: int) -> PointState:
         return PointState(log_end, self._queues.stored_count, self._queues.entry_count)

@@ -1,10 +1,10 @@
-"""Truncation that was decided on: the end that the next start gives the log, whatever it holds.
+"""Truncation file: the end to which the next start must cut the log.
 
-Cutting takes many writes, of which a crash leaves any. So the end is written down first, in one
-step, and the log is cut by the start that follows, or by the one after a crash of that: either
-nothing was decided, or the log ends where it was to end. `config/truncation`:
+A cut needs many writes, and a crash may leave any of them. So the end is first stored in one atomic
+write, and a later start cuts the log, repeatedly if it crashes: either no cut was decided, or the
+log ends at the decided offset. Format of `config/truncation`:
 
-    offset 8 bytes, CRC-32 of it 4 bytes, big-endian
+    offset 8 bytes, CRC-32 of the offset 4 bytes, big-endian
 """
 
 import struct
@@ -20,36 +20,40 @@ _CRC = struct.Struct(">I")
 
 
 class TruncationFile:
-    """The file of one store directory."""
+    """The truncation file of one store directory."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._path = root / FILE
         self._disk = disk
 
     def read(self) -> int | None:
-        """The physical offset at which the log is to end; None if nothing was decided.
+        """Return the physical offset at which the log must end; None if no cut was decided.
 
         Raises:
-            StoreDamaged: it cannot be told. Without the cut the log is not what others take it for.
+            StoreDamaged: the file is damaged. Without the cut the log may differ from its copies.
         """
         if not self._path.exists():
             return None
         content = self._path.read_bytes()
         offset = content[: _OFFSET.size]
         if content != offset + _CRC.pack(zlib.crc32(offset)) or len(offset) < _OFFSET.size:
-            raise StoreDamaged(self._path, 0, "where the log is to end cannot be told")
+            raise StoreDamaged(
+                self._path,
+                0,
+                "the file with the decided end of the log is damaged; restore the store",
+            )
         (found,) = _OFFSET.unpack(offset)
         return int(found)
 
     def write(self, offset: int) -> None:
-        """Decide, durably on return."""
+        """Store the decision; durable on return."""
         packed = _OFFSET.pack(offset)
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, packed + _CRC.pack(zlib.crc32(packed)))
 
     def remove(self) -> None:
-        """The log ends there, durably."""
+        """Remove the file after the cut, durably."""
         self._disk.unlink(self._path)
-        # Before anything is appended, which another cut at this offset would take away.
+        # Before any append, which another cut at this offset would remove.
         self._disk.sync_directory(self._path.parent)

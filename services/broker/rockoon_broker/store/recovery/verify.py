@@ -1,6 +1,7 @@
-"""An independent check of a store directory: every ConsumeQueue against a rebuild from the log.
+"""An independent check of a store directory: compares every ConsumeQueue with a rebuild from the
+log.
 
-Shares nothing with recovery but the walk over the records, and changes nothing.
+Shares only the record scan with recovery; changes nothing.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ QUEUE_FILE_BYTES_DEFAULT = 300_000 * ENTRY_BYTES
 
 @dataclass
 class RebuiltQueue:
-    """What a queue's entries must be, from its first record in the log on."""
+    """The expected entries of a queue, from its first record in the log on."""
 
     first_offset: int
     entries: bytearray = field(default_factory=bytearray)
@@ -46,14 +47,15 @@ class RebuiltStore:
     log_end: int
     record_count: int
     problems: tuple[str, ...]
-    """What is wrong with the log itself."""
+    """Errors of the log itself."""
 
 
 def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
-    """Derive the queues from the CommitLog, in memory: 20 bytes for every message.
+    """Derive the queues from the CommitLog, in memory: 20 bytes per message.
 
     Args:
-        root: a store directory, best not in use: records appended meanwhile look like excess.
+        root: a store directory that is not in use: records appended during the check look like
+            excess.
     """
     disk = disk or Disk()
     directory = root / "commitlog"
@@ -75,7 +77,7 @@ def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
             physical = chunk.base + int(records.offsets[index])
             if int(records.physical_offsets[index]) != physical:
                 problems.append(f"the record at {physical} says another physical offset")
-            # Where a file begins, a clock that came back may have been followed.
+            # At the beginning of a file, times may decrease after a clock correction.
             if physical % file_bytes and int(records.store_timestamps_ms[index]) < last_ms:
                 problems.append(f"the record at {physical} is older than the one before it")
             last_ms = int(records.store_timestamps_ms[index])
@@ -100,11 +102,11 @@ def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
 
 
 def verify_store(root: Path, disk: Disk | None = None) -> list[str]:
-    """Compare a store directory with itself; returns a sentence per problem, [] if there is none.
+    """Check a store directory for consistency; return a sentence per problem.
 
-    Checked: every record's CRC, lengths, physical and queue offset and the order of store times in
-    a file; zeros behind the log's end; every queue's entries, from its first kept record on, byte
-    for byte; zeros behind its end; that no queue is missing or in excess.
+    Checks every record's CRC, lengths, physical and queue offset; the order of store times within
+    a file; zeros after the log's end; every queue's entries from its first kept record on, byte
+    for byte; zeros after its end; missing and excess queues.
     """
     disk = disk or Disk()
     store = rebuild(root, disk)
@@ -118,7 +120,7 @@ def verify_store(root: Path, disk: Disk | None = None) -> list[str]:
         found.add(key)
         problems += _queue_problems(key, paths, store)
     problems += [
-        f"{topic} queue {queue_id} is missing, the log has {queue.max_offset} for it"
+        f"{topic} queue {queue_id} is missing, but the log has {queue.max_offset} for it"
         for (topic, queue_id), queue in store.queues.items()
         if (topic, queue_id) not in found
     ]
@@ -128,11 +130,11 @@ def verify_store(root: Path, disk: Disk | None = None) -> list[str]:
 def rebuild_consume_queues(
     root: Path, target: Path, *, file_bytes: int = QUEUE_FILE_BYTES_DEFAULT
 ) -> int:
-    """Write the queues that a CommitLog implies below another directory.
+    """Write the queues that a CommitLog implies into another directory.
 
     Args:
         root: a store directory.
-        target: gets `{topic}/{queue id}/{file}`; must not hold these files yet.
+        target: receives `{topic}/{queue id}/{file}`; these files must not exist.
         file_bytes: size of each file, a multiple of 20.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Retention: which files are deleted, when, and what is lost with them."""
+"""Retention: decides which files are deleted and when, and reports lost messages."""

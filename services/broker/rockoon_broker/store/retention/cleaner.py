@@ -1,4 +1,4 @@
-"""Carries out what `retention` decides: deletes files, refuses messages while the disk is full."""
+"""Clean passes: delete files as `retention` decides, and refuse messages while the disk is full."""
 
 import contextlib
 import logging
@@ -10,14 +10,14 @@ from pathlib import Path
 from rockoon_broker.store.clock import WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.hold import Hold
-from rockoon_broker.store.log.commit_log import CommitLog, LogFile
+from rockoon_broker.store.log.commit_log import CommitLog, CommitLogFile
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.retention.deletions import Deletions
-from rockoon_broker.store.retention.expiry import LogGrowth, Loss, earliest_loss
+from rockoon_broker.store.retention.deletions import DeletedRanges
+from rockoon_broker.store.retention.expiry import LogGrowth, MessageLoss, earliest_loss
 from rockoon_broker.store.retention.retention import (
     DeletionReason,
     FileDeletion,
@@ -26,7 +26,7 @@ from rockoon_broker.store.retention.retention import (
     LogFileAge,
     RetentionDecision,
     RetentionRules,
-    come_back,
+    corrected_ages,
     decide,
     refusals,
 )
@@ -35,29 +35,29 @@ from rockoon_core.disk import Disk, DiskUsage
 
 log = logging.getLogger(__name__)
 
-# Queues whose leading files are looked at in one tick, so that many queues stall nobody.
+# Queues whose leading files are checked per tick; a bound, so that a tick stays short.
 QUEUES_SWEPT_PER_TICK_MAX = 256
 
 
 class ExpiryForecast:
-    """When messages can be deleted, as the disk is at one moment; for one request, then void.
+    """Forecast of when messages can be deleted, for one request.
 
-    The disk's fill is looked at once, and each CommitLog file at most once.
+    Reads the disk's fill once and each CommitLog file at most once.
 
     Args:
-        log: the open log; it may lose files while the forecast is asked.
-        newest_in: when the newest message of a file was stored, epoch milliseconds.
-        clock: tells the hour.
+        log: the open log; it may lose files while the forecast is used.
+        newest_in: returns the store time of a file's newest message, epoch milliseconds.
+        clock: provides the local hour.
         usage: fill of the partition.
-        rules: of retention.
-        bytes_per_second: how fast the log grows.
+        rules: retention limits.
+        bytes_per_second: growth rate of the log.
         now_ms: epoch milliseconds.
     """
 
     def __init__(
         self,
         log: CommitLog,
-        newest_in: Callable[[LogFile], int],
+        newest_in: Callable[[CommitLogFile], int],
         clock: WallClock,
         usage: DiskUsage,
         rules: RetentionRules,
@@ -71,31 +71,31 @@ class ExpiryForecast:
         self._rules = rules
         self._now_ms = now_ms
         self._usage = usage
-        self._losses: dict[int, Loss] = {}
-        # Of the files looked at so far, which are the oldest ones.
+        self._losses: dict[int, MessageLoss] = {}
+        # State of the files checked so far, which are the oldest ones.
         self._newest_ms = 0
-        self._looked_at_end = 0
+        self._checked_end = 0
 
-    def of(self, physical_offset: int) -> Loss:
-        """When the byte at a physical offset can go. Raises OSError."""
+    def of(self, physical_offset: int) -> MessageLoss:
+        """Return when the byte at a physical offset can be deleted. Raises OSError."""
         start = physical_offset - physical_offset % self._log.file_bytes
         if start not in self._losses:
-            # Files before it were looked at with an earlier question, or are gone.
+            # Files before it were checked by an earlier call, or are deleted.
             for file in self._log.files:
-                if self._looked_at_end <= file.start <= start:
-                    self._look_at(file)
+                if self._checked_end <= file.start <= start:
+                    self._add_file(file)
         return self._losses.get(start) or self._loss(0, self._log.min_offset)
 
-    def _look_at(self, file: LogFile) -> None:
+    def _add_file(self, file: CommitLogFile) -> None:
         newest_ms = min(self._newest_in(file), self._now_ms)
         if file is self._log.files[-1]:
-            # It is written to once more, if only a blank, before another one is the last.
+            # It will be written to at least once more (a blank) before it is not the last one.
             newest_ms = max(newest_ms, self._now_ms)
         self._newest_ms = max(self._newest_ms, newest_ms)
-        self._looked_at_end = file.start + self._log.file_bytes
+        self._checked_end = file.start + self._log.file_bytes
         self._losses[file.start] = self._loss(self._newest_ms, file.start)
 
-    def _loss(self, newest_ms: int, start: int) -> Loss:
+    def _loss(self, newest_ms: int, start: int) -> MessageLoss:
         return earliest_loss(
             newest_ms,
             self._usage,
@@ -108,20 +108,20 @@ class ExpiryForecast:
 
 
 class Cleaner:
-    """The clean passes of an open store; owned by the thread that owns the store.
+    """The clean passes of an open store; owned by the store's thread.
 
     Attributes:
         last_decision: of the newest pass, None before the first.
         refusal_reason: why clients' messages are refused; empty while they are accepted.
-        full_reason: why every append is refused for lack of space; empty while none is.
-        held_end: physical offset up to which the newest pass would have deleted, had other copies
-            not needed it; 0 where they did not.
-        readings: what consumer groups have not read, by the end of the file, for the next pass;
-            None where no offset service is asked: in a store without a broker, and in a follower.
-        growth: how fast the log grows.
-        deletions: why parts of the log were deleted.
-        deleted_files: how many files were deleted, by reason, since the start.
-        deleted_unread: how many messages with them that a known group had not read.
+        full_reason: why all appends are refused for lack of space; empty while they are accepted.
+        held_end: physical offset up to which the newest pass would have deleted if other copies did
+            not need the files; 0 if they need none of them.
+        readings: unread messages of consumer groups, by the end of the file, for the next pass;
+            None without an offset service: in a store without a broker, and in a follower.
+        growth: growth rate of the log.
+        deletions: reasons why parts of the log were deleted.
+        deleted_files: number of deleted files by reason, since the start.
+        deleted_unread: number of deleted messages that a known group had not read.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Cleaner:
         self._compaction = compaction
         self._by_quorum = by_quorum
         self._to_sweep: deque[QueueKey] = deque()
-        # Given up, and not named to the Syncer yet.
+        # Released files that are not in a request to the Syncer yet.
         self._swept: list[Path] = []
         self.last_decision: RetentionDecision | None = None
         self.refusal_reason = ""
@@ -158,7 +158,7 @@ class Cleaner:
         self.held_end = 0
         self.readings: dict[int, FileReading] | None = None
         self.growth = LogGrowth()
-        self.deletions = Deletions(settings.root, disk)
+        self.deletions = DeletedRanges(settings.root, disk)
         self.deleted_files: Counter[DeletionReason] = Counter()
         self.deleted_unread = 0
         self._held: Hold | None = None
@@ -173,7 +173,7 @@ class Cleaner:
         return self._rules.keeps_all
 
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
-        """When messages can go, as things are now. Raises OSError."""
+        """Return a forecast for the present state. Raises OSError."""
         usage = self._disk.usage(self._settings.root)
         self.growth.record(now_ms, self._log.end)
         rate = self.growth.bytes_per_second
@@ -191,7 +191,7 @@ class Cleaner:
             None: not at this rate, or the log does not grow.
 
         Raises:
-            OSError: the disk cannot be looked at.
+            OSError: the disk's fill cannot be read.
         """
         self.growth.record(now_ms, self._log.end)
         seconds = self._rules.seconds_to_pressure(
@@ -200,29 +200,31 @@ class Cleaner:
         return None if seconds is None else now_ms + int(seconds * 1000)
 
     def clean_if_possible(self, now_ms: int, proven_end: int, retain_from: int) -> None:
-        """Clean; a disk that cannot be looked at refuses every append until it can be again."""
+        """Run a pass. If the disk's fill cannot be read, refuse all appends until it can."""
         try:
             self.clean(now_ms, proven_end, retain_from)
         except OSError as failure:
-            self.full_reason = f"the disk of {self._settings.root} cannot be looked at: {failure}"
+            self.full_reason = (
+                f"cannot read the fill of the disk of {self._settings.root}: {failure}"
+            )
 
     def clean(self, now_ms: int, proven_end: int, retain_from: int) -> RetentionDecision:
-        """Look at the disk, delete files, and decide whether appends are accepted.
+        """Read the disk's fill, delete files, and decide whether appends are accepted.
 
         Args:
             now_ms: epoch milliseconds.
-            proven_end: the log is durable up to here and a recovery point lies here or behind;
-                files that reach further stay.
-            retain_from: from here on other copies need the log; likewise.
+            proven_end: the log is durable up to here, and a recovery point is at or after it;
+                files that end after it stay.
+            retain_from: other copies need the log from here on; files that end after it stay.
 
         Raises:
-            OSError: the disk cannot be looked at.
+            OSError: the disk's fill cannot be read.
         """
         self._syncer.retry_removals()
-        self._forget_marks()
+        self._discard_marks()
         self.deletions.write_if_needed()
         self.growth.record(now_ms, self._log.end)
-        # Store times may still follow a clock that was ahead, and bring every file's end early.
+        # Store times may be ahead after a clock correction, which would expire files too early.
         now_ms = min(now_ms, self._clock.now_ms())
         facts = self._facts(now_ms, retain_from)
         local_hour = self._clock.local_hour(now_ms)
@@ -233,12 +235,12 @@ class Cleaner:
         held = [end for end in due if retain_from < end <= proven_end]
         self.held_end = max(held, default=0)
         may_go = min(proven_end, retain_from)
-        self._tell_hold(hold if self._delete(decision, may_go, hold, now_ms) else None)
+        self._log_hold(hold if self._delete(decision, may_go, hold, now_ms) else None)
         self._refuse(decision, hold)
         if decision.deletions:
             self._to_sweep = deque(queue.key for queue in self._queues)
         if self.readings is not None:
-            # Progress can go back, and new groups appear: an answer counts for one pass.
+            # Progress can be reset, and new groups appear: an answer is valid for one pass.
             self.readings.clear()
         return decision
 
@@ -251,10 +253,10 @@ class Cleaner:
         return self._has_deleted or self._is_freeing
 
     def may_reserve(self) -> bool:
-        """Whether the disk has room for another CommitLog file; refuses messages where it has not.
+        """Return whether the disk has room for another CommitLog file; if not, refuse messages.
 
-        Called when the last file is half full: without it a fast producer fills the disk between
-        two passes, and the reserve with it.
+        Called when the last file is half full. Otherwise a fast producer could fill the disk and
+        its reserve between two passes.
         """
         try:
             usage = self._disk.usage(self._settings.root)
@@ -267,17 +269,17 @@ class Cleaner:
 
     def _facts(self, now_ms: int, retain_from: int) -> LogFacts:
         rules = self._rules
-        # One file more than a pass deletes: `decide` never deletes the last one.
+        # One more than a pass deletes, because `decide` never deletes the last one.
         count = len(self._log.files) if rules.waits_for else rules.files_per_pass_max + 1
         files = [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]]
         if any(file.newest_ms > now_ms for file in files):
-            files = come_back(self.file_ages(), now_ms)[: len(files)]
+            files = corrected_ages(self.file_ages(), now_ms)[: len(files)]
         expired = takewhile(lambda file: now_ms >= file.newest_ms + rules.reserved_ms, files[:-1])
         last_start = max((file.start for file in expired), default=-self._log.file_bytes)
         follows = self._by_quorum and self.readings is None
         usage = self._disk.usage(self._settings.root)
-        # Files of queues are deleted with the next recovery point, up to a second later. Their
-        # bytes count as free, or more of the log is deleted than is needed.
+        # Queue files are deleted with the next recovery point, up to a second later. Count them as
+        # free; otherwise more of the log than necessary would be deleted.
         freed = min(len(self._swept) * self._queues.file_bytes, usage.used_bytes)
         return LogFacts(
             files,
@@ -298,7 +300,7 @@ class Cleaner:
         root = self._settings.root
         self.full_reason = f"the disk of {root} {decision.full}" if decision.full else ""
         if decision.wanted_ends and decision.refusal and self.refusal_reason:
-            # The groups are asked again about the oldest file: until then the last answer counts.
+            # Until the groups have answered about the oldest file, keep the former reason.
             return
         self.refusal_reason = f"the disk of {root} {decision.refusal}" if decision.refusal else ""
         if hold is not None and decision.refusal:
@@ -309,7 +311,7 @@ class Cleaner:
         if bool(kept) != bool(self._kept):
             if kept:
                 log.warning(
-                    "the disk of %s is %d %% full, and the oldest file of the log is kept: %s",
+                    "the disk of %s is %d %% full, but the oldest file of the log is kept: %s",
                     root,
                     decision.used_percent,
                     kept,
@@ -321,7 +323,7 @@ class Cleaner:
     def _delete(
         self, decision: RetentionDecision, proven_end: int, hold: Hold | None, now_ms: int
     ) -> bool:
-        """Delete files; returns whether one stays because of the hold."""
+        """Delete files; return whether the hold kept one of them."""
         self._has_deleted = False
         for deletion in decision.deletions:
             file_end = deletion.start + self._log.file_bytes
@@ -332,10 +334,10 @@ class Cleaner:
             try:
                 self._compaction.overtake(file_end)
             except OSError as failure:
-                log.warning("files of the CommitLog stay: that they go is not noted: %s", failure)
+                log.warning("keeping CommitLog files, cannot record their deletion: %s", failure)
                 break
             self.deletions.record(deletion.start, file_end, deletion.reason, now_ms)
-            self._runs.forget(deletion.start)
+            self._runs.remove(deletion.start)
             self._syncer.request_removal(self._log.remove_oldest())
             self._has_deleted = True
             self.deleted_files[deletion.reason] += 1
@@ -362,31 +364,31 @@ class Cleaner:
             "groups were not asked" if reading.unknown_because and not is_early else reading,
         )
 
-    def _tell_hold(self, hold: Hold | None) -> None:
-        """Log once when files begin to stay, when it is for another message, and when they go."""
+    def _log_hold(self, hold: Hold | None) -> None:
+        """Log once when the hold begins to keep files, keeps another message, or ends."""
         if hold == self._held:
             return
         if hold is not None:
-            log.warning("files of the CommitLog stay although they should go: %s", _why_held(hold))
+            log.warning("keeping CommitLog files that are due for deletion: %s", _why_held(hold))
         else:
-            log.info("no files of the CommitLog stay for compaction any more")
+            log.info("compaction no longer keeps CommitLog files that are due for deletion")
         self._held = hold
 
     def file_ages(self) -> list[LogFileAge]:
-        """Every CommitLog file as retention sees it, oldest first."""
+        """Return the age of every CommitLog file, oldest first."""
         return [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files]
 
-    def _newest_in(self, file: LogFile) -> int:
-        """When the newest message of a file was stored; where it cannot be read, when the file was
-        modified. Raises OSError."""
+    def _newest_in(self, file: CommitLogFile) -> int:
+        """Return the store time of a file's newest message, or else the file's modification time.
+        Raises OSError."""
         newest_ms = self._runs.newest_in(file.start)
         return self._disk.facts(file.path).modified_ms if newest_ms is None else newest_ms
 
-    def _forget_marks(self) -> None:
-        """Forget the marks of deleted topics that are about files long gone.
+    def _discard_marks(self) -> None:
+        """Discard marks of deleted topics that refer only to deleted files.
 
-        Not those of files whose deletion a crash could still undo. A disk that takes no new file
-        keeps the marks, which do no harm, and must not end the pass that makes room on it.
+        Not while a crash could undo a deletion. If a full disk refuses the write, the marks stay,
+        which is harmless, and the pass goes on to free space.
         """
         if not self._syncer.removals_pending:
             with contextlib.suppress(OSError):
@@ -394,25 +396,25 @@ class Cleaner:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether `sweep` or `take_swept` has something to do."""
+        """Whether `sweep` or `pop_swept` has work."""
         return bool(self._to_sweep or self._swept)
 
     @property
     def has_swept(self) -> bool:
-        """Whether files wait for `take_swept`."""
+        """Whether files wait for `pop_swept`."""
         return bool(self._swept)
 
-    def take_swept(self) -> list[Path]:
-        """Queues' files that were given up, for the next recovery point to be deleted with."""
+    def pop_swept(self) -> list[Path]:
+        """Return and reset the released queue files, which the next recovery point deletes."""
         swept, self._swept = self._swept, []
         return swept
 
     def withdraw_swept(self, directory: Path) -> None:
-        """Forget what is below a directory that is about to be moved: it goes with it."""
+        """Discard files below a directory that is about to be renamed with them."""
         self._swept = [path for path in self._swept if directory not in path.parents]
 
     def sweep(self) -> None:
-        """Give up leading files of some queues whose records are gone."""
+        """Release leading files of some queues whose records are all deleted."""
         for _ in range(min(len(self._to_sweep), QUEUES_SWEPT_PER_TICK_MAX)):
             queue = self._queues.find(*self._to_sweep.popleft())
             if queue is not None:
@@ -421,6 +423,6 @@ class Cleaner:
 
 def _why_held(hold: Hold) -> str:
     return (
-        f"the message of {hold.topic} at {hold.physical_offset} is not compacted yet, and the "
-        "log is kept from there on: compact, or change the topic's cleanup.policy"
+        f"the message of {hold.topic} at {hold.physical_offset} is not compacted yet, so the "
+        "log is kept from there on; run a compaction, or change the topic's cleanup.policy"
     )

@@ -1,8 +1,8 @@
-"""Reasons of deletions: why parts of the log were deleted, unless they had expired.
+"""Reasons of deletions: why parts of the log were deleted before they expired.
 
 `config/deletions.json` holds ranges of physical offsets with the reason and the time of their
-deletion. Without it the messages that a full disk has cost a reader would be called expired. Only
-reasons other than `expired` are written, so the file does not exist on most brokers.
+deletion. Without it, messages deleted because of a full disk would be reported as expired. Only
+reasons other than `expired` are written, so that most brokers do not have this file.
 """
 
 import json
@@ -16,7 +16,7 @@ from rockoon_core.disk import Disk
 log = logging.getLogger(__name__)
 
 FILE = "config/deletions.json"
-# The oldest are forgotten: ranges that follow one another with one reason are a single one.
+# The oldest are discarded; adjacent ranges with one reason are merged.
 RANGES_MAX = 256
 
 
@@ -27,14 +27,14 @@ class DeletedRange(NamedTuple):
     end: int
     reason: DeletionReason
     at_ms: int
-    """Of its newest part, epoch milliseconds."""
+    """Deletion time of its newest part, epoch milliseconds."""
 
 
-class Deletions:
-    """The ranges of one store.
+class DeletedRanges:
+    """Deleted ranges of one store.
 
-    A damaged file is replaced with the next deletion: the reasons are information for people, and
-    must not keep a store from opening.
+    A damaged file is replaced at the next deletion: the reasons are only informative and must
+    not prevent a store from opening.
 
     Args:
         root: the store directory.
@@ -48,7 +48,7 @@ class Deletions:
         self.ranges = _read(self._path)
 
     def record(self, start: int, end: int, reason: DeletionReason, at_ms: int) -> None:
-        """Remember why [start, end) of the log is deleted; durable unless the disk refuses."""
+        """Record why [start, end) of the log is deleted; durable unless the disk refuses."""
         if reason is DeletionReason.EXPIRED:
             return
         last = self.ranges[-1] if self.ranges else None
@@ -61,7 +61,7 @@ class Deletions:
         self.write_if_needed()
 
     def write_if_needed(self) -> None:
-        """Write the file again if the disk has refused it before."""
+        """Retry a write that the disk refused."""
         if self._is_written:
             return
         text = json.dumps({"ranges": [list(each) for each in self.ranges]}, indent=1)
@@ -69,23 +69,23 @@ class Deletions:
             self._disk.make_directory(self._path.parent)
             self._disk.replace_file(self._path, text.encode())
         except OSError as failure:
-            # The deletion that makes room must not wait for the room that this needs.
-            log.warning("%s is not written, the next pass tries again: %s", self._path, failure)
+            # The deletion frees space, so it must not wait until this file can be written.
+            log.warning("cannot write %s, retrying in the next pass: %s", self._path, failure)
             return
         self._is_written = True
 
     def reason_at(self, physical_offset: int) -> DeletionReason:
-        """Why a deleted byte of the log was deleted."""
+        """Return why a deleted byte of the log was deleted."""
         for each in self.ranges:
             if each.start <= physical_offset < each.end:
                 return each.reason
         return DeletionReason.EXPIRED
 
     def reason_below(self, physical_offset: int) -> DeletionReason:
-        """Why a message below a physical offset was deleted whose own offset is unknown.
+        """Return why a deleted message was deleted whose own offset is unknown.
 
-        The newest reason other than age: a message that may have been lost to a full disk must not
-        be called expired.
+        Returns the newest reason other than age: a message that may have been lost to a full disk
+        must not be reported as expired.
         """
         for each in reversed(self.ranges):
             if each.start < physical_offset:
@@ -103,5 +103,5 @@ def _read(path: Path) -> list[DeletedRange]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError) as error:
-        log.warning("%s cannot be read, reasons of deletions are unknown: %s", path, error)
+        log.warning("cannot read %s, reasons of earlier deletions are unknown: %s", path, error)
         return []

@@ -1,10 +1,10 @@
-"""Expiry forecast: when retention can delete an unread message, at the earliest. Pure.
+"""Expiry forecast: the earliest time at which retention can delete an unread message. Pure.
 
-The age of a file gives one time, and the growth of the log another: where the policy under disk
-pressure is `delete`, a log that fills the disk deletes its oldest files at the rate at which it
-grows. The earlier of the two is the forecast. Passes run at intervals and keep files that no
-recovery point covers, which only makes a deletion later. A log that grows faster than before, or
-another program that fills the disk, makes it earlier.
+A file can be deleted because of its age, or, with the disk pressure policy `delete`, because the
+log fills the disk and deletes its oldest files at the rate of its growth. The forecast is the
+earlier of the two. The actual deletion is later, because passes run at intervals and keep files
+that no recovery point covers. It is earlier if the log grows faster than before or another program
+fills the disk.
 """
 
 from collections import deque
@@ -15,14 +15,14 @@ from enum import Enum
 from rockoon_broker.store.retention.retention import RetentionRules
 from rockoon_core.disk import DiskUsage
 
-# Every time zone's hours begin at a whole quarter of an hour of UTC.
+# In every time zone, hours begin at a quarter of an hour of UTC.
 QUARTER_MS = 15 * 60_000
-# A change of the clocks can leave out an hour of one day, but not of two.
+# A change to summer time can skip an hour on one day, but not on two.
 QUARTERS_SEARCHED_MAX = 3 * 24 * 4
 
 
 class LossCause(Enum):
-    """Why a message can go, and so when."""
+    """Why a message can be deleted at the forecast time."""
 
     EXPIRED_AT_HOUR = "its file expires by age, and files go in the hours set for it"
     EXPIRED = "its file expires by age, and on a disk this full files go at any hour"
@@ -31,28 +31,28 @@ class LossCause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """The earliest loss of a message."""
+class MessageLoss:
+    """The earliest possible deletion of a message."""
 
     at_ms: int
-    """Epoch milliseconds; never before the time the question was asked."""
+    """Epoch milliseconds; never before the time of the request."""
     cause: LossCause
 
 
-NEVER = Loss(1 << 53, LossCause.EXPIRED)
-"""Of a store whose files retention keeps: later than any message expires."""
+NEVER = MessageLoss(1 << 53, LossCause.EXPIRED)
+"""For a store whose files retention keeps: later than any real expiry."""
 
 
 class LogGrowth:
-    """How fast the log grows, from its end at different times.
+    """Growth rate of the log, from samples of its end.
 
-    The rate is the larger one of a short and a long time: a producer that began a moment ago fills
-    the disk, and one that pauses for a moment does as well.
+    The rate is the larger one of a short and a long period. So it includes a producer that has just
+    started as well as one that pauses for a moment.
     """
 
     LONG_MS = 600_000
     SHORT_MS = 20_000
-    # Between two samples: many callers may ask for a forecast.
+    # Minimum distance of samples, since many callers may request a forecast.
     STEP_MS = 1000
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class LogGrowth:
         self._samples: deque[tuple[int, int]] = deque()
 
     def record(self, now_ms: int, log_end: int) -> None:
-        """Remember where the log ends."""
+        """Add a sample of the log's end."""
         if self._samples and now_ms < self._samples[-1][0]:
             if self._samples[-1][0] - now_ms < self.STEP_MS:
-                # Another caller has read the clock earlier, and comes later.
+                # A caller that read the clock earlier but calls later.
                 return
-            # The clock was set back: times from before it cannot be compared.
+            # The clock was set back: earlier samples are not comparable.
             self._samples.clear()
         if len(self._samples) > 1 and now_ms - self._samples[-2][0] < self.STEP_MS:
             self._samples.pop()
@@ -75,7 +75,7 @@ class LogGrowth:
 
     @property
     def bytes_per_second(self) -> float:
-        """0 until the log has been seen at two times."""
+        """Growth rate; 0 until there are two samples."""
         if len(self._samples) < 2:
             return 0.0
         now_ms = self._samples[-1][0]
@@ -96,17 +96,17 @@ def earliest_loss(
     bytes_per_second: float = 0.0,
     now_ms: int,
     local_hour: Callable[[int], int],
-) -> Loss:
-    """When a CommitLog file can be deleted.
+) -> MessageLoss:
+    """Return when a CommitLog file can be deleted at the earliest.
 
     Args:
-        newest_ms: of the newest message of the file and all older ones, for a file that has not
-            expired keeps those behind it; for the last file `now_ms`, as it is written to before
-            another one is the last.
+        newest_ms: newest store time in the file and all older ones, because an unexpired file
+            keeps all later ones; for the last file `now_ms`, because it is still
+            written to.
         usage: the partition's fill now.
         rules: the limits.
         before_bytes: bytes of the log before the file, which are deleted first.
-        bytes_per_second: how fast the log grows.
+        bytes_per_second: growth rate of the log.
         now_ms: epoch milliseconds.
         local_hour: hour of the day, 0 to 23, at a time in epoch milliseconds.
     """
@@ -114,7 +114,7 @@ def earliest_loss(
         return NEVER
     by_age = _by_age(newest_ms, usage, rules, now_ms, local_hour)
     if not rules.deletes_unread:
-        # Under pressure the broker refuses new messages, and keeps unread ones.
+        # Under pressure the broker refuses new messages and keeps unread ones.
         return by_age
     seconds = rules.seconds_to_pressure(usage, bytes_per_second)
     if seconds is None:
@@ -125,7 +125,7 @@ def earliest_loss(
     if at_ms > by_age.at_ms:
         return by_age
     is_full = usage.used_percent > rules.forced_percent
-    return Loss(at_ms, LossCause.DISK_FULL if is_full else LossCause.DISK_FILLS)
+    return MessageLoss(at_ms, LossCause.DISK_FULL if is_full else LossCause.DISK_FILLS)
 
 
 def _by_age(
@@ -134,15 +134,15 @@ def _by_age(
     rules: RetentionRules,
     now_ms: int,
     local_hour: Callable[[int], int],
-) -> Loss:
-    """When the age of a file lets it be deleted."""
+) -> MessageLoss:
+    """Return when a file can be deleted because of its age."""
     percent = usage.used_percent
     expires_ms = max(newest_ms + rules.reserved_ms, now_ms)
     if percent > rules.used_percent_max:
-        return Loss(expires_ms, LossCause.EXPIRED)
+        return MessageLoss(expires_ms, LossCause.EXPIRED)
     at_ms = expires_ms
     for _ in range(QUARTERS_SEARCHED_MAX):
         if local_hour(at_ms) in rules.delete_hours:
             break
         at_ms += QUARTER_MS - at_ms % QUARTER_MS
-    return Loss(at_ms, LossCause.EXPIRED_AT_HOUR)
+    return MessageLoss(at_ms, LossCause.EXPIRED_AT_HOUR)

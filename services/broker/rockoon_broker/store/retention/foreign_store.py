@@ -1,8 +1,8 @@
-"""Recognition of a store that RocketMQ wrote: retention leaves its files alone.
+"""Detects a store written by RocketMQ, whose files retention must not delete.
 
-RocketMQ's `fileReservedTime` is not in the store. A store that is older than the default of
-`reserved_hours` would lose all files but one at the first clean pass. The mark is a file, because
-the first start writes Rockoon's own files and the store looks like any other from then on.
+RocketMQ's `fileReservedTime` is not in the store. With the default of `reserved_hours`, an older
+store would lose all files but one in the first clean pass. The mark is a file, because after the
+first start with Rockoon's own files the store can no longer be recognized.
 """
 
 import json
@@ -14,10 +14,10 @@ from rockoon_core.disk import Disk
 
 MARK_FILE = "config/foreignStore.json"
 KEEPS_ALL_FILES = (
-    "the store was written by RocketMQ, and retention deletes no file of it: set reserved_hours to "
-    "the age at which files are to be deleted (RocketMQ's fileReservedTime, 72 by default)"
+    "RocketMQ wrote this store, so retention deletes no files: set reserved_hours to the age at "
+    "which files are to be deleted (RocketMQ's fileReservedTime, 72 by default)"
 )
-# The recovery point may be missing: operators delete it so that a start reads the whole log.
+# The recovery point may be missing: operators delete it to force a scan of the whole log.
 OWN_FILES = (
     RECOVERY_POINT_FILE,
     "config/droppedTopics.json",
@@ -28,9 +28,9 @@ OWN_FILES = (
 
 
 def is_foreign(root: Path) -> bool:
-    """Whether RocketMQ wrote the first files of a store; asked before the store is recovered.
+    """Return whether RocketMQ wrote the first files of a store; call it before recovery.
 
-    Rockoon's `abort` does not count: recovery writes it before `mark_foreign` is called.
+    Rockoon's `abort` does not count, because recovery writes it before `mark_foreign` is called.
     """
     if (root / MARK_FILE).exists():
         return True
@@ -41,10 +41,10 @@ def is_foreign(root: Path) -> bool:
 
 
 def mark_foreign(root: Path, disk: Disk, now_ms: int) -> None:
-    """Remember durably that RocketMQ wrote the store, before one of `OWN_FILES` is written.
+    """Mark the store durably as written by RocketMQ, before one of `OWN_FILES` is written.
 
     Args:
-        root: the store directory, which recovery has accepted.
+        root: the store directory, after a successful recovery.
         disk: the file layer.
         now_ms: epoch milliseconds.
 

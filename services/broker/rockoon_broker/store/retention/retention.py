@@ -31,8 +31,6 @@ class DeletionReason(StrEnum):
 
 @dataclass(frozen=True)
 class LogFileAge:
-    """One CommitLog file as retention sees it."""
-
     start: int
     """Physical offset of its first byte."""
     newest_ms: int
@@ -54,24 +52,24 @@ class FileReading:
     """Messages of a CommitLog file, and of older ones, that are still needed."""
 
     unread: tuple[UnreadBy, ...] = ()
-    """The readers with most unread messages; bounded."""
+    """The readers with the most unread messages; bounded."""
     messages: int = 0
-    """Unread messages in total, counted once for each reader."""
+    """Total number of unread messages, counted once per reader."""
     is_waited_for: bool = False
     """Whether a group that retention waits for is among the readers."""
     pending: int = 0
     """Delayed and half messages that are not delivered yet."""
     unknown_because: str = ""
-    """Why the groups' progress is not known; it counts as unread then."""
+    """Why the groups' progress is unknown; then the file counts as unread."""
 
     @property
     def is_read(self) -> bool:
-        """Whether the deletion of the file loses no message of a known group."""
+        """Whether deleting the file loses no message of a known group."""
         return not (self.messages or self.pending or self.unknown_because)
 
     def __str__(self) -> str:
         if self.unknown_because:
-            return f"unread messages are not known: {self.unknown_because}"
+            return f"unread messages are unknown: {self.unknown_because}"
         parts = [f"{each.group} {each.messages} of {each.queue}" for each in self.unread]
         if hidden := self.messages - sum(each.messages for each in self.unread):
             parts.append(f"{hidden} more")
@@ -101,12 +99,12 @@ class RetentionRules:
     """RocketMQ wrote the store, and no operator has set a retention time."""
 
     def seconds_to_pressure(self, usage: DiskUsage, bytes_per_second: float) -> float | None:
-        """How long until the log's growth brings the disk to the mark of the policy.
+        """Return the time until the log's growth fills the disk to the mark of the policy.
 
-        Under `refuse` that is `full_percent`, under `delete` `forced_percent`.
+        The mark is `full_percent` under `refuse`, `forced_percent` under `delete`.
 
         Returns:
-            0 where the disk is above the mark; None where the log does not grow.
+            0 if the disk is above the mark; None if the log does not grow.
         """
         mark_percent = self.forced_percent if self.deletes_unread else self.full_percent
         total = usage.used_bytes + usage.usable_bytes
@@ -123,13 +121,12 @@ class LogFacts:
     Attributes:
         files: the oldest CommitLog files, oldest first; the last one is never deleted.
         usage: fill of the partition.
-        expired_end: physical offset behind the expired files; needed where retention waits.
+        expired_end: physical offset after the expired files; used if retention waits for groups.
         next_file_bytes: size of a file that has to be created next; 0 while the log has one.
-        readings: unread messages of files, by the physical offset at which a file ends; None where
-            no offset service is asked.
-        deleted_elsewhere_end: physical offset up to which the leader of the log has deleted it.
-        is_freeing: files deleted before still occupy the disk.
-        retained_from: from this physical offset on files stay, whatever is decided.
+        readings: unread messages of files, by the end offset of a file; None without an offset
+            service.
+        deleted_elsewhere_end: physical offset up to which the leader has deleted the log.
+        is_freeing: previously deleted files still use disk space.
     """
 
     files: Sequence[LogFileAge]
@@ -141,7 +138,7 @@ class LogFacts:
     is_freeing: bool = False
 
     def reading(self, end: int) -> FileReading | None:
-        """Unread messages of the file that ends at an offset; None: ask the groups first."""
+        """Return the unread messages of the file that ends at an offset; None: ask the groups."""
         if end <= self.deleted_elsewhere_end:
             return FileReading()
         return NOT_ASKED if self.readings is None else self.readings.get(end)
@@ -158,21 +155,21 @@ class FileDeletion:
 
 @dataclass(frozen=True)
 class RetentionDecision:
-    """What a clean pass does."""
+    """Result of one clean pass."""
 
     deletions: tuple[FileDeletion, ...]
     """Oldest first."""
     wanted_ends: tuple[int, ...]
-    """Ends of files about which the groups have to be asked before they can be deleted."""
+    """Ends of files about which the groups must be asked before a deletion."""
     refusal: str
     """Why messages of clients are refused; empty while they are accepted."""
     full: str
-    """Why nothing at all is appended, not even from the reserve; empty while the broker can."""
+    """Why all appends are refused, including those from the reserve; empty while accepted."""
     used_percent: int
     is_pressed: bool = False
     """Whether the disk is above the forced mark, or has no room for the next file."""
     kept: FileReading | None = None
-    """What keeps the oldest file although the disk is under pressure."""
+    """Reason why the oldest file is kept although the disk is under pressure."""
 
     @property
     def delete(self) -> tuple[int, ...]:
@@ -186,17 +183,17 @@ class RetentionDecision:
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """The hours of a `deleteWhen` text such as `04` or `04;16`; ValueError if it is none."""
+    """Parse a `deleteWhen` text such as `04` or `04;16` into hours; ValueError if invalid."""
     hours: set[int] = set()
     for part in text.split(";"):
         if not part.strip().isdigit() or int(part) > 23:
-            raise ValueError(f"{text!r} is no list of hours 00 to 23 separated by ';'")
+            raise ValueError(f"{text!r} is not a list of hours 00 to 23 separated by ';'")
         hours.add(int(part))
     return frozenset(hours)
 
 
-def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
-    """Ages without the times of a clock that was ahead: nothing was stored after what follows it.
+def corrected_ages(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
+    """Return ages corrected for a clock that was ahead: no file is newer than a later one.
 
     Args:
         files: all CommitLog files, oldest first.
@@ -215,8 +212,8 @@ def decide(
     """Decide one clean pass.
 
     Args:
-        facts: of the log and the disk.
-        rules: the limits.
+        facts: state of the log and the disk.
+        rules: retention limits.
         now_ms: epoch milliseconds.
         local_hour: 0 to 23.
     """
@@ -231,7 +228,7 @@ def decide(
         deletions.extend(_expired(facts, rules, now_ms, wanted))
     kept = None
     if is_pressed and not (deletions or wanted or facts.is_freeing) and len(facts.files) > 1:
-        # One at a time: the disk is looked at again once the file's bytes are free.
+        # One at a time: the disk's fill is read again once the file's space is free.
         oldest = facts.files[0]
         reading = facts.reading(oldest.start + rules.file_bytes)
         if reading is None:
@@ -250,7 +247,7 @@ def decide(
 def _expired(
     facts: LogFacts, rules: RetentionRules, now_ms: int, wanted: list[int]
 ) -> Iterator[FileDeletion]:
-    """Expired files that can be deleted, oldest first; adds those to be asked about to `wanted`."""
+    """Yield expired files to delete, oldest first; add those to ask about to `wanted`."""
     for file in facts.files[:-1][: rules.files_per_pass_max]:
         if now_ms < file.newest_ms + rules.reserved_ms:
             return
@@ -268,7 +265,7 @@ def _expired(
 
 
 def refusals(usage: DiskUsage, next_file_bytes: int, rules: RetentionRules) -> tuple[str, str]:
-    """Why a disk refuses clients' messages, and why it refuses everything; empty: it does not.
+    """Return why clients' appends are refused and why all are; empty texts: accepted.
 
     Args:
         usage: fill of the partition.

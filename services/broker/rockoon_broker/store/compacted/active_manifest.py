@@ -1,7 +1,7 @@
-"""Manifest of the generation in force, as a start finds it.
+"""Manifest of the active generation, as read at start.
 
-A start with a generation that is damaged, or not of this log, is refused: the log may no longer
-have what it held, and nobody would hear that messages are missing.
+A start with a damaged generation, or one of another log, is refused: the log may no longer
+have its messages, and their loss would not be noticed.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ LOG_DIRECTORY = "commitlog"
 NEEDED_FILE = "needed"
 
 
-def manifest_in_force(root: Path, disk: Disk, *, copies: bool = False) -> Manifest | None:
-    """The manifest of the generation that `current` names; StoreDamaged if it cannot be read.
+def active_manifest(root: Path, disk: Disk, *, copies: bool = False) -> Manifest | None:
+    """Return the manifest of the generation that `current` names; StoreDamaged if it is unreadable.
 
     Args:
-        copies: generations of other copies are brought here. One that none was put in force by
-            may replace another that never was here.
+        copies: generations are copied from the leader. Without an active one, a generation may be
+            present that replaces another which was never here.
     """
     home = root / GENERATIONS_DIRECTORY
     path = home / CURRENT_FILE
@@ -46,26 +46,29 @@ def manifest_in_force(root: Path, disk: Disk, *, copies: bool = False) -> Manife
     try:
         manifest = takeover.read_manifest(directory, disk)
         if manifest.generation != number:
-            raise GenerationError(f"it says that it is generation {manifest.generation}")
+            raise GenerationError(f"it states number {manifest.generation}")
     except GenerationError as error:
         raise refused_start(directory / MANIFEST_FILE, str(error)) from error
     log_directory = root / LOG_DIRECTORY
     if manifest.log_end and not (log_directory.is_dir() and any(log_directory.iterdir())):
-        raise refused_start(log_directory, f"there is no log; generation {number} was made of one")
+        raise refused_start(log_directory, f"the log of generation {number} is missing")
     return manifest
 
 
 def identity_of(manifest: Manifest | None) -> int:
-    """What tells a generation from others of its number, on all copies of a log; 0: none."""
+    """Return an identity of a generation that is the same on all copies of a log; 0: none."""
     if manifest is None:
         return 0
     return int.from_bytes(hashlib.sha256(manifest.to_json()).digest()[:8]) or 1
 
 
 def read_needed(home: Path) -> int | None:
-    """Up to where in the log a generation has to be made that this copy needs: it began behind
-    records that only such a one has, or had one and may have deleted what that held. 0: it needs
-    none. None: nobody has brought one here. StoreDamaged if that cannot be read."""
+    """Return the log position up to which a generation must be made that this copy needs.
+
+    The copy needs one if its log begins after records that only a generation has, or if it had a
+    generation and may have deleted those records. 0: it needs none. None: no copy was ever made
+    here. Raises StoreDamaged if the file cannot be read.
+    """
     path = home / NEEDED_FILE
     try:
         return int(json.loads(path.read_bytes())["log_end"])
@@ -76,14 +79,14 @@ def read_needed(home: Path) -> int | None:
 
 
 def write_needed(home: Path, log_end: int, disk: Disk) -> None:
-    """Have it read so from now on, durably; OSError for the disk."""
+    """Write the value of `read_needed` durably; OSError for the disk."""
     for changed in disk.make_directory(home):
         disk.sync_directory(changed)
     disk.replace_file(home / NEEDED_FILE, json.dumps({"log_end": log_end}).encode())
 
 
 def _check_none_was(home: Path, disk: Disk) -> None:
-    """Refuse to take the loss of `current` for a beginning."""
+    """Raise StoreDamaged if `current` is missing but a generation was active before."""
     for number in takeover.numbered(home):
         try:
             replaces = takeover.read_manifest(home / generation_name(number), disk).replaces
@@ -91,15 +94,16 @@ def _check_none_was(home: Path, disk: Disk) -> None:
             continue
         if replaces:
             raise refused_start(
-                home / CURRENT_FILE, f"it is missing; generation {number} replaced {replaces}"
+                home / CURRENT_FILE, f"the file is missing; generation {number} replaced {replaces}"
             )
 
 
 def refused_start(path: Path, reason: str) -> StoreDamaged:
-    """What a start ends with that cannot serve what was compacted."""
+    """Return the error of a start that cannot serve the compacted messages."""
     return StoreDamaged(
         path,
         0,
-        f"{reason}. What was compacted may be nowhere else. Restore it from a copy. Or give it up: "
-        f"move {GENERATIONS_DIRECTORY} away, and what the log still has is served",
+        f"{reason}. The compacted messages may exist nowhere else. Restore the file from a copy, "
+        f"or abandon them: move {GENERATIONS_DIRECTORY} away; "
+        "then only messages in the log are served",
     )
