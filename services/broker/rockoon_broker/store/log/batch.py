@@ -1,14 +1,13 @@
 """Batch: messages of one queue on their way into the log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.queues.consume_queue import QueueKey
-from rockoon_core.light_dataclass import light_dataclass
 
 
 class SequenceKey(NamedTuple):
@@ -29,7 +28,7 @@ class SequencedBatch:
     """How long ago it was first sent; 0 when this is the first time."""
 
 
-@light_dataclass
+@dataclass(slots=True, unsafe_hash=True)
 class Batch:
     """Records for one queue, as a request brought them or the broker made them."""
 
@@ -47,6 +46,13 @@ class Batch:
     committed transaction, and exceed limits for clients, which may have been lowered since."""
     bounds: tuple[int, int] | None = None
     """Where in `source` the records are; None: everywhere."""
+    frames_bytes: int = field(init=False)
+    """Length of all records together."""
+
+    def __post_init__(self) -> None:
+        # Each step of an append reads it; a property would be a call each time.
+        bounds = self.bounds
+        self.frames_bytes = len(self.source) if bounds is None else bounds[1] - bounds[0]
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
@@ -58,11 +64,6 @@ class Batch:
     def frames(self) -> bytes:
         """The records alone: a copy, where they have bounds."""
         return self.source if self.bounds is None else self.source[slice(*self.bounds)]
-
-    @property
-    def frames_bytes(self) -> int:
-        """How long the records are."""
-        return len(self.source) if self.bounds is None else self.bounds[1] - self.bounds[0]
 
     @property
     def queue(self) -> QueueKey:
