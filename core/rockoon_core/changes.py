@@ -4,22 +4,22 @@ import asyncio
 
 
 class Changes:
-    """Counts; a waiter says which count it has seen and is woken when there is a later one."""
+    """Counts; a waiter says which count it has seen and is woken when there is a later one.
 
-    __slots__ = ("_count", "_next")
+    Attributes:
+        count: changes so far; only `note` changes it.
+    """
+
+    __slots__ = ("_next", "count")
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
         # Made when somebody waits: most changes come while nobody does.
         self._next: asyncio.Event | None = None
 
-    @property
-    def count(self) -> int:
-        return self._count
-
     def note(self) -> None:
         """Record a change and wake all waiters."""
-        self._count += 1
+        self.count += 1
         if self._next is not None:
             self._next.set()
             self._next = None
@@ -29,8 +29,8 @@ class Changes:
 
         Cancelling it is safe.
         """
-        while self._count == seen:
+        while self.count == seen:
             if self._next is None:
                 self._next = asyncio.Event()
             await self._next.wait()
-        return self._count
+        return self.count

@@ -11,6 +11,8 @@ from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.rpc.append_stream import BATCHES_MAX, AppendStream
 from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
+from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
+from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -276,26 +278,24 @@ class FailsBehindWrite:
     def __init__(self) -> None:
         self.alone_count = 0
 
-    def came(self) -> None:
-        pass
-
-    def went(self, messages: int = 1) -> None:
-        pass
-
-    async def together(self, _requests: Sequence[Request]) -> Sequence[AppendResult | None]:
+    def append_group(self, _messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
         raise RuntimeError("no one foresaw")
 
-    async def alone(self, _request: Request) -> AppendResult:
+    async def place(self, _request: Request) -> AppendResult:
         self.alone_count += 1
         raise errors.Busy(reason="stored twice")
+
+    def note(self) -> None:
+        raise AssertionError("nothing was placed")
 
 
 async def test_batches_that_failed_together_are_not_placed_again_one_by_one() -> None:
     async def requests() -> AsyncIterator[Request]:
         yield joint(batch("T", 0, b"x"), batch("T", 1, b"y"))
 
-    placing = FailsBehindWrite()
-    stream = AppendStream(placing, CallTimes(), SystemClock())
+    placing, clock = FailsBehindWrite(), SystemClock()
+    turn = TurnAppends(placing.append_group, clock)
+    stream = AppendStream(turn, placing.place, placing.note, None, CallTimes(), clock)
     await stream.read(requests())
     (reply,) = [each async for each in answers_of(stream)]
     codes = [each.error.code for each in (reply, *reply.more)]

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon_broker.rpc import large_requests
-from rockoon_broker.rpc.large_requests import LargeRequest, PlainRequest, append_request, records_of
-from rockoon_broker.rpc.placing import batch_of
+from rockoon_broker.rpc.large_requests import (
+    LargeRequest,
+    PlainRequest,
+    append_request,
+    batch_of,
+    records_of,
+)
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.kernels import BOTH, each_kernel

@@ -1,6 +1,7 @@
 """Messages of several streams that come in one turn of the loop: one write, each with its fate."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
-from rockoon_broker.rpc.turn_appends import BATCHES_MAX, BYTES_MAX, Placed, TurnAppends
+from rockoon_broker.rpc.turn_appends import BATCHES_MAX, BYTES_MAX, Placed, TurnAppends, Waiting
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -19,12 +20,13 @@ from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
 from support.joint_batches import batch, joint
+from support.store_directory import in_log
 
 STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
 
 
 class WritesSeen:
-    """An `append_joint` that notes how many messages each write had."""
+    """An `append_group` that notes how many messages each write had."""
 
     def __init__(self) -> None:
         self.messages: list[int] = []
@@ -36,71 +38,75 @@ class WritesSeen:
             raise self.failure
         return [[STORED] * len(batches) for batches in messages]
 
-    def alone(self, _: RoutedBatch) -> AppendResult:
-        self(((),))
-        return STORED
-
 
 def one(count: int = 1) -> list[RoutedBatch]:
     return [RoutedBatch(Batch("T", number, b"x", b"\1\0\0\0"), 0) for number in range(count)]
 
 
-async def placed(found: "Placed | asyncio.Future[Placed]") -> Placed:
-    return await found if isinstance(found, asyncio.Future) else found
+class Found:
+    """The results of a message: now, or at the end of the loop iteration."""
+
+    def __init__(self, turn: TurnAppends, batches: Sequence[RoutedBatch], unanswered: int) -> None:
+        self.waiting: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self.now = turn.place(batches, self.waiting, unanswered=unanswered)
+
+    async def later(self) -> Placed:
+        return await self.waiting if self.now is None else self.now
 
 
 async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_of_the_turn() -> (
     None
 ):
     writes = WritesSeen()
-    turn = TurnAppends(writes, writes.alone, SystemClock())
+    turn = TurnAppends(writes, SystemClock())
     for _ in range(3):
         turn.unanswered = 1
-        assert turn.place(one(), unanswered=1) == [STORED]
+        assert Found(turn, one(), 1).now == [STORED]
     assert writes.messages == [1, 1, 1]
     # Its own messages are no company; another stream's are.
     turn.unanswered = 3
-    assert turn.place(one(), unanswered=3) == [STORED]
-    found = [turn.place(one(2), unanswered=1) for _ in range(4)]
+    assert Found(turn, one(), 3).now == [STORED]
+    found = [Found(turn, one(2), 1) for _ in range(4)]
     assert writes.messages == [1] * 4
-    assert [await placed(each) for each in found] == [[STORED] * 2] * 4
+    assert [await each.later() for each in found] == [[STORED] * 2] * 4
     assert writes.messages == [1, 1, 1, 1, 4]
     # There was company a moment ago: the first one waits as well, finds none, and is the last.
     turn.unanswered = 1
-    first = turn.place(one(), unanswered=1)
-    assert isinstance(first, asyncio.Future)
-    assert await first == [STORED]
-    assert turn.place(one(), unanswered=1) == [STORED]
+    first = Found(turn, one(), 1)
+    assert first.now is None
+    assert await first.later() == [STORED]
+    assert Found(turn, one(), 1).now == [STORED]
     assert writes.messages == [1, 1, 1, 1, 4, 1, 1]
 
 
 async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, writes.alone, SystemClock())
+    turn = TurnAppends(writes, SystemClock())
     turn.unanswered = 9
-    many = [turn.place(one(), unanswered=1) for _ in range(BATCHES_MAX + 1)]
+    many = [Found(turn, one(), 1) for _ in range(BATCHES_MAX + 1)]
     assert writes.messages == [BATCHES_MAX]
-    left = turn.place(one(), unanswered=1)
-    assert isinstance(left, asyncio.Future)
-    left.cancel()
-    assert [await placed(each) for each in many] == [[STORED]] * (BATCHES_MAX + 1)
+    Found(turn, one(), 1).waiting.cancel()
+    assert [await each.later() for each in many] == [[STORED]] * (BATCHES_MAX + 1)
     assert writes.messages == [BATCHES_MAX, 1], "nothing is written for who has gone"
     writes.failure = ValueError("wrong")
-    for waiting in [turn.place(one(), unanswered=1) for _ in range(2)]:
+    told: list[Placed | Exception] = []
+    assert turn.place(one(), told.append, unanswered=1) is None
+    for each in [Found(turn, one(), 1) for _ in range(2)]:
         with pytest.raises(ValueError, match="wrong"):
-            await placed(waiting)
+            await each.later()
+    assert told == [writes.failure]
     writes.failure = None
-    assert await placed(turn.place(one(), unanswered=1)) == [STORED]
+    assert await Found(turn, one(), 1).later() == [STORED]
 
 
 async def test_large_messages_do_not_wait_for_further_ones() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, writes.alone, SystemClock())
+    turn = TurnAppends(writes, SystemClock())
     turn.unanswered = 9
     large = [RoutedBatch(Batch("T", 0, bytes(BYTES_MAX // 2), b"\1\0\0\0"), 0)]
-    many = [turn.place(large, unanswered=1) for _ in range(3)]
+    many = [Found(turn, large, 1) for _ in range(3)]
     assert writes.messages == [2]
-    assert [await placed(each) for each in many] == [[STORED]] * 3
+    assert [await each.later() for each in many] == [[STORED]] * 3
     assert writes.messages == [2, 1]
 
 
@@ -110,14 +116,14 @@ def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[TurnAppends]:
 
     class Gathering(TurnAppends):
         def place(
-            self, batches: Sequence[RoutedBatch], *, unanswered: int
-        ) -> "Placed | asyncio.Future[Placed]":
+            self, batches: Sequence[RoutedBatch], waiting: Waiting, *, unanswered: int
+        ) -> Placed | None:
             self._had_company = True
-            found = super().place(batches, unanswered=unanswered)
+            found = super().place(batches, waiting, unanswered=unanswered)
             if self._flushing is not None:
                 self._flushing.cancel()
             if len(self._gathered) == count:
-                self._flush()
+                asyncio.get_running_loop().call_soon(self._flush)
             return found
 
     def make(*given: Any) -> TurnAppends:
@@ -195,6 +201,65 @@ async def test_a_repeat_that_comes_in_the_same_turn_is_stored_once(
         assert sorted(bodies) == [b"-", b"a", b"b", b"c"]
         assert bodies[told[0][0]] == b"a"
         assert bodies[told[2][0]] == b"c"
+
+
+async def test_batches_of_one_idempotent_producer_in_one_group_are_stored_in_their_order(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one message and by two: the second batch follows the first, and a repeat is known."""
+    gathering(monkeypatch, 3)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for queue_id in range(2):
+            await broker.append("T", queue_id, b"-")
+        told = await each_on_its_stream(
+            broker,
+            joint(
+                batch("T", 0, b"a", b"b", numbers=(7, 0)),
+                batch("T", 0, b"c", numbers=(7, 2)),
+                batch("T", 0, b"c", numbers=(7, 2)),
+                batch("T", 1, b"x", numbers=(7, 0)),
+            ),
+            batch("T", 1, b"y", numbers=(7, 1)),
+            batch("T", 0, b"other", numbers=(9, 0)),
+        )
+        bodies = await broker.bodies("T", 0)
+        assert sorted(bodies) == [b"-", b"a", b"b", b"c", b"other"]
+        first, second, again, elsewhere = told[0]
+        assert (bodies[first], bodies[first + 1]) == (b"a", b"b")
+        assert bodies[second] == b"c"
+        assert (second > first + 1, again) == (True, second)
+        assert await broker.bodies("T", 1) == [b"-", b"x", b"y"]
+        assert (elsewhere, told[1]) == (1, [2])
+        assert bodies[told[2][0]] == b"other"
+
+
+async def test_a_failed_sync_refuses_each_batch_of_its_group(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
+    gathering(monkeypatch, 3)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    disk = HoldingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        for queue_id in range(2):
+            await broker.append("T", queue_id, b"-")
+        disk.hold()
+        async with asyncio.TaskGroup() as tasks:
+            sent = tasks.create_task(
+                each_on_its_stream(
+                    broker,
+                    batch("T", 0, b"lost"),
+                    joint(batch("T", 0, b"lost"), batch("T", 1, b"lost")),
+                    batch("T", 1, b"lost", numbers=(7, 0)),
+                )
+            )
+            await broker.until(lambda seen: seen.messages_appended == 6)
+            disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
+            disk.release()
+        failed = "STORE_FAILED"
+        assert sent.result() == [[failed], [failed] * 2, [failed]]
+        await broker.stop.wait()
 
 
 async def test_a_sender_that_goes_away_takes_no_other_one_of_its_turn_along(

@@ -52,7 +52,7 @@ def test_lone_and_joint_batches_are_indexed_as_if_they_were_read(
                 owner.store.append(batch(choose), owner.clock.time_ms)
             else:
                 batches = [batch(choose) for _ in range(choose.randrange(1, 4))]
-                owner.store.append_joint(batches, owner.clock.time_ms)
+                owner.store.append_group(batches, owner.clock.time_ms)
             if choose.random() < 0.3:
                 owner.follow(bytes_max=choose.choice((91, 400, 4000)), pieces_max=2)
         owner.follow(bytes_max=700)

@@ -63,7 +63,7 @@ def test_what_came_with_batches_of_other_queues_is_read_without_the_disk(tmp_pat
         )
         for n, key in enumerate(queues)
     ]
-    assert None not in owner.store.append_joint(batches, owner.clock.time_ms)
+    assert None not in owner.store.append_group(batches, owner.clock.time_ms)
     for key in queues:
         owner.store.get(*key, 0)
     before = disk.reads

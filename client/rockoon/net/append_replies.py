@@ -34,5 +34,8 @@ def append_reply(message: bytes) -> Answers:
     if kernel.native is not None:
         rows = kernel.native.appended(message)
         if rows is not None:
+            if len(rows) == 1:
+                # Most: a comprehension is a call of its own.
+                return [tuple.__new__(Stored, rows[0])]
             return [tuple.__new__(Stored, row) for row in rows]
     return AppendReply.FromString(message)

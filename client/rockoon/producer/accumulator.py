@@ -127,7 +127,8 @@ class ProducerBatch:
         self.is_done = True
         self.bodies = []
         self.extras = {}
-        self.wake()
+        if self._waiters:
+            self.wake()
 
     def wake(self) -> None:
         """Wake who waits, although there is no outcome."""
@@ -375,7 +376,11 @@ class Accumulator:
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size
         self.claimed_bytes += size
-        self.flush_now(batch)
+        batch_queue = batch.batch_queue
+        if batch_queue.batch is batch and not batch_queue.is_flushing:
+            # As `flush_now`, without another call.
+            batch_queue.is_flushing = True
+            self._flush_now(batch_queue)
 
     def flush_now(self, batch: ProducerBatch) -> None:
         """Do not let a batch linger."""

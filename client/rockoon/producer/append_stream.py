@@ -170,6 +170,13 @@ class AppendStream:
         if not self._unanswered:
             return False
         batches, request_id, _ = self._unanswered[0]
+        if len(batches) == 1 and isinstance(reply, list) and len(reply) == 1:
+            # Most: the answer to one batch.
+            if reply[0].request_id != request_id:
+                return False
+            self._unanswered.popleft()
+            self._events.answered(batches[0], reply[0])
+            return True
         answers: Sequence[Answer] = reply if isinstance(reply, list) else [reply, *reply.more]
         if answers[0].request_id != request_id or len(answers) != len(batches):
             return False

@@ -1,7 +1,7 @@
 """Batch scheduling: which batch goes to which queue, and when.
 
 Pure: the routes and the time come in, assignments come out. Batch queues that have something to
-send and may be able to stand in `_ready`; every other batch queue with messages is where the event
+send and may be able to stand in `line`; every other batch queue with messages is where the event
 that it waits for will find it:
 
 - its own batch is out            -> `acknowledged` or `refused` of that batch
@@ -42,6 +42,9 @@ class BatchScheduler:
         accumulator: the batch queues.
         in_flight_max: shipments that one broker may have at a time.
         round_robin_start: where the first topic's round robin begins.
+
+    Attributes:
+        line: batch queues that are to be looked at.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class BatchScheduler:
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._round_robin: dict[str, RoundRobin] = {}
         self._start = round_robin_start
-        self._ready: deque[BatchQueue] = deque()
+        self.line: deque[BatchQueue] = deque()
         self._absent: dict[BatchQueue, None] = {}
         self._alarms: list[tuple[float, int, BatchQueue]] = []
         self._sequence = itertools.count()
@@ -97,7 +100,8 @@ class BatchScheduler:
                 slots.is_live = True
                 slots.forget_failures()
         for name, error in (unreachable or {}).items():
-            self._slots(name).error = error
+            slots = self._slots(name)
+            slots.error, slots.has_failed = error, True
         for name, slots in self._brokers.items():
             slots.is_live = name in brokers
             if not slots.is_live:
@@ -130,17 +134,13 @@ class BatchScheduler:
         """A batch queue may have something to send: look at it."""
         if not batch_queue.is_ready:
             batch_queue.is_ready = True
-            self._ready.append(batch_queue)
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether a batch queue is to be looked at."""
-        return bool(self._ready)
+            self.line.append(batch_queue)
 
     def acknowledged(self, batch: ProducerBatch, appended: Appended, now: float) -> None:
         """A batch is stored; `now`: seconds, of the clock that deadlines are on."""
         slots = self._returned(batch, now)
-        slots.forget_failures()
+        if slots.has_failed:
+            slots.forget_failures()
         batch.batch_queue.not_before = 0.0
         self._accumulator.complete(batch, appended)
 
@@ -177,10 +177,10 @@ class BatchScheduler:
             slots.error = error
             # Several batches fail by one breakdown: the pause grows once for it and not with each.
             if slots.not_before <= now:
-                slots.not_before = now + slots.backoff.next_seconds()
+                slots.not_before = now + slots.next_pause()
         else:
             # The queue is at fault, not the broker: its other queues go on.
-            batch_queue.not_before = now + slots.backoff.next_seconds()
+            batch_queue.not_before = now + slots.next_pause()
 
     def failed(self, batch: ProducerBatch, error: RockoonError, now: float) -> None:
         """A batch that was out failed for good."""
@@ -197,8 +197,8 @@ class BatchScheduler:
             batch_queue.alarm_at = math.inf
             self.ready(batch_queue)
         while True:
-            while self._ready:
-                batch_queue = self._ready.popleft()
+            while self.line:
+                batch_queue = self.line.popleft()
                 # Before it is examined: that may put it in line again.
                 batch_queue.is_ready = False
                 queue = self._examine(batch_queue, now)
@@ -210,9 +210,9 @@ class BatchScheduler:
 
     def assigned_alone(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
         """As `assignments` where no other batch queue has anything that is not out."""
-        while self._ready:
+        while self.line:
             # Also those that are empty: who keeps the mark is never put in line again.
-            self._ready.popleft().is_ready = False
+            self.line.popleft().is_ready = False
         queue = self._examine(batch_queue, now)
         if queue is None:
             return None
@@ -250,15 +250,16 @@ class BatchScheduler:
         batch_queue = batch.batch_queue
         batch_queue.out -= 1
         batch_queue.busy.discard(batch.queue)
-        slots = self._slots(batch.queue.broker)
+        slots = self._brokers[batch.queue.broker]
         shipment, batch.shipment = batch.shipment, None
         assert shipment is not None
         shipment.left -= 1
         if shipment.left == 0:
             self._unloaded(slots, shipment, now)
-        if not batch_queue.is_empty:
+        if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
-        self._wake_owed(batch.queue)
+        if self._accumulator.sequences is not None:
+            self._wake_owed(batch.queue)
         return slots
 
     def _unloaded(self, slots: Slots, shipment: Shipment, now: float) -> None:
@@ -269,7 +270,7 @@ class BatchScheduler:
             slots.shipment = None
         # By the time of the answer: that of the last assignment is always before the pause's end,
         # and what lingers would go on doing so at an idle broker.
-        if slots.in_flight == 0 and slots.pause_end <= now:
+        if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
             self._ready_lingering(slots)
         if slots.blocked:
             # Before the batch queue whose batch this was, or busy batch queues would keep the slots
@@ -289,25 +290,27 @@ class BatchScheduler:
     def _wake_owed(self, queue: MessageQueue) -> None:
         """A queue may owe no answer any more: look at the batch queues that may wait for that."""
         accumulator = self._accumulator
-        if accumulator.sequences is not None:
-            for batch_queue in (
-                accumulator.by_queue.get(queue),
-                accumulator.round_robin.get(queue.topic),
-            ):
-                if batch_queue is not None:
-                    self.ready(batch_queue)
+        if accumulator.sequences is None:
+            return
+        for batch_queue in (
+            accumulator.by_queue.get(queue),
+            accumulator.round_robin.get(queue.topic),
+        ):
+            if batch_queue is not None:
+                self.ready(batch_queue)
 
     def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> ProducerBatch:
         batch = batch_queue.take()
         batch.queue = queue
-        sequences = self._sequences_of(batch_queue)
+        # As `_sequences_of`, without another call.
+        sequences = None if batch_queue.delayed else self._accumulator.sequences
         if sequences is not None:
             # Now and not when it is filled: numbers are a queue's, and it may go to any.
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)
-        batch.shipment = self._load(self._slots(queue.broker), batch, now)
-        if not batch_queue.is_empty:
+        batch.shipment = self._load(self._brokers[queue.broker], batch, now)
+        if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         return batch
 
@@ -322,8 +325,11 @@ class BatchScheduler:
                 if slots.shipment is None:
                     self._loading.append(slots)
                 slots.shipment = shipment
-                self._ready_company(slots, shipment, now)
-        shipment.add(batch.bytes)
+                if slots.blocked or slots.lingering:
+                    self._ready_company(slots, shipment, now)
+        shipment.count += 1
+        shipment.left += 1
+        shipment.bytes += batch.bytes
         if slots.shipment is shipment:
             slots.taken += 1
         return shipment
@@ -337,6 +343,8 @@ class BatchScheduler:
 
     def _end_loading(self, now: float) -> None:
         """Everything that can go is handed out: batches that join shipments later would be late."""
+        if not self._loading:
+            return
         for slots in self._loading:
             pause = min(slots.taken * PAUSE_SECONDS_PER_BATCH, PAUSE_SECONDS_MAX)
             slots.pause_end = now + pause
@@ -354,7 +362,7 @@ class BatchScheduler:
             while slots.blocked and free > 0:
                 self.ready(slots.blocked.popitem(last=False)[0])
                 free -= 1
-        return bool(self._ready)
+        return bool(self.line)
 
     def _wake_absent(self) -> None:
         absent, self._absent = self._absent, {}
@@ -363,8 +371,9 @@ class BatchScheduler:
 
     def _examine(self, batch_queue: BatchQueue, now: float) -> MessageQueue | None:
         """The queue for the head's batch, or leave its batch queue where it will be found."""
-        head = batch_queue.head()
-        if head is None:
+        open_batch = batch_queue.batch
+        head = batch_queue.waiting[0] if batch_queue.waiting else open_batch
+        if not head.bodies:
             return None
         if batch_queue.not_before > now:
             self._alarm(batch_queue, batch_queue.not_before)
@@ -376,14 +385,14 @@ class BatchScheduler:
         if batch_queue.queue is not None:
             queues = (batch_queue.queue,)
         is_due = (
-            head is not batch_queue.batch
+            head is not open_batch
             or batch_queue.is_flushing
             or head.linger_end <= now
             or head.tries > 0
         )
 
-        may_wait = head is batch_queue.batch and not batch_queue.is_flushing and head.tries == 0
-        sequences = self._sequences_of(batch_queue)
+        may_wait = head is open_batch and not batch_queue.is_flushing and head.tries == 0
+        sequences = None if batch_queue.delayed else self._accumulator.sequences
 
         def usable(queue: MessageQueue) -> bool:
             slots = self._brokers.get(queue.broker)

@@ -21,6 +21,7 @@ class Slots:
         "batches_max",
         "blocked",
         "error",
+        "has_failed",
         "in_flight",
         "is_live",
         "lingering",
@@ -44,14 +45,22 @@ class Slots:
         # After a failure: when to try again, and what it was.
         self.not_before = 0.0
         self.error: RockoonError | None = None
+        # Whether something failed since the last success.
+        self.has_failed = False
         self.backoff = backoff
         # In the order in which they are to be served; one at most once.
         self.blocked: OrderedDict[BatchQueue, None] = OrderedDict()
         self.lingering: dict[BatchQueue, None] = {}
 
+    def next_pause(self) -> float:
+        """How long to pause after a failure, seconds."""
+        self.has_failed = True
+        return self.backoff.next_seconds()
+
     def forget_failures(self) -> None:
         self.not_before = 0.0
         self.error = None
+        self.has_failed = False
         self.backoff.reset()
 
     def takes(

@@ -285,7 +285,10 @@ class BatchEncoder:
             sequence: an idempotent producer's id, and the number of the first message.
             envelope: the message, if there is to be one.
         """
-        stored, flags = self._packing.packed(bodies)
+        stored: list[bytes] = bodies
+        flags: int | NDArray[np.int32] = 0
+        if self._packing.compression is not Compression.NONE:
+            stored, flags = self._packing.packed(bodies)
         own = OwnProperties(_UNIQ_KEY_HEAD, ids, sequence and FirstSequence(*sequence))
         return encode_messages(
             topic,

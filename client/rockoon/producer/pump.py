@@ -23,6 +23,7 @@ class Pump:
     Attributes:
         failed: gets what handing out failed with: nothing is handed out after that.
         last_count: messages that were handed out last.
+        rest: batches that are left of a turn that ended in the middle of the work.
     """
 
     def __init__(
@@ -43,8 +44,7 @@ class Pump:
         self.last_count = 0
         self._is_open = False
         self._next: asyncio.Handle | None = None
-        # Those of a turn that had too many.
-        self._rest: Iterator[ProducerBatch] | None = None
+        self.rest: Iterator[ProducerBatch] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -65,11 +65,6 @@ class Pump:
         """Whether it only wants the loop's turn."""
         return self._next is not None
 
-    @property
-    def has_rest(self) -> bool:
-        """Whether a turn ended in the middle of the work."""
-        return self._rest is not None
-
     def run_soon(self) -> None:
         """Hand out at the end of this turn."""
         if self._next is None:
@@ -85,36 +80,33 @@ class Pump:
             try:
                 if alone is None:
                     self._hand_out()
+                    return
+                batch = self._scheduler.assigned_alone(alone, self._loop.time())
+                if batch is None:
+                    self._set_timer(self._scheduler.next_alarm())
                 else:
-                    self._hand_out_alone(alone)
+                    self.last_count = len(batch.bodies)
+                    self._send_alone(batch)
             except Exception as failure:  # noqa: BLE001 - raised by the task that waits for it
                 self.failed.set_exception(failure)
 
     def _hand_out(self) -> None:
         turn_bytes = turn_count = 0
-        assignments = self._rest or self._scheduler.assignments(self._loop.time())
-        self._rest = None
+        assignments = self.rest or self._scheduler.assignments(self._loop.time())
+        self.rest = None
         for batch in assignments:
             self._pack(batch)
             turn_bytes += batch.bytes
             turn_count += len(batch.bodies)
             if turn_bytes >= TURN_BYTES:
-                self._rest = assignments
+                self.rest = assignments
                 self.run_soon()
                 break
         self._ship()
         if turn_count:
             self.last_count = turn_count
-        if self._rest is None:
+        if self.rest is None:
             self._set_timer(self._scheduler.next_alarm())
-
-    def _hand_out_alone(self, batch_queue: BatchQueue) -> None:
-        batch = self._scheduler.assigned_alone(batch_queue, self._loop.time())
-        if batch is None:
-            self._set_timer(self._scheduler.next_alarm())
-        else:
-            self.last_count = len(batch.bodies)
-            self._send_alone(batch)
 
     def _set_timer(self, when: float | None) -> None:
         if self._timer is not None:

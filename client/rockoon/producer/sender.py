@@ -205,16 +205,21 @@ class Sender:
         self._pump.run_soon()
 
     def _flush_now(self, batch_queue: BatchQueue) -> None:
-        self._scheduler.ready(batch_queue)
-        is_alone = self._pump.last_count == len(self.accumulator.pending) == 1
-        is_current = self._routes_seen == self._cluster.routes_changed.count
-        if is_alone and is_current and self._hooks is None and not self._pump.has_rest:
+        if not batch_queue.is_ready:
+            self._scheduler.ready(batch_queue)
+        pump = self._pump
+        if (
+            pump.last_count == len(self.accumulator.pending) == 1
+            and self._routes_seen == self._cluster.routes_changed.count
+            and self._hooks is None
+            and pump.rest is None
+        ):
             # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
             # batches outside of anybody's context. Routes that nobody has looked at yet may say
             # that the topic is another one now.
-            self._pump.run(batch_queue)
+            pump.run(batch_queue)
         else:
-            self._pump.run_soon()
+            pump.run_soon()
 
     async def _watch_pump(self) -> None:
         """Have batches handed out; ends by what that fails with."""
@@ -222,19 +227,13 @@ class Sender:
         self._pump.open()
         await self._pump.failed
 
-    def _request_of(self, batch: ProducerBatch, now: float) -> bytes | None:
-        """A batch's request; None if it cannot be encoded, which fails it."""
-        try:
-            return self._requests.of(batch, now)
-        except MalformedBatch as failure:
-            self._fail(batch, failure)
-            return None
-
     def _pack(self, batch: ProducerBatch) -> None:
         """Make a batch's request, and put it to those of its shipment."""
         queue, shipment = batch.queue, batch.shipment
-        request = self._request_of(batch, self._loop.time())
-        if request is None:
+        try:
+            request = self._requests.of(batch, self._loop.time())
+        except MalformedBatch as failure:
+            self._fail(batch, failure)
             return
         assert queue is not None
         assert shipment is not None
@@ -255,11 +254,16 @@ class Sender:
     def _send_alone(self, batch: ProducerBatch) -> None:
         """Both, for a batch that has its shipment for itself."""
         now = self._loop.time()
-        request = self._request_of(batch, now)
-        if request is not None:
-            assert batch.queue is not None
-            stream = self._stream(batch.queue.broker)
-            stream.submit((batch,), request, self._requests.last_id, now)
+        try:
+            request = self._requests.of(batch, now)
+        except MalformedBatch as failure:
+            self._fail(batch, failure)
+            return
+        assert batch.queue is not None
+        broker = batch.queue.broker
+        known = self._streams.get(broker)
+        stream = self._stream(broker) if known is None else known[0]
+        stream.submit((batch,), request, self._requests.last_id, now)
 
     def _stream(self, broker: str) -> AppendStream:
         known = self._streams.get(broker)
@@ -291,7 +295,7 @@ class Sender:
             self._note_completed(batch)
         else:
             self._refused(batch, from_wire(answer.error))
-        if self._scheduler.has_ready:
+        if self._scheduler.line:
             self._pump.run_soon()
 
     def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
@@ -352,7 +356,8 @@ class Sender:
         self._note_completed(batch)
 
     def _note_completed(self, batch: ProducerBatch) -> None:
-        self.unreported.note(batch)
+        if isinstance(batch.outcome, RockoonError):
+            self.unreported.note(batch)
         if self._hooks is not None:
             self._hooks.on_completed(batch)
         self.completed.note()

@@ -25,8 +25,3 @@ class Shipment:
     def has_room(self, batch_bytes: int, batches_max: int) -> bool:
         """Whether a batch of so many bytes may join."""
         return self.count < batches_max and self.bytes + batch_bytes <= SHIPMENT_BYTES_MAX
-
-    def add(self, batch_bytes: int) -> None:
-        self.count += 1
-        self.left += 1
-        self.bytes += batch_bytes

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
+
 use crate::checksum::{crc, tail, write, Tail, PROPERTY_BYTES};
 use crate::reading::{be_i32, be_i64, put};
 use crate::record::{
@@ -245,18 +247,27 @@ pub fn append(
         keys: with_keys.then(Default::default),
         ..Default::default()
     };
+    // Where each queue continues; one batch needs no table.
+    let mut next: HashMap<(&[u8], i64), i64> = HashMap::new();
     for piece in pieces {
         let (used, listed) = (out.used(), made.entries.len());
         let known = made.keys.as_ref().map_or(0, |(hashes, _)| hashes.len());
-        let count = append_one(piece, with_room, place, out, &mut made).unwrap_or_else(|| {
-            out.truncate(used);
-            made.entries.truncate(listed);
-            if let Some((hashes, offsets)) = &mut made.keys {
-                hashes.truncate(known);
-                offsets.truncate(known);
-            }
-            0
-        });
+        let queue = (piece.rules.topic, piece.rules.queue_id);
+        let first = next.get(&queue).copied();
+        let first = first.unwrap_or(piece.first_queue_offset);
+        let count =
+            append_one(piece, first, with_room, place, out, &mut made).unwrap_or_else(|| {
+                out.truncate(used);
+                made.entries.truncate(listed);
+                if let Some((hashes, offsets)) = &mut made.keys {
+                    hashes.truncate(known);
+                    offsets.truncate(known);
+                }
+                0
+            });
+        if pieces.len() > 1 {
+            next.insert(queue, first.wrapping_add(count as i64));
+        }
         made.counts.push(count);
     }
     made
@@ -264,6 +275,7 @@ pub fn append(
 
 fn append_one(
     piece: &Piece,
+    first_queue_offset: i64,
     with_room: bool,
     (first_physical_offset, store_timestamp_ms, store_host): (i64, i64, &[u8; 8]),
     out: &mut impl Out,
@@ -279,7 +291,7 @@ fn append_one(
             .map(|it| i64::from(u32::from_le_bytes(*it)))
     });
     let stamp = Stamp {
-        first_queue_offset: piece.first_queue_offset,
+        first_queue_offset,
         first_physical_offset: first_physical_offset.wrapping_add(out.used() as i64),
         store_timestamp_ms,
         store_host,

@@ -5,7 +5,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString};
 
 use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
 use crate::columns::{self, Topics};
@@ -128,51 +128,64 @@ fn stamp_batch<'py>(
 }
 
 /// One of several batches: bytes with its records, their sizes, packed little-endian u32, its topic,
-/// queue id and first queue offset, and where in the bytes the records are, if not in all of them.
+/// queue id and where its queue continued before the first of them, and where in the bytes the
+/// records are, if not in all of them.
 type Given<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
+    Bound<'py, PyString>,
     i64,
     i64,
     Option<(usize, usize)>,
 );
 
-/// Bytes of each: those to be written, queue entries, the records of each batch, and of the keys of
-/// all the hashes and where their records start, int64, if they are known.
+/// What all batches of a store have in common: limits of body, properties and record, system flags,
+/// whether each record must have room for a checksum, and the store's host.
+type GroupRules<'py> = (i64, i64, i64, i32, bool, Bound<'py, PyBytes>);
+
+/// The bytes to be written and their used length, the queue entries of each batch, and, if they are
+/// known, hashes of all keys and the offsets of their records, int64.
 type Appended<'py> = (
     Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    Vec<usize>,
+    usize,
+    Vec<Option<Bound<'py, PyBytes>>>,
     Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>,
 );
 
 /// Check, copy and stamp batches, one behind the other.
 ///
-/// A batch with any doubt has 0 records and leaves nothing, neither bytes nor entries; bytes behind
-/// those of the others are zeros. `with_room`: a record without room for a checksum is one.
+/// Batches of one queue follow one another in it. A batch with any doubt has no entries, no bytes
+/// and no gap; bytes behind the used length are zeros.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
 fn append_batches<'py>(
     py: Python<'py>,
     batches: Vec<Given<'py>>,
-    body_bytes_max: i64,
-    properties_bytes_max: i64,
-    record_bytes_max: i64,
-    sys_flags_allowed: i32,
-    with_room: bool,
+    rules: GroupRules<'py>,
     with_keys: bool,
     first_physical_offset: i64,
     store_timestamp_ms: i64,
-    store_host: &[u8],
 ) -> PyResult<Appended<'py>> {
+    let (
+        body_bytes_max,
+        properties_bytes_max,
+        record_bytes_max,
+        sys_flags_allowed,
+        with_room,
+        store_host,
+    ) = rules;
+    let topics = batches
+        .iter()
+        .map(|(_, _, topic, ..)| topic.to_str())
+        .collect::<PyResult<Vec<&str>>>()?;
     let store_host: &[u8; 8] = store_host
+        .as_bytes()
         .try_into()
         .map_err(|_| PyValueError::new_err("a store host that is not 8 bytes"))?;
     let pieces: Vec<batch::Piece> = batches
         .iter()
+        .zip(&topics)
         .map(
-            |(source, sizes, topic, queue_id, first, bounds)| batch::Piece {
+            |((source, sizes, _, queue_id, first, bounds), topic)| batch::Piece {
                 // Bounds outside leave nothing, which is no batch.
                 frames: bounds
                     .map_or(Some(source.as_bytes()), |(start, end)| {
@@ -202,10 +215,18 @@ fn append_batches<'py>(
     })?;
     let bytes = |of: &[u8]| PyBytes::new(py, of);
     let keys = made.keys.as_ref();
+    let (mut used, mut rest) = (0, made.entries.as_slice());
+    let mut entries = Vec::with_capacity(pieces.len());
+    for (piece, count) in pieces.iter().zip(&made.counts) {
+        let (own, behind) = rest.split_at(count * ENTRY_BYTES);
+        rest = behind;
+        used += if *count > 0 { piece.frames.len() } else { 0 };
+        entries.push((*count > 0).then(|| bytes(own)));
+    }
     Ok((
         stored,
-        bytes(&made.entries),
-        made.counts,
+        used,
+        entries,
         keys.map(|(hashes, offsets)| (bytes(hashes), bytes(offsets))),
     ))
 }

@@ -97,6 +97,10 @@ class AppendResult:
         return self.runs[0]
 
 
+GroupedBatch = tuple[Batch, list[AppendResult | None], int]
+"""A batch of a group, the results of its sender, and the index of its result there."""
+
+
 class Appends:
     """The way into a store. Used by the event loop's thread alone.
 
@@ -129,6 +133,8 @@ class Appends:
     ) -> None:
         self._store = store
         self._limits = limits
+        self._batch_bytes_max = limits.batch_bytes_max
+        self._lengths_bytes_max = 4 * limits.batch_messages_max
         self._sequences = sequences
         self._clock = clock
         self.store_clock = SteadyClock(clock, store.runs.newest_ms)
@@ -180,90 +186,71 @@ class Appends:
                 self._room.clear()
                 await self._room.wait()
 
-    def place_alone(self, batch: Batch) -> AppendResult | None:
-        """As `place_joint`, of one batch."""
-        if not self._is_fit(batch):
-            return None
-        try:
-            self._may_append()
-            appended = self._appended(self._store.append_alone, batch)
-        except (RockoonError, store_errors.StoreError):
-            return None
-        if appended is None:
-            return None
-        return self._placed(batch, appended, self._durable(appended.end_offset))
+    def append_group(self, group: Sequence[GroupedBatch]) -> None:
+        """Append clients' batches by one write, without a wait.
 
-    def place_joint(
-        self, batches: Sequence[Batch], senders: Sequence[int]
-    ) -> list[AppendResult | None]:
-        """Put clients' batches into the log by one write, without a wait.
+        A result that stays None is that of a batch that is not written: `place` waits or raises the
+        reason. A second batch with the same sequence is not written either: whether it repeats the
+        first one is known when the first one is in the log.
 
         Args:
-            batches: of queues that may be written.
-            senders: whose each is: one cancels the wait of its own batches, and of no others.
-
-        Returns:
-            None for a batch that is not in the log: `place` waits, or says why.
+            group: in the order of arrival, of queues that may be written. Each sender gets its own
+                `Durability`: a sender that leaves cancels no other's.
         """
-        placed: list[AppendResult | None] = [None] * len(batches)
-        indices = self._new_ones(batches)
+        if self._failure is not None:
+            return
+        sequences: set[SequenceKey] = set()
+        fit: list[GroupedBatch] = []
+        batches: list[Batch] = []
         try:
             self._may_append()
-            fit = [batches[index] for index in indices]
-            appended = self._appended(self._store.append_joint, fit)
+            now_ms = self.store_clock.now_ms()
+            for each in group:
+                batch = each[0]
+                length_bytes, sequenced = len(batch.lengths), batch.sequenced
+                if sequenced is not None:
+                    if sequenced.key in sequences:
+                        continue
+                    sequences.add(sequenced.key)
+                if (
+                    0 < length_bytes <= self._lengths_bytes_max
+                    and length_bytes % 4 == 0
+                    and batch.frames_bytes <= self._batch_bytes_max
+                    and (sequenced is None or self._is_new(sequenced, batch, now_ms))
+                ):
+                    fit.append(each)
+                    batches.append(batch)
+            appended = self._store.append_group(batches, now_ms) if batches else ()
         except (RockoonError, store_errors.StoreError):
-            return placed
-        end = max([each.end_offset for each in appended if each is not None], default=0)
-        durable = self._durable(end) if end else None
-        # One for each: a sender that goes away cancels what it waits for.
-        waits: dict[int, Durability | None] = {}
-        for index, where in zip(indices, appended, strict=True):
+            return
+        end = 0
+        for where in appended:
             if where is not None:
-                batch, sender = batches[index], senders[index]
-                if sender not in waits:
-                    waits[sender] = self._wait_for(end) if waits and durable else durable
-                placed[index] = self._placed(batch, where, waits[sender])
-        return placed
+                end = where.end_offset
+        if not end:
+            return
+        self._store_changed.ring()
+        is_durable = self._is_durable(end)
+        # By the results of a sender, which only it has.
+        waits: dict[int, Durability] = {}
+        for (batch, results, index), where in zip(fit, appended, strict=True):
+            if where is None:
+                continue
+            durable = None
+            if not is_durable and (durable := waits.get(id(results))) is None:
+                durable = waits[id(results)] = self._wait_for(end)
+            sequenced = batch.sequenced
+            if sequenced is None:
+                run = self._note_appended(batch, where, 0)
+            else:
+                run = self._note_appended(batch, where, sequenced.first_sequence)
+                self._sequences.note(sequenced.key, run)
+            results[index] = AppendResult((run,), durable)
 
-    def _placed(self, batch: Batch, appended: Appended, durable: Durability | None) -> AppendResult:
-        """A batch that is new is in the log."""
-        sequenced = batch.sequenced
-        if sequenced is None:
-            return AppendResult((self._note_appended(batch, appended, 0),), durable)
-        run = self._note_appended(batch, appended, sequenced.first_sequence)
-        self._sequences.note(sequenced.key, run)
-        return AppendResult((run,), durable)
-
-    def _new_ones(self, batches: Sequence[Batch]) -> list[int]:
-        """Those that may be written as they are, by their index."""
-        numbered: set[SequenceKey] = set()
-        indices: list[int] = []
-        for index, batch in enumerate(batches):
-            if batch.sequenced is not None:
-                # What comes first may be what another one repeats, which is not known before it is
-                # noted.
-                if batch.sequenced.key in numbered:
-                    continue
-                numbered.add(batch.sequenced.key)
-            if self._is_fit(batch):
-                indices.append(index)
-        return indices
-
-    def _is_fit(self, batch: Batch) -> bool:
-        """Whether a batch may be written as it is."""
-        length_bytes, limits = len(batch.lengths), self._limits
-        return (
-            0 < length_bytes <= 4 * limits.batch_messages_max
-            and length_bytes % 4 == 0
-            and batch.frames_bytes <= limits.batch_bytes_max
-            and (batch.sequenced is None or self._is_new(batch.sequenced, batch))
-        )
-
-    def _is_new(self, sequenced: SequencedBatch, batch: Batch) -> bool:
+    def _is_new(self, sequenced: SequencedBatch, batch: Batch, now_ms: int) -> bool:
         """Whether a batch has right sequence numbers, and nothing of it is stored."""
         try:
             check_sequences(sequenced, batch)
-            now_ms = self.store_clock.now_ms()
             return not self._sequences.stored(sequenced, len(batch.sizes), now_ms)
         except RockoonError:
             return False
@@ -378,7 +365,8 @@ class Appends:
         except store_errors.UnstorableTopic as failure:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
         run = self._note_appended(batch, appended, first_sequence)
-        return AppendResult((run,), self._durable(appended.end_offset))
+        end = appended.end_offset
+        return AppendResult((run,), None if self._is_durable(end) else self._wait_for(end))
 
     def _note_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
         """Count a batch in the log, and say where its messages are."""
@@ -388,14 +376,18 @@ class Appends:
             self.taken.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.lengths)
         if not self._waits_for_sync:
             # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
-            self._arrived(batch.queue)
-        return Run(
-            first_sequence=first_sequence,
-            messages=appended.count,
-            first_queue_offset=appended.first_queue_offset,
-            first_physical_offset=appended.first_physical_offset,
-            store_timestamp_ms=appended.store_timestamp_ms,
-            store_host=self._store_host,
+            self._arrived((batch.topic, batch.queue_id))
+        # Fields in their order: `Run(...)` would be another Python call.
+        return tuple.__new__(
+            Run,
+            (
+                first_sequence,
+                appended.count,
+                appended.first_queue_offset,
+                appended.first_physical_offset,
+                appended.store_timestamp_ms,
+                self._store_host,
+            ),
         )
 
     def _appended(self, append: Callable[[What, int], Placed], what: What) -> Placed:
@@ -442,17 +434,16 @@ class Appends:
         self._sequences.note(sequenced.key, placed.first)
         return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
 
-    def _durable(self, end: int) -> Durability | None:
-        """What is done when the log is as durable as was promised up to `end`; None if it is."""
+    def _is_durable(self, end: int) -> bool:
+        """Whether the log is as durable as was promised up to `end`, right after an append."""
         if not self._waits_for_sync:
-            return None
-        if self._store.inline_bytes_max and self._store.durable_end >= end:
-            # The append has synced it; the batches before it, if some wait, are durable as well.
-            self.confirmed(end)
-            now = self._clock.monotonic_seconds()
-            self.sync_waits.note(self._store.last_sync_seconds, now)
-            return None
-        return self._wait_for(end)
+            return True
+        if not self._store.inline_bytes_max or self._store.durable_end < end:
+            return False
+        # The append has synced it; the batches before it, if some wait, are durable as well.
+        self.confirmed(end)
+        self.sync_waits.note(self._store.last_sync_seconds, self._clock.monotonic_seconds())
+        return True
 
     def _wait_for(self, end: int) -> Durability:
         durable = Durability(loop=self._loop)

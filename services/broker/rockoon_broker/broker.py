@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
+from rockoon_broker.append import AppendLimits, AppendResult, Appends, GroupedBatch, check_keys
 from rockoon_broker.applying import apply_piece, apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
@@ -46,7 +46,6 @@ from rockoon_core.errors import (
     InvalidArgument,
     NotReady,
     QueueNotFound,
-    RockoonError,
     StoreFailed,
 )
 from rockoon_node.nameservers import Nameservers
@@ -349,45 +348,40 @@ class Broker:
             self.appends.taken.add(topic, kind, count, batch.frames_bytes, batch.lengths)
         return placed
 
-    def append_joint(
+    def append_group(
         self, messages: Sequence[Sequence[RoutedBatch]]
     ) -> list[list[AppendResult | None]]:
-        """Put clients' messages into the log by one write, as far as nothing has to be waited for.
+        """Append clients' batches by one write, as far as no batch has to wait.
+
+        Args:
+            messages: the batches of each sender.
 
         Returns:
-            For each message its batches, None for one that is left to `append`.
+            The results of each message's batches. None: not written; call `append`, which waits or
+            raises the reason.
         """
-        placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
-        places: list[tuple[int, int]] = []
-        for sender, batches in enumerate(messages):
-            # Two of one queue stay in their order: `append` takes both.
-            of_queue = Counter([batch.queue for batch, _ in batches]) if len(batches) > 1 else None
-            for index, (batch, revision) in enumerate(batches):
-                alone = of_queue is not None and of_queue[batch.queue] > 1
-                if not alone and self._is_simple(batch, revision):
-                    places.append((sender, index))
-        joint = self.appends.place_joint(
-            [messages[sender][index][0] for sender, index in places],
-            [sender for sender, _ in places],
-        )
-        for (sender, index), result in zip(places, joint, strict=True):
-            placed[sender][index] = result
-        return placed
-
-    def append_alone(self, routed: RoutedBatch) -> AppendResult | None:
-        """As `append_joint` of one batch, in fewer steps."""
-        batch, revision = routed
-        return self.appends.place_alone(batch) if self._is_simple(batch, revision) else None
-
-    def _is_simple(self, batch: Batch, route_revision: int) -> bool:
-        """Whether a batch may be written, its queue is surely the one meant, and needs no keys."""
-        if route_revision > self.topics.table.revision or self.topics.lacks_routes:
-            return False
-        try:
-            found = self.topics.served(batch.topic, batch.queue_id)
-        except RockoonError:
-            return False
-        return found.is_plain
+        topics = self.topics
+        served, revision = topics.table.topics, topics.table.revision
+        results: list[list[AppendResult | None]] = []
+        group: list[GroupedBatch] = []
+        for batches in messages:
+            own: list[AppendResult | None] = [None] * len(batches)
+            results.append(own)
+            # Two of one queue stay in their order: `append` writes both.
+            count_of = Counter([each.queue for each, _ in batches]) if len(batches) > 1 else None
+            for index, (batch, route_revision) in enumerate(batches):
+                topic = served.get(batch.topic)
+                if (
+                    topic is not None
+                    and topic.is_plain
+                    and 0 <= batch.queue_id < topic.queues
+                    and route_revision <= revision
+                    and (count_of is None or count_of[batch.queue] == 1)
+                ):
+                    group.append((batch, own, index))
+        if group and not topics.lacks_routes:
+            self.appends.append_group(group)
+        return results
 
     async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
         """Read messages of a queue; see `Pulls.pull`.

@@ -53,7 +53,8 @@ class SteadyClock:
 
     def now_ms(self) -> int:
         """Epoch milliseconds."""
-        at_ms = self._monotonic_ms()
+        # Without `_monotonic_ms`: each append reads this clock.
+        at_ms = int(self._clock.monotonic_seconds() * 1000)
         shown_before_ms, shown_ms = self._shown_ms, self._clock.now_ms() - at_ms
         self._shown_ms = shown_ms
         ahead_ms = shown_ms - self._believed_ms

@@ -15,6 +15,7 @@ Invariants
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from rockoon_core.backoff import PAUSE_SECONDS_MAX
 from rockoon_core.errors import NotReady
@@ -29,11 +30,10 @@ ROUND = 0.25
 SLACK = 0.5
 
 
-def boot_seconds() -> float:
-    """Seconds since the machine started, including suspended time."""
-    # `monotonic` stops while a virtual machine is suspended. The machine would resume with a valid
-    # lease, although another process has the name by then.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# Seconds since the machine started, including suspended time. `monotonic` stops while a virtual
+# machine is suspended. The machine would resume with a valid lease, although another process has
+# the name by then. Not a Python function, since the lease is checked before each reply.
+boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Lease:

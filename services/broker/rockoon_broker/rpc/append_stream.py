@@ -13,8 +13,7 @@ by one write; whatever is special about a batch, or wrong with it, is found when
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -22,11 +21,20 @@ from google.protobuf.message import DecodeError
 from rockoon_broker.append import AppendResult, Durability
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
-from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request, append_request
-from rockoon_broker.rpc.turn_appends import Placed
+from rockoon_broker.rpc.large_requests import (
+    LARGE_BYTES,
+    PlainRequest,
+    Request,
+    append_request,
+    batch_of,
+)
+from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
+from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_format import kernel
+from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2
+from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
 log = logging.getLogger(__name__)
@@ -38,31 +46,6 @@ BATCHES_MAX = 256
 STORED = Call("append", SUCCESS, may_wait=False)
 
 Outcome = AppendResult | RockoonError
-
-
-class Placing(Protocol):
-    """How requests get into the log."""
-
-    def came(self) -> None:
-        """A message has come, of one request or several."""
-        ...
-
-    def went(self, messages: int = 1) -> None:
-        """Messages are answered, or never will be."""
-        ...
-
-    async def together(self, requests: Sequence[Request]) -> Sequence[AppendResult | None]:
-        """Place what can be by one write; None for what is to be placed alone."""
-        ...
-
-    async def alone(self, request: Request) -> AppendResult:
-        """Place a batch; raises RockoonError."""
-        ...
-
-    def at_once(self, request: Request) -> "AppendResult | asyncio.Future[Placed] | None":
-        """Place a batch without a wait, or with what else comes in this turn of the loop; None for
-        one that is to be placed alone."""
-        ...
 
 
 class Sender(Protocol):
@@ -103,31 +86,27 @@ def _where(run: Run) -> broker_pb2.Appended:
     )
 
 
-class PlainReply:
-    """Answers to batches that were stored together, for who needs their bytes alone: by the kernel,
-    or in a message that is used again, since a new one costs twice as much."""
+def reply_bytes(outcomes: Sequence[tuple[int, Outcome]], batches_max: int = 0) -> bytes:
+    """The answer to the batches of a message, which are durable or refused.
 
-    def __init__(self) -> None:
-        self._reply = broker_pb2.AppendReply()
-        self._appended = self._reply.appended
-
-    def to_bytes(self, stored: Sequence[tuple[int, Run]]) -> bytes | None:
-        """The answer to the batches of a request, each behind its request id; None of several
-        without the kernel."""
-        if kernel.native is not None:
-            made: bytes = kernel.native.append_reply(stored)
-            return made
-        if len(stored) > 1:
-            return None
-        ((request_id, run),) = stored
-        self._reply.request_id = request_id
-        appended = self._appended
-        appended.first_queue_offset = run.first_queue_offset
-        appended.first_physical_offset = run.first_physical_offset
-        appended.messages = run.messages
-        appended.store_timestamp_ms = run.store_timestamp_ms
-        appended.store_host = run.store_host
-        return self._reply.SerializeToString()
+    Args:
+        outcomes: request id and outcome of each batch, at least one.
+        batches_max: batches that one message may bring; 0 leaves it out.
+    """
+    if kernel.native is not None and not batches_max:
+        stored: list[tuple[int, Run]] = []
+        for request_id, outcome in outcomes:
+            if isinstance(outcome, AppendResult) and len(outcome.runs) == 1:
+                stored.append((request_id, outcome.runs[0]))
+        if len(stored) == len(outcomes):
+            made: bytes | None = kernel.native.append_reply(stored)
+            if made is not None:
+                return made
+    reply, *more = [reply_to(request_id, outcome) for request_id, outcome in outcomes]
+    if more:
+        reply.more.extend(more)
+    reply.batches_max = batches_max
+    return reply.SerializeToString()
 
 
 def unforeseen(failure: BaseException) -> RockoonError:
@@ -140,13 +119,27 @@ class AppendStream:
     """What one stream has read and not answered yet.
 
     Args:
-        placing: puts requests' batches into the log.
+        turn: appends batches that can share a write with those of other streams.
+        place: appends the batch of one request.
+        note_batch: called for every batch that `turn` appends.
+        caller: sends the stream; None may send everything.
         calls: is told how long each batch took, from its arrival to its answer.
         clock: measures that.
     """
 
-    def __init__(self, placing: Placing, calls: CallTimes, clock: Clock) -> None:
-        self._placing = placing
+    def __init__(
+        self,
+        turn: TurnAppends,
+        place: Callable[[Request], Awaitable[AppendResult]],
+        note_batch: Callable[[], None],
+        caller: Caller | None,
+        calls: CallTimes,
+        clock: Clock,
+    ) -> None:
+        self._turn = turn
+        self._place_alone = place
+        self._note_batch = note_batch
+        self._caller = caller
         self._calls = calls
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -163,9 +156,9 @@ class AppendStream:
         self._failure: Exception | None = None
         # Told with the first answer.
         self._batches_max = BATCHES_MAX
-        self._plain_reply = PlainReply()
-        # `take` waits for what it has placed with others; who would be answered has gone.
-        self._is_taking = False
+        # The message of `take` that waits for its group: bytes, request id, sender and time.
+        self._taken: tuple[bytes, int, Sender, float] | None = None
+        # The caller has gone.
         self._is_gone = False
         # What `read` gets next is to be placed alone: `take` has tried.
         self._is_left_alone = False
@@ -190,44 +183,48 @@ class AppendStream:
             return False
         if request.more:
             return False
+        routed = self._routed(request)
+        if routed is None:
+            self._is_left_alone = True
+            return False
         self._unanswered += 1
-        self._placing.came()
-        came_seconds = self._clock.monotonic_seconds()
+        came_seconds = self._turn.came(self)
+        request_id = request.request_id
         try:
-            placed = self._placing.at_once(request)
+            placed = self._turn.place((routed,), self._resume, unanswered=1)
+        except RockoonError:
+            outcome = None
         except Exception as failure:  # noqa: BLE001 - logged and told
-            self._answer_to(sender, request.request_id, unforeseen(failure), came_seconds)
+            self._answer_to(sender, request_id, unforeseen(failure), came_seconds)
             return True
-        if placed is None:
+        else:
+            if placed is None:
+                # An orderly end looks at the last call before the group is written.
+                self._note_batch()
+                self._taken = (message, request_id, sender, came_seconds)
+                sender.pause_reader()
+                return True
+            outcome = placed[0]
+        if outcome is None:
             self._answered()
             self._is_left_alone = True
             return False
-        if isinstance(placed, asyncio.Future):
-            sender.pause_reader()
-            self._is_taking = True
-            resume = partial(self._resume, message, request.request_id, sender, came_seconds)
-            placed.add_done_callback(resume)
-        else:
-            self._answer_to(sender, request.request_id, placed, came_seconds)
+        self._note_batch()
+        self._answer_to(sender, request_id, outcome, came_seconds)
         return True
 
-    def _resume(
-        self,
-        message: bytes,
-        request_id: int,
-        sender: Sender,
-        came_seconds: float,
-        found: "asyncio.Future[Placed]",
-    ) -> None:
+    def _resume(self, found: Placed | Exception) -> None:
         """A message of `take` has been placed with others, or is left to `read`."""
-        self._is_taking = False
+        assert self._taken is not None
+        message, request_id, sender, came_seconds = self._taken
+        self._taken = None
         if self._is_gone:
             return
-        failure = found.exception()
-        if failure is not None and not isinstance(failure, RockoonError):
-            placed: Outcome | None = unforeseen(failure)
+        placed: Outcome | None
+        if isinstance(found, Exception):
+            placed = None if isinstance(found, RockoonError) else unforeseen(found)
         else:
-            placed = None if failure is not None else found.result()[0]
+            placed = found[0]
         if placed is None:
             self._answered()
             self._is_left_alone = True
@@ -236,6 +233,50 @@ class AppendStream:
             self._answer_to(sender, request_id, placed, came_seconds)
             sender.resume_reader()
         self._wake()
+
+    def _routed(self, request: Request) -> RoutedBatch | None:
+        """The batch of a request for the group append; None if the general path has to append or
+        refuse it."""
+        if not isinstance(request, PlainRequest) and _is_apart(request):
+            return None
+        try:
+            if self._caller is not None:
+                self._caller.require(*topic_need("write", request.topic))
+            batch = request.batch if isinstance(request, PlainRequest) else batch_of(request)
+        except RockoonError:
+            return None
+        return tuple.__new__(RoutedBatch, (batch, request.route_revision))
+
+    async def _place_group(self, requests: Sequence[Request]) -> Placed:
+        """Append the batches that can share a write; None for each that the general path has to
+        append or refuse."""
+        placed: list[AppendResult | None] = [None] * len(requests)
+        batches: list[RoutedBatch] = []
+        indices: list[int] = []
+        # The batches of a queue stay in their order: the general path gets all of them or none.
+        apart = {(each.topic, each.queue_id) for each in requests if _is_apart(each)}
+        for index, request in enumerate(requests):
+            if apart and (request.topic, request.queue_id) in apart:
+                continue
+            routed = self._routed(request)
+            if routed is not None:
+                batches.append(routed)
+                indices.append(index)
+        if not batches:
+            return placed
+        waiting: asyncio.Future[Placed] = self._loop.create_future()
+        try:
+            found = self._turn.place(batches, waiting, unanswered=self._unanswered)
+            if found is None:
+                found = await waiting
+        except RockoonError:
+            # The broker does not serve: the general path raises the reason for each batch.
+            return placed
+        for index, result in zip(indices, found, strict=True):
+            if result is not None:
+                self._note_batch()
+                placed[index] = result
+        return placed
 
     def _answer_to(
         self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
@@ -301,29 +342,18 @@ class AppendStream:
     def _reply_to(self, outcomes: Sequence[tuple[int, Outcome]], came_seconds: float) -> bytes:
         """The answer to the batches of a message, which are durable or refused."""
         took_seconds = self._clock.monotonic_seconds() - came_seconds
-        stored: list[tuple[int, Run]] = []
-        for request_id, outcome in outcomes:
+        for _, outcome in outcomes:
+            call = STORED
             if isinstance(outcome, RockoonError):
-                self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
-                continue
-            self._calls.note(STORED, took_seconds)
-            if len(outcome.runs) == 1:
-                stored.append((request_id, outcome.runs[0]))
-        if len(stored) == len(outcomes) and not self._batches_max:
-            plain = self._plain_reply.to_bytes(stored)
-            if plain is not None:
-                return plain
-        reply, *more = [reply_to(request_id, outcome) for request_id, outcome in outcomes]
-        if more:
-            reply.more.extend(more)
-        if self._batches_max:
-            # Once is enough.
-            reply.batches_max, self._batches_max = self._batches_max, 0
-        return reply.SerializeToString()
+                call = STORED._replace(answer=outcome.name.lower())
+            self._calls.note(call, took_seconds)
+        # Once is enough.
+        batches_max, self._batches_max = self._batches_max, 0
+        return reply_bytes(outcomes, batches_max)
 
     def _answered(self) -> None:
         self._unanswered -= 1
-        self._placing.went()
+        self._turn.unanswered -= 1
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -338,8 +368,7 @@ class AppendStream:
                     raise InvalidArgument(reason=f"more than {BATCHES_MAX} batches in a message")
                 self._idle = False
                 self._unanswered += 1
-                self._placing.came()
-                came_seconds = self._clock.monotonic_seconds()
+                came_seconds = self._turn.came(self)
                 outcomes = await self._place_all([request, *request.more])
                 self._outcomes.append((outcomes, came_seconds))
                 self._wake()
@@ -367,7 +396,7 @@ class AppendStream:
             self._is_left_alone = False
             return [await self._place(request) for request in requests]
         try:
-            placed = await self._placing.together(requests)
+            placed = await self._place_group(requests)
         except Exception as failure:  # noqa: BLE001 - logged and told
             # Not one by one instead: it may have come behind the write, and they would be stored
             # twice.
@@ -380,12 +409,17 @@ class AppendStream:
 
     async def _place(self, request: Request) -> tuple[int, Outcome]:
         try:
-            return request.request_id, await self._placing.alone(request)
+            return request.request_id, await self._place_one(request)
         except RockoonError as refusal:
             return request.request_id, refusal
         except Exception as failure:  # noqa: BLE001 - logged and told
             # A bug met by one batch; the others of the stream are none of its business.
             return request.request_id, unforeseen(failure)
+
+    async def _place_one(self, request: Request) -> AppendResult:
+        if self._caller is not None:
+            self._caller.require(*topic_need("write", request.topic))
+        return await self._place_alone(request)
 
     def end(self) -> None:
         """Take nothing more; what was placed is still answered."""
@@ -397,7 +431,7 @@ class AppendStream:
     async def answers(self) -> AsyncIterator[bytes]:
         """The answers, each as soon as its batches and all before them are durable."""
         try:
-            while self._outcomes or self._is_taking or not self._is_over:
+            while self._outcomes or self._taken or not self._is_over:
                 if not self._outcomes:
                     self._wanted = self._loop.create_future()
                     await self._wanted
@@ -412,6 +446,11 @@ class AppendStream:
                 self._answered()
         finally:
             self._is_gone = True
-            self._placing.went(self._unanswered)
+            self._turn.unanswered -= self._unanswered
         if self._failure is not None:
             raise self._failure
+
+
+def _is_apart(request: Request) -> bool:
+    """Whether a batch always goes the general path: a traced batch has its own span."""
+    return request.handling != broker_pb2.ORDINARY or bool(request.traceparent)

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.idempotence.replay import takes_sequences
+from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
+from rockoon_core.errors import InvalidArgument
 from rockoon_core.wire_fields import Field, fields
 from rockoon_format import kernel
 from rockoon_proto.v1.broker_pb2 import ORDINARY, AppendRequest
@@ -112,7 +114,8 @@ def append_request(message: bytes) -> Request:
     if kernel.native is not None and type(message) is bytes:
         found = kernel.native.append_request(message)
         if found is not None:
-            return _plain(message, found)
+            more = [_plain(message, each, ()) for each in found[1:]] if len(found) > 1 else ()
+            return _plain(message, found[0], more)
     if len(message) < LARGE_BYTES:
         return AppendRequest.FromString(message)
     try:
@@ -130,12 +133,38 @@ def records_of(request: Request) -> Records:
     return Records(request.frames, None)
 
 
-def _plain(message: bytes, found: list[tuple[Any, ...]]) -> PlainRequest:
-    """The request of the batches that the kernel has found in a message."""
-    more: Sequence[PlainRequest] = ()
-    if len(found) > 1:
-        more = [_plain(message, [each]) for each in found[1:]]
-    topic, queue_id, bounds, lengths, route_revision, request_id = found[0]
+def batch_of(request: Request) -> Batch:
+    """The batch that a request brings.
+
+    Raises:
+        InvalidArgument: what it says of sequence numbers is wrong.
+    """
+    if isinstance(request, PlainRequest):
+        return request.batch
+    source, bounds = records_of(request)
+    return Batch(
+        request.topic,
+        request.queue_id,
+        source,
+        request.record_lengths,
+        sequenced_batch(request) if request.producer_id else None,
+        bounds=bounds,
+    )
+
+
+def sequenced_batch(request: Request) -> SequencedBatch:
+    """What an idempotent producer says of its batch."""
+    if request.handling != ORDINARY:
+        raise InvalidArgument(reason="delayed and half messages have no sequence numbers")
+    if not takes_sequences(request.topic):
+        raise InvalidArgument(reason=f"messages of {request.topic!r} have no sequence numbers")
+    key = SequenceKey(request.producer_id, request.topic, request.queue_id)
+    return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
+
+
+def _plain(message: bytes, found: tuple[Any, ...], more: "Sequence[PlainRequest]") -> PlainRequest:
+    """The request of a batch that the kernel has found in a message."""
+    topic, queue_id, bounds, lengths, route_revision, request_id = found
     batch = Batch(topic, queue_id, message, lengths, bounds=bounds)
     return PlainRequest(batch, route_revision, request_id, more)
 

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,9 @@ from rockoon_broker.rpc.compaction import (
 from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
 from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
-from rockoon_broker.rpc.large_requests import Request, append_request, records_of
+from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
-from rockoon_broker.rpc.placing import StreamPlacing, batch_of
 from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
 from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStream
 from rockoon_broker.rpc.queue_states import queue_states
@@ -40,7 +39,8 @@ from rockoon_broker.rpc.transactions import (
     end_transaction,
     list_transactions,
 )
-from rockoon_broker.rpc.turn_appends import TurnAppends
+from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
+from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import Boundary
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
@@ -132,11 +132,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = b""
         self._streams: set[AppendStream] = set()
         self._pull_streams: set[PullStream] = set()
-        self._turn = TurnAppends(
-            lambda messages: self._open().append_joint(messages),
-            lambda routed: self._open().append_alone(routed),
-            clock,
-        )
+        self._turn = TurnAppends(self._append_group, clock)
         # Bytes of single appends that wait for room in the log.
         self._single_bytes = 0
         self._placing: Callable[[Request], Awaitable[AppendResult]] = self._place
@@ -260,8 +256,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         await self._wait_expected()
         self._open()
         caller = current_caller()
-        placing = StreamPlacing(self._turn, self._placing, self._note_batch, caller)
-        stream = AppendStream(placing, self._calls, self._clock)
+        stream = AppendStream(
+            self._turn, self._placing, self._note_batch, caller, self._calls, self._clock
+        )
         self._streams.add(stream)
         reader = self._tasks.create_task(
             stream.read(aiter(request_iterator)), name="append-stream-reader"
@@ -276,6 +273,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 context.on_message = None
             self._streams.discard(stream)
             reader.cancel()
+
+    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+        if self._broker is None:
+            raise self._refusal
+        return self._broker.append_group(messages)
 
     async def _place_or_refuse(self, request: Request) -> AppendResult:
         """Place a batch that came by itself: no flow control holds these back, as it does streams,

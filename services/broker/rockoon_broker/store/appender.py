@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
@@ -25,9 +27,9 @@ from rockoon_format.batch import (
     with_checksums,
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
-from rockoon_format.consume_queue import EntryArray
+from rockoon_format.consume_queue import ENTRY, EntryArray
+from rockoon_format.group_batches import GivenBatch, GroupRules, stamp_batches
 from rockoon_format.index_entries import PackedKeys, packed_keys
-from rockoon_format.joint_batches import GivenBatch, JointRules, stamp_alone, stamp_batches
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
     LOG_QUEUE,
@@ -45,6 +47,7 @@ from rockoon_format.record import TRANSACTION_COMMIT, encode_host, fits
 TABLE_SHARE_MAX = 0.25
 # A record comes to other copies in one message, of 64 MiB at most.
 TABLE_BYTES_MAX = 32 << 20
+_DELAYED_TOPICS = frozenset(topic.decode() for topic in DELAYED_TOPICS)
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 
@@ -87,8 +90,9 @@ class Appender:
         self._settings = settings
         self._store_host = encode_host(*settings.store_host)
         self._record_limits = settings.record_limits
-        self._joint_rules = JointRules(
+        self._group_rules = GroupRules(
             **self._record_limits,
+            sys_flags_allowed=SYS_FLAGS_ALLOWED,
             with_room=settings.record_checksums,
             store_host=self._store_host,
         )
@@ -107,88 +111,52 @@ class Appender:
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
-    def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
-        """As `append_joint` of one batch, in fewer steps: what is awaited mostly comes so."""
-        queue = self._queues.find(batch.topic, batch.queue_id)
-        topic, size = batch.topic.encode(), batch.frames_bytes
-        # A new queue is made when its first batch is known to be right.
-        if queue is None or topic in DELAYED_TOPICS:
-            return None
-        offset, stored_ms = self._place(size, now_ms)
-        given = GivenBatch(
-            batch.source, batch.lengths, topic, batch.queue_id, queue.next_offset, batch.bounds
-        )
-        made = stamp_alone(
-            given,
-            self._joint_rules,
-            with_keys=self._found_keys.wanted,
-            first_physical_offset=offset,
-            store_timestamp_ms=stored_ms,
-        )
-        if made is None:
-            return None
-        stored, entries, keys = made
-        self._log.write(offset, stored)
-        self._note_written(offset, stored_ms, keys)
-        kept = stored if size <= TAIL_BYTES_MAX else b""
-        return self._listed(queue, entries, offset, stored_ms, kept)
-
-    def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
-        """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
+    def append_group(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+        """See `Store.append_group`; the caller has checked that the store is writable."""
         placed: list[Appended | None] = [None] * len(batches)
-        given, queues = self._given(batches)
-        total = sum([batch.frames_bytes for batch in given.values()])
-        if not given or not fits(total, self._log.file_bytes // 2):
+        given: list[GivenBatch] = []
+        # Each with the index of its batch.
+        queues: list[tuple[int, ConsumeQueue]] = []
+        total, find = 0, self._queues.find
+        for index, batch in enumerate(batches):
+            topic, queue_id = batch.topic, batch.queue_id
+            queue = find(topic, queue_id)
+            # A new queue is made when its first batch is known to be right.
+            if queue is None or topic in _DELAYED_TOPICS:
+                continue
+            queues.append((index, queue))
+            # `GivenBatch(...)` would be another Python call.
+            fields = (batch.source, batch.lengths, topic, queue_id, queue.next_offset, batch.bounds)
+            given.append(tuple.__new__(GivenBatch, fields))
+            total += batch.frames_bytes
+        if not given or (len(given) > 1 and not fits(total, self._log.file_bytes // 2)):
             return placed
         offset, stored_ms = self._place(total, now_ms)
-        stored, entries, keys = stamp_batches(
-            list(given.values()),
-            self._joint_rules,
+        stored, listed, keys = stamp_batches(
+            given,
+            self._group_rules,
             with_keys=self._found_keys.wanted,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
         )
-        taken = [index for index, own in zip(given, entries, strict=True) if own is not None]
-        if len(taken) < len(given) and len(set(queues)) < len(given):
-            # One that is left out may be followed by others of its queue, whose numbers would leave
-            # a gap.
-            found = self.append_joint([batches[index] for index in taken], now_ms)
-            for index, where in zip(taken, found, strict=True):
-                placed[index] = where
-            return placed
-        if not len(stored):
+        if not stored:
             return placed
         self._log.write(offset, stored)
         self._note_written(offset, stored_ms, keys)
-        start = offset
-        for index, queue, own in zip(given, queues, entries, strict=True):
-            if own is not None:
-                end, kept = offset + given[index].frames_bytes, b""
-                if end - offset <= TAIL_BYTES_MAX:
-                    # What is kept must not keep the whole message in memory.
-                    kept, own = bytes(stored[offset - start : end - start]), own.copy()
-                placed[index] = self._listed(queue, own, offset, stored_ms, kept, end)
-                offset = end
+        start, stored_bytes = offset, len(stored)
+        for (index, queue), own in zip(queues, listed, strict=True):
+            if own is None:
+                continue
+            size, kept = batches[index].frames_bytes, b""
+            end = offset + size
+            if size <= TAIL_BYTES_MAX:
+                # What is kept must not keep the whole group in memory.
+                is_whole = size == stored_bytes
+                kept = bytes(stored if is_whole else stored[offset - start : end - start])
+            entries = np.frombuffer(own, ENTRY)
+            placed[index] = self._listed(queue, entries, offset, stored_ms, kept, end)
+            offset = end
         return placed
-
-    def _given(self, batches: Sequence[Batch]) -> tuple[dict[int, GivenBatch], list[ConsumeQueue]]:
-        """Those that may be written together, by their index, and their queues; if all are right,
-        those of one queue follow one another in it."""
-        given: dict[int, GivenBatch] = {}
-        queues: list[ConsumeQueue] = []
-        following: dict[ConsumeQueue, int] = {}
-        for index, batch in enumerate(batches):
-            # A new one is made when its first batch is known to be right.
-            queue = self._queues.find(batch.topic, batch.queue_id)
-            topic = batch.topic.encode()
-            if queue is not None and topic not in DELAYED_TOPICS:
-                queues.append(queue)
-                first = following.get(queue, queue.next_offset)
-                following[queue] = first + len(batch.lengths) // 4
-                given[index] = GivenBatch(
-                    batch.source, batch.lengths, topic, batch.queue_id, first, batch.bounds
-                )
-        return given, queues
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""

@@ -290,32 +290,26 @@ class Store(VisibleStore):
         self._written()
         return appended
 
-    def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+    def append_group(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
         """Store batches of clients by one write.
 
         Returns:
-            None for one that is not stored: it is for `append`, which has a reason to refuse it.
+            One result per batch. None: not written; call `append`, which raises the reason.
 
         Raises: as `append`, for all of them.
         """
         self._check_room(for_client=True)
-        appended = self._appender.append_joint(batches, now_ms)
+        appended = self._appender.append_group(batches, now_ms)
         if any(appended):
             self._written()
         return appended
 
-    def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
-        """As `append_joint`, of one batch; raises BatchTooLarge, too."""
-        self._check_room(for_client=True)
-        appended = self._appender.append_alone(batch, now_ms)
-        if appended is not None:
-            self._written()
-        return appended
-
     def _check_room(self, *, for_client: bool) -> None:
-        self._check_writable()
-        if for_client and self._cleaner.refusal_reason:
-            raise StoreNotWritable(self._cleaner.refusal_reason)
+        cleaner, syncer = self._cleaner, self._syncer
+        if self._closed or syncer.failure or self._undispatched.failure or cleaner.full_reason:
+            self._check_writable()
+        if for_client and cleaner.refusal_reason:
+            raise StoreNotWritable(cleaner.refusal_reason)
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")

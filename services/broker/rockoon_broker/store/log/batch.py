@@ -1,14 +1,13 @@
 """Batch: records of one queue that are to be appended to the log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.queues.consume_queue import QueueKey
-from rockoon_core.light_dataclass import light_dataclass
 
 
 class SequenceKey(NamedTuple):
@@ -29,7 +28,7 @@ class SequencedBatch:
     """Age of the first send of this batch; 0 for a first attempt."""
 
 
-@light_dataclass
+@dataclass(slots=True, unsafe_hash=True)
 class Batch:
     """Records for one queue, either from a client request or made by the broker."""
 
@@ -47,6 +46,13 @@ class Batch:
     the flag of a committed transaction, and may exceed the current limits for clients."""
     bounds: tuple[int, int] | None = None
     """Start and end of the records in `source`; None: all of `source`."""
+    frames_bytes: int = field(init=False)
+    """Total size of the records, bytes."""
+
+    def __post_init__(self) -> None:
+        # Each step of an append reads it; a property would add a call.
+        bounds = self.bounds
+        self.frames_bytes = len(self.source) if bounds is None else bounds[1] - bounds[0]
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
@@ -58,11 +64,6 @@ class Batch:
     def frames(self) -> bytes:
         """The record bytes alone; a copy if the batch has `bounds`."""
         return self.source if self.bounds is None else self.source[slice(*self.bounds)]
-
-    @property
-    def frames_bytes(self) -> int:
-        """Total size of the records, bytes."""
-        return len(self.source) if self.bounds is None else self.bounds[1] - self.bounds[0]
 
     @property
     def queue(self) -> QueueKey:

@@ -23,7 +23,7 @@ from rockoon_broker.store.log.removals import DoomedFile
 from rockoon_broker.store.log.syncer import SyncRequest, create_log_file
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
-from rockoon_format.record import encode_blank, fits
+from rockoon_format.record import BLANK_BYTES_MIN, encode_blank, fits
 
 PROBE_BYTES = 8
 
@@ -112,7 +112,9 @@ class CommitLog:
         """
         if self.files and not in_next_file:
             last = self.files[-1].start
-            if last <= self.end and fits(batch_bytes, last + self.file_bytes - self.end):
+            # As `fits`, which would be a call for each append.
+            behind = self.end + batch_bytes + BLANK_BYTES_MIN
+            if last <= self.end and behind <= last + self.file_bytes:
                 return self.end
         if not fits(batch_bytes, self.file_bytes):
             raise BatchTooLarge(
@@ -144,7 +146,9 @@ class CommitLog:
             # that neither is full nor ends with a blank.
             if offset != self.end:
                 self._write_blank()
-            file = self.file_at(offset)
+            last = self.files[-1]
+            # Most batches: without a call.
+            file = last if offset >= last.start else self.file_at(offset)
             position = offset - file.start
             # Set before the write, which may stop halfway.
             self._unclean = (file, position, position + len(batch))

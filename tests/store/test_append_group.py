@@ -1,8 +1,7 @@
-"""A batch alone goes into the log as it would with others: `append_alone` and `append_joint`."""
+"""A group of batches goes into the log as its batches would one after the other."""
 
 import errno
 import random
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.store import Store
 from rockoon_format.batch import BatchError, encode_batch
 from support.kernels import BOTH, using
 from support.seeds import seeds
@@ -30,7 +30,7 @@ TOPICS = ["T", "U", "New0", "New1", "SCHEDULE_TOPIC_XXXX"]
 PROPERTIES = [b"", b"TAGS\x01A\x02", b"KEYS\x01k1 k2\x02TAGS\x01B\x02"]
 
 
-def some_batch(rng: random.Random) -> Batch:
+def some_batch(rng: random.Random, *, is_right: bool) -> Batch:
     topic, queue_id = rng.choice(["T", "T", *TOPICS]), rng.randrange(2)
     count = rng.choice([1, 1, 2, 8])
     batch = batch_of(
@@ -46,6 +46,8 @@ def some_batch(rng: random.Random) -> Batch:
             room=rng.random() < 0.8,
         ),
     )
+    if is_right:
+        return batch
     flipped = bytearray(batch.source)
     flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
     within = (2, 2 + len(batch.source))
@@ -58,11 +60,31 @@ def some_batch(rng: random.Random) -> Batch:
     ])  # fmt: skip
 
 
-def stored(root: Path, seed: int, *, alone: bool) -> list[Any]:
+def put(store: Store, batches: list[Batch], now_ms: int, *, by_group: bool) -> list[Any]:
+    """Where each batch went, or why it was refused."""
+    found: list[Any] = [None] * len(batches)
+    try:
+        if by_group:
+            found = list(store.append_group(batches, now_ms))
+        elif len(batches) > 1:
+            found = [store.append_group([batch], now_ms)[0] for batch in batches]
+    except StoreError as refusal:
+        return [repr(refusal)]
+    for index, batch in enumerate(batches):
+        if found[index] is None:
+            # Left to the way that refuses with a reason, and makes queues.
+            try:
+                found[index] = store.append(batch, now_ms)
+            except (StoreError, BatchError) as refusal:
+                found[index] = repr(refusal)
+    return found
+
+
+def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
     """What a store answers and holds after the same batches and failures."""
     rng, disk = random.Random(seed), FailingDisk()
-    # What is more than half a file `append_joint` leaves to `append`, which does the same.
-    sizes = {"commit_log_file_bytes": 16_384, "tails_bytes_max": rng.choice([0, 100_000])}
+    # All in one file: a group that does not fit into a file begins the next one as a whole.
+    sizes = {"commit_log_file_bytes": 1 << 20, "tails_bytes_max": rng.choice([0, 100_000])}
     owner = Owner(settings(root, **sizes), disk)
     store = owner.store
     if rng.random() < 0.5:
@@ -70,30 +92,23 @@ def stored(root: Path, seed: int, *, alone: bool) -> list[Any]:
     store._appender._found_keys.wanted = rng.random() < 0.5
     seen: list[Any] = []
     for _ in range(60):
-        batch = some_batch(rng)
+        fails, writes = rng.random() < 0.2, [0]
+        count = 1 if fails else rng.randrange(1, 5)
+        batches = [some_batch(rng, is_right=fails) for _ in range(count)]
         owner.clock.time_ms += rng.choice([0, 1, -3, 1000])
         disk.write_bytes_max = rng.choice([None, None, 7, 100])
         place, healthy_writes = rng.choice([in_log, in_queues]), rng.randrange(3)
-        fails, writes = rng.random() < 0.12, [0]
 
         def fail(path: Path, _: int) -> int:
             writes[0] += place(path)  # noqa: B023 - of this turn
             return errno.ENOSPC if place(path) and writes[0] > healthy_writes else 0  # noqa: B023
 
         disk.fail_write = fail if fails else healthy
-        now_ms = owner.clock.time_ms
-        try:
-            if alone:
-                seen.append(store.append_alone(batch, now_ms))
-            else:
-                seen += store.append_joint([batch], now_ms)
-        except StoreError as refusal:
-            seen.append(repr(refusal))
+        seen += put(store, batches, owner.clock.time_ms, by_group=by_group)
         disk.fail_write = healthy
-        if seen[-1] is None:
-            # Left to the way that refuses with a reason, and makes queues.
-            with suppress(StoreError, BatchError):
-                store.append(batch, now_ms)
+        if fails:
+            # Entries that could not be written are written, or the store refuses all that follows.
+            store.tick(owner.clock.time_ms)
     disk.write_bytes_max = None
     store.tick(owner.clock.time_ms)
     for topic in TOPICS:
@@ -101,7 +116,8 @@ def stored(root: Path, seed: int, *, alone: bool) -> list[Any]:
             if store.max_offset(topic, queue_id):
                 seen.append(owner.bodies(topic, queue_id))
     kept = [each for _, each in store._appender._found_keys._stretches]
-    seen += [(each.start, each.end, each.keys) for each in kept]
+    seen += [b"".join(each.keys.hashes for each in kept), [each.start for each in kept[:1]]]
+    seen += [b"".join(each.keys.offsets for each in kept), [each.end for each in kept[-1:]]]
     store.close()
     files = sorted((root / "commitlog").iterdir())
     return [*seen, *(path.read_bytes() for path in files)]
@@ -110,9 +126,11 @@ def stored(root: Path, seed: int, *, alone: bool) -> list[Any]:
 @pytest.mark.random
 @pytest.mark.parametrize("choice", BOTH)
 @pytest.mark.parametrize("seed", seeds(6))
-def test_alone_a_batch_is_stored_as_with_others(tmp_path: Path, seed: int, choice: str) -> None:
+def test_a_group_is_stored_as_its_batches_one_after_the_other(
+    tmp_path: Path, seed: int, choice: str
+) -> None:
     with using(choice):
-        alone = stored(tmp_path / "alone", seed, alone=True)
-        joint = stored(tmp_path / "joint", seed, alone=False)
-    assert alone == joint
-    assert sum(hasattr(each, "first_queue_offset") for each in alone) > 5
+        group = stored(tmp_path / "group", seed, by_group=True)
+        single = stored(tmp_path / "single", seed, by_group=False)
+    assert group == single
+    assert sum(hasattr(each, "first_queue_offset") for each in group) > 5

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
+from rockoon_format.group_batches import GivenBatch, GroupRules, stamp_batches
 from rockoon_format.index_entries import packed_keys
-from rockoon_format.joint_batches import GivenBatch, JointRules, stamp_alone, stamp_batches
 from rockoon_format.kernel import COMPILED
 from rockoon_format.message_encoding import (
     Envelope,
@@ -27,17 +27,20 @@ HOST = encode_host("10.0.0.9", 10911)
 FIRST_OFFSET = 1 << 40
 NOW_MS = 1_700_000_000_000
 LIMITS = {"body_bytes_max": 150, "properties_bytes_max": 300, "record_bytes_max": 5000}
+ALL_FLAGS = {"sys_flags_allowed": SYS_FLAGS_ALLOWED}
 
 bits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=1)
 
 
-def alone(batch: GivenBatch, offset: int, *, with_room: bool) -> tuple[bytes, bytes] | None:
-    """Bytes and entries of a batch that is appended by itself, None if it is not taken."""
+def alone(
+    batch: GivenBatch, first: int, offset: int, *, with_room: bool
+) -> tuple[bytes, bytes] | None:
+    """Bytes and entries of a batch that is appended by itself; None if it is left out."""
     if len(batch.lengths) % 4:
         return None
     if kernel.native is not None:
         sizes = np.frombuffer(batch.lengths, "<u4").astype(np.int64).tobytes()
-        rules = (batch.topic, batch.queue_id, *LIMITS.values(), SYS_FLAGS_ALLOWED, False)
+        rules = (batch.topic.encode(), batch.queue_id, *LIMITS.values(), SYS_FLAGS_ALLOWED, False)
         # What it leaves to NumPy, tags that are no UTF-8 for one, it leaves out.
         if kernel.native.check_batch(batch.frames, sizes, *rules) is None:
             return None
@@ -45,7 +48,7 @@ def alone(batch: GivenBatch, offset: int, *, with_room: bool) -> tuple[bytes, by
         layout = check_batch(
             batch.frames,
             np.frombuffer(batch.lengths, "<u4"),
-            topic=batch.topic,
+            topic=batch.topic.encode(),
             queue_id=batch.queue_id,
             **LIMITS,
         )
@@ -56,7 +59,7 @@ def alone(batch: GivenBatch, offset: int, *, with_room: bool) -> tuple[bytes, by
     stored, entries = stamp_batch(
         batch.frames,
         layout,
-        first_queue_offset=batch.first_queue_offset,
+        first_queue_offset=first,
         first_physical_offset=offset,
         store_timestamp_ms=NOW_MS,
         store_host=HOST,
@@ -69,9 +72,13 @@ def alone(batch: GivenBatch, offset: int, *, with_room: bool) -> tuple[bytes, by
 @given(
     st.lists(st.tuples(batches(4), bits, st.integers(-1, 1)), min_size=1, max_size=4),
     st.booleans(),
+    st.booleans(),
 )
 def test_batches_in_one_go_are_stored_as_one_after_the_other(
-    choice: str, several: list[tuple[Messages, list[tuple[float, int]], int]], with_room: bool
+    choice: str,
+    several: list[tuple[Messages, list[tuple[float, int]], int]],
+    with_room: bool,
+    is_repeated: bool,
 ) -> None:
     given_batches: list[GivenBatch] = []
     for number, (messages, harms, cut) in enumerate(several):
@@ -83,30 +90,31 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
             harmed[int(place * len(harmed))] ^= 1 << bit
         lengths = sizes.astype("<u4").tobytes()
         lengths = lengths + b"\1" if cut > 0 else lengths[: len(lengths) + 4 * cut]
+        topic = messages.topic.decode()
         given_batches.append(
-            GivenBatch(bytes(harmed), lengths, messages.topic, messages.queue_id, 10 * number)
+            GivenBatch(bytes(harmed), lengths, topic, messages.queue_id, 10 * number)
         )
         if cut == 0:
             one = given_batches[-1]
             within = (3, 3 + len(harmed))
             given_batches[-1] = one._replace(source=b"abc" + one.source + b"d", bounds=within)
+    if is_repeated:
+        given_batches *= 2
     expected, stored = [], b""
-    rules = JointRules(**LIMITS, with_room=with_room, store_host=HOST)
+    # Batches of one queue follow one another in it.
+    following: dict[tuple[str, int], int] = {}
+    rules = GroupRules(**LIMITS, **ALL_FLAGS, with_room=with_room, store_host=HOST)
     with using(choice):
         for batch in given_batches:
-            made = alone(batch, FIRST_OFFSET + len(stored), with_room=with_room)
+            queue = (batch.topic, batch.queue_id)
+            first = following.get(queue, batch.next_queue_offset)
+            made = alone(batch, first, FIRST_OFFSET + len(stored), with_room=with_room)
+            following[queue] = first if made is None else first + len(batch.lengths) // 4
             expected.append(None if made is None else made[1])
             stored += b"" if made is None else made[0]
     with using(choice):
-        joint = stamp_batches(
+        group = stamp_batches(
             given_batches,
-            rules,
-            with_keys=True,
-            first_physical_offset=FIRST_OFFSET,
-            store_timestamp_ms=NOW_MS,
-        )
-        lone = stamp_alone(
-            given_batches[0],
             rules,
             with_keys=True,
             first_physical_offset=FIRST_OFFSET,
@@ -114,28 +122,24 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
         )
     with using("numpy"):
         keys = packed_keys(stored, FIRST_OFFSET)
-        own_keys = None if lone is None else packed_keys(lone[0], FIRST_OFFSET)
-    found = None if lone is None else (lone[0], lone[1].tobytes())
-    assert found == (None if expected[0] is None else (stored[: len(found[0])], expected[0]))
-    assert lone is None or lone[2] in (own_keys, None)
-    assert joint.keys in (keys, None)
-    assert joint.keys is not None or choice == COMPILED
-    assert joint.stored.tobytes() == stored
-    assert [None if each is None else each.tobytes() for each in joint.entries] == expected
+    assert group.keys in (keys, None)
+    assert group.keys is not None or choice == COMPILED
+    assert bytes(group.stored) == stored
+    assert group.entries == expected
 
 
 @pytest.mark.parametrize("choice", BOTH)
 def test_no_batches_and_empty_ones_leave_nothing(choice: str) -> None:
     with using(choice):
-        for given_batches in ([], [GivenBatch(b"", b"", b"T", 0, 0)] * 2):
-            joint = stamp_batches(
+        for given_batches in ([], [GivenBatch(b"", b"", "T", 0, 0)] * 2):
+            group = stamp_batches(
                 given_batches,
-                JointRules(**LIMITS, with_room=True, store_host=HOST),
+                GroupRules(**LIMITS, **ALL_FLAGS, with_room=True, store_host=HOST),
                 first_physical_offset=0,
                 store_timestamp_ms=0,
             )
-            assert joint.stored.tobytes() == b""
-            assert joint.entries == [None] * len(given_batches)
+            assert bytes(group.stored) == b""
+            assert group.entries == [None] * len(given_batches)
 
 
 @many_examples
