@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import rockoon
 import rockoon.sync
-from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.admin.which_brokers import live_brokers, missing_brokers
 from rockoon.errors import RockoonError
 from rockoon_format.names import is_system_topic
 from rockoon_spark.records.selection import QueueKey
@@ -21,7 +21,7 @@ def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonEr
     """
     with rockoon.sync.connect(endpoint) as cluster:
         connection = cluster.asyncio
-        failures: dict[str, RockoonError] = dict(cluster.call(away(connection)))
+        failures: dict[str, RockoonError] = dict(cluster.call(missing_brokers(connection)))
         addresses, unreachable = cluster.call(_addresses(connection))
     return addresses, failures | unreachable
 
