@@ -148,7 +148,7 @@ def test_the_leader_alone_changes_who_counts_and_only_when_it_knows_the_present_
     [
         (["b", "c", "d"], 2, "stays"),
         (["a", "b", "e"], 2, "registered"),
-        (["a", "a", "b"], 2, "another"),
+        (["a", "a", "b"], 2, "distinct"),
         (["a"], 1, "is to have 3"),
         (["a", "b", "c", "d"], 3, "is to have 3"),
         (["a", "b", "d"], 1, "majority"),

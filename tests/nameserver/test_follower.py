@@ -212,13 +212,13 @@ async def test_who_follows_access_keys_is_sent_on_when_etcd_stays_away(
         await anext(own)
         own_next = tasks.create_task(wait_next(own))
         own_etcd.kill()
-        with pytest.raises(NotReady, match="etcd is away"):
+        with pytest.raises(NotReady, match="etcd is unreachable"):
             await anext(told)
         # Who comes anew is told what there is, and kept as long: nobody asks without a pause.
         began = time.monotonic()
         again = follower.access_keys(0.3)
         assert not (await anext(again)).etcd_reachable
-        with pytest.raises(NotReady, match="etcd is away"):
+        with pytest.raises(NotReady, match="etcd is unreachable"):
             await anext(again)
         assert time.monotonic() - began >= 0.29
         assert not own_next.done()

@@ -57,5 +57,5 @@ async def test_no_call_of_a_replica_is_taken_from_the_node_of_another_log(
         with pytest.raises(WrongIdentity):
             await anext(service.WatchLogs(other, CallOf("broker-a")))
         everything = pb.WatchLogsRequest(kind=BROKER)
-        with pytest.raises(InvalidArgument, match="names the logs"):
+        with pytest.raises(InvalidArgument, match="must name the logs"):
             await anext(service.WatchLogs(everything, CallOf("broker-a")))

@@ -248,7 +248,7 @@ async def test_a_broker_that_knows_nothing_of_copies_works_as_ever_and_can_get_t
         # An empty store comes first by mistake: it becomes a copy and no more.
         await register(nameserver, "b")
         assert (await state_of(nameserver)).leader == "a"
-        with pytest.raises(NodeNameTaken, match="messages of its own"):
+        with pytest.raises(NodeNameTaken, match="has other messages"):
             await register(nameserver, "x", facts=ReplicaFacts(copies=3))
         # The broker is started again, of a version that knows copies: its place is another one.
         reply = await register(nameserver, "a", facts=ReplicaFacts(copies=3))
@@ -293,7 +293,7 @@ async def test_an_empty_store_does_not_take_the_name_of_queues_that_exist(
         await route(nameserver, created.revision)
         shared_etcd.control("del", "--prefix", f"/rockoon/{cluster}/logs/")
         shared_etcd.control("del", "--prefix", f"/rockoon/{cluster}/nodes/")
-        with pytest.raises(NotReady, match="start the one that has its content first"):
+        with pytest.raises(NotReady, match="first start the replica that has its messages"):
             await register(nameserver, "b")
 
 

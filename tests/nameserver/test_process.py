@@ -49,7 +49,7 @@ def test_it_gives_up_with_one_sentence_when_etcd_does_not_answer_in_time() -> No
     process = start("--etcd", nobody, "--start-timeout-seconds", "0.5")
     status, errors = end(process)
     assert status == ExitStatus.UNAVAILABLE
-    assert "nothing from etcd for 0.5 s" in errors
+    assert "no reply from etcd for 0.5 s" in errors
     assert nobody in errors
     assert "Traceback" not in errors
 
@@ -85,5 +85,5 @@ def test_an_etcd_that_loses_writes_is_told_or_refused(
         refusing.send_signal(signal.SIGTERM)
     status, errors = end(refusing)
     assert status == (ExitStatus.STOPPED if good else ExitStatus.CONFIGURATION), errors
-    assert ("which may lose what it has acknowledged" in errors) is not good
+    assert ("which may lose acknowledged writes" in errors) is not good
     assert "Traceback" not in errors

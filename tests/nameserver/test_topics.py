@@ -351,7 +351,7 @@ async def test_a_topic_of_failed_messages_is_not_compacted(
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node("a")))
         await create(nameserver, "%RETRY%g")
-        with pytest.raises(InvalidArgument, match="it is not compacted"):
+        with pytest.raises(InvalidArgument, match="it cannot be compacted"):
             await nameserver.call(
                 "UpdateTopic",
                 UpdateTopicRequest(name="%RETRY%g", attributes={"cleanup.policy": "COMPACTION"}),

@@ -7,7 +7,7 @@ from rockoon_nameserver.settings import NameserverSettings
 from rockoon_runtime.process import Program, run
 
 PROGRAM = Program(
-    "nameserver", "Rockoon's nameserver: where everything is", NameserverSettings, serve
+    "nameserver", "Rockoon's nameserver: serves the cluster's routes", NameserverSettings, serve
 )
 
 

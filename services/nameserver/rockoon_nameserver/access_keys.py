@@ -1,4 +1,4 @@
-"""Making, changing and deleting access keys in etcd."""
+"""Access keys in etcd: create, update, rotate, delete."""
 
 from collections.abc import Callable
 
@@ -27,18 +27,18 @@ from rockoon_proto.v1.access_pb2 import (
 )
 
 ATTEMPTS_MAX = 8
-# Every service holds all of them, and is sent all of them when one changes.
+# Each service holds all keys, and receives all keys after a change of one.
 KEYS_MAX = 5_000
 FORMER_SECONDS_MAX = 30 * 86_400.0
 
 
 class AccessKeys:
-    """Changes keys in etcd.
+    """Changes access keys in etcd.
 
     Args:
         etcd: a connection.
         keyspace: the cluster's keys.
-        count: how many keys there are, as far as this nameserver knows.
+        count: number of access keys that this nameserver knows.
         now_ms: epoch milliseconds.
     """
 
@@ -55,12 +55,12 @@ class AccessKeys:
         self._now_ms = now_ms
 
     async def create(self, request: CreateKeyRequest) -> KeyReply:
-        """Make a key.
+        """Create an access key.
 
         Raises:
-            InvalidArgument: as the text says.
-            AccessKeyExists: there is one of that name.
-            Busy: there are as many as there may be.
+            InvalidArgument: the id, verifier, description or a permission is invalid.
+            AccessKeyExists: a key with this id and another secret exists.
+            Busy: the cluster has `KEYS_MAX` keys.
         """
         check_key_id(request.key_id)
         check_verifier(request.verifier)
@@ -86,16 +86,16 @@ class AccessKeys:
         known = read_access_key(key, stored.value, stored.mod_revision)
         if known.verifier != request.verifier:
             raise AccessKeyExists(key=request.key_id)
-        # The same call again, whose answer was lost: nobody else has this secret.
+        # A repeated call whose reply was lost: only that caller has this secret.
         return answer(known, stored.mod_revision)
 
     async def update(self, request: UpdateKeyRequest) -> KeyReply:
-        """Grant, revoke, enable, disable, describe.
+        """Grant or revoke permissions, enable, disable or describe a key.
 
         Raises:
-            InvalidArgument: as the text says.
-            AccessKeyNotFound: there is none of that name.
-            Busy: others kept changing it.
+            InvalidArgument: the description or a permission is invalid.
+            AccessKeyNotFound: no key has this id.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
 
         def changed(info: AccessKeyInfo) -> None:
@@ -111,20 +111,20 @@ class AccessKeys:
         return await self._change(request.key_id, changed)
 
     async def rotate(self, request: RotateKeyRequest) -> KeyReply:
-        """Give a key another secret.
+        """Replace the secret of a key; the former one stays valid for `former_seconds`.
 
         Raises:
-            InvalidArgument: as the text says.
-            AccessKeyNotFound: there is none of that name.
-            Busy: others kept changing it.
+            InvalidArgument: the verifier or `former_seconds` is invalid.
+            AccessKeyNotFound: no key has this id.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
         check_verifier(request.verifier)
         if not 0 <= request.former_seconds <= FORMER_SECONDS_MAX:
-            raise InvalidArgument(reason="a former secret goes on for 30 days at most")
+            raise InvalidArgument(reason="a former secret stays valid for 30 days at most")
 
         def changed(info: AccessKeyInfo) -> None:
             if info.verifier == request.verifier:
-                # The same call again, whose answer was lost.
+                # A repeated call whose reply was lost.
                 return
             now_ms = self._now_ms()
             info.former_verifier = info.verifier if request.former_seconds else b""
@@ -140,7 +140,7 @@ class AccessKeys:
         """Delete a key.
 
         Raises:
-            AccessKeyNotFound: there is none of that name.
+            AccessKeyNotFound: no key has this id.
         """
         check_key_id(key_id)
         key = AccessKeyName(key_id)
@@ -166,7 +166,7 @@ class AccessKeys:
             )
             if outcome.succeeded:
                 return answer(info, outcome.revision)
-        raise Busy(reason=f"others keep changing access key {key_id!r}")
+        raise Busy(reason=f"access key {key_id!r} keeps changing: try again")
 
 
 def answer(info: AccessKeyInfo, revision: int) -> KeyReply:
@@ -175,7 +175,7 @@ def answer(info: AccessKeyInfo, revision: int) -> KeyReply:
 
 
 def without_verifiers(info: AccessKeyInfo) -> AccessKeyInfo:
-    """As others than services see it."""
+    """A copy for callers that are not services."""
     shown = AccessKeyInfo()
     shown.CopyFrom(info)
     shown.ClearField("verifier")

@@ -13,12 +13,12 @@ PERMISSIONS_MAX = 256
 DESCRIPTION_CHARACTERS_MAX = 200
 ACTIONS = (ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN)
 
-# Names that topics and groups can have, or how such names begin.
+# Names or prefixes of topics and groups.
 _NAMED = re.compile(rf"(topic|group):[%|a-zA-Z0-9_-]{{0,{GROUP_BYTES_MAX + 7}}}\*?")
 
 
 def check_key_id(key_id: str) -> None:
-    """Raises InvalidArgument when it can be no key's name, or is the services' own."""
+    """Raises InvalidArgument if a key cannot have this id, or the id is the services' own."""
     if not KEY_ID.fullmatch(key_id):
         raise InvalidArgument(
             reason=f"{key_id[:80]!r} is no access key's name: 1 to 64 letters, digits and . _ -"
@@ -30,7 +30,7 @@ def check_key_id(key_id: str) -> None:
 
 
 def check_verifier(verifier: bytes) -> None:
-    """Raises InvalidArgument when it can be none."""
+    """Raises InvalidArgument if the verifier has a wrong length."""
     if len(verifier) != VERIFIER_BYTES:
         raise InvalidArgument(
             reason=f"a verifier of {len(verifier)} bytes: it has {VERIFIER_BYTES}"
@@ -38,7 +38,7 @@ def check_verifier(verifier: bytes) -> None:
 
 
 def check_description(description: str) -> None:
-    """Raises InvalidArgument when it is too long."""
+    """Raises InvalidArgument if the description is too long."""
     if len(description) > DESCRIPTION_CHARACTERS_MAX:
         raise InvalidArgument(
             reason=f"the description is longer than {DESCRIPTION_CHARACTERS_MAX} characters"
@@ -50,16 +50,16 @@ def granted(
     grant: Iterable[AccessPermission],
     revoke: Iterable[AccessPermission] = (),
 ) -> list[AccessPermission]:
-    """What a key may do after a change.
+    """Return the permissions of a key after a change.
 
     Args:
-        present: what it may do.
-        grant: added.
-        revoke: taken away, before that.
+        present: permissions before the change.
+        grant: added after `revoke` is removed.
+        revoke: removed.
 
     Raises:
-        InvalidArgument: something cannot be granted, or what is to be revoked was never granted
-            so: taking `topic:orders` from who has `topic:*` would change nothing.
+        InvalidArgument: a permission is malformed, or one in `revoke` was not granted with this
+            resource: revoking `topic:orders` from a key with `topic:*` would change nothing.
     """
     actions = {permission.resource: set(permission.actions) for permission in present}
     for permission in checked(revoke):

@@ -1,4 +1,4 @@
-"""Permissions that calls to a nameserver need; docs/operate/security.md has them for people."""
+"""Permissions that calls to a nameserver need; docs/operate/security.md lists them for operators."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,17 +24,17 @@ def named_group(action: Action) -> Rule:
 
 
 def route_of(request: Any) -> Iterable[Need]:
-    """Whether a topic exists is not told to who may not see it, so he is refused either way."""
+    """Require "see" of topics that may not exist: a refusal must not reveal whether they do."""
     return (topic_need("see", topic) for topic in request.topics)
 
 
 def subscription(request: Any) -> Iterable[Need]:
-    """A group that reads a topic for the first time is made when it is not there yet."""
+    """Permissions of a group's first read of a topic, which creates the group if needed."""
     return topic_need("read", request.topic), ("read", group_resource(request.group))
 
 
 def provided(request: Any) -> Iterable[Need]:
-    """Readers need the topics of their group; more queues than the group asks for are a change."""
+    """Readers need "read" on the group; a request for more queues changes it and needs "admin"."""
     yield "admin" if request.queues else "read", group_resource(request.group)
 
 
@@ -45,7 +45,7 @@ RULES: Rules = (
             "RegisterNode": SERVICES_ONLY,
             "UnregisterNode": SERVICES_ONLY,
             "GetRoute": Rule(route_of),
-            # The nodes for all, and of the rest what the caller may see.
+            # All nodes, and the topics and groups that the caller may see.
             "WatchRoutes": FILTERED,
             "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
             "CreateTopics": Rule(

@@ -1,4 +1,4 @@
-"""The AccessKeys service: reads from the follower's table, writes to etcd. Translates, no more."""
+"""The AccessKeys service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ from rockoon_nameserver.follower import RouteFollower
 from rockoon_proto.v1 import access_pb2 as pb
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysServicer
 
-# How long a service is kept while etcd is away: another nameserver may know of keys that were
-# revoked meanwhile.
+# How long WatchKeys stays open while etcd is unreachable: another nameserver may have revoked
+# keys.
 AWAY_SECONDS_MAX = 5.0
 
 
@@ -20,9 +20,9 @@ class AccessKeyService(AccessKeysServicer):
 
     Args:
         keys: makes the changes.
-        follower: knows what there is.
-        is_on: whether callers need keys. Where they do not, nobody can be let make one: whoever
-            came first would have a key for later.
+        follower: holds the keys as read from etcd.
+        is_on: whether callers need keys. If they do not, no key can be created: any caller could
+            create one and use it after keys are switched on.
     """
 
     def __init__(self, keys: AccessKeys, follower: RouteFollower, *, is_on: bool) -> None:
@@ -65,13 +65,13 @@ class AccessKeyService(AccessKeysServicer):
             yield update
 
     async def _served(self, reply: pb.KeyReply) -> pb.KeyReply:
-        """Once this nameserver decides by it too."""
+        """Return the reply once this nameserver applies the change to its own callers."""
         await self._follower.wait_served(reply.revision)
         return reply
 
     def _refuse_when_off(self) -> None:
         if not self._is_on:
             raise InvalidArgument(
-                reason="this nameserver knows no access keys (access = off): set access and "
+                reason="this nameserver has no access keys (access = off): set access and "
                 "cluster_secret"
             )

@@ -1,12 +1,12 @@
-"""Committed ends: how far a leader recorded its log as committed, and the check of elections. Pure.
+"""Committed ends: how far leaders recorded their log as committed, and the check of elections.
 
-Committed records are on a quorum of the voters, and each set of voters that elects meets each
-quorum. So the winner of a regular election has at least the recorded end, in the recorded epoch or
-a later one. A winner with less shows that voters lost acknowledged records without noticing, for
-example because a disk was put back to an older snapshot.
+Pure. Committed records are on a quorum of the voters, and each set of voters that elects a leader
+overlaps each quorum. So the winner of a regular election has at least the recorded end, in the
+recorded epoch or a later one. A winner with less shows that voters lost acknowledged records
+without detecting it, for example because a disk was restored from an older snapshot.
 
-A record counts for the losses that operators had accepted when it was written: after one more, the
-log may end before it.
+A record is valid for the losses that operators had accepted when it was written: after another
+accepted loss, the log may end before it.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class CommittedEnd(NamedTuple):
     """A log's committed end.
 
     Attributes:
-        epoch: in which its leader recorded it.
+        epoch: of the leader that recorded it.
         end: position in the log.
         losses: `LogState.losses` at that time.
     """
@@ -32,30 +32,30 @@ class CommittedEnd(NamedTuple):
 def next_record(
     state: LogState, before: CommittedEnd | None, caller: ReplicaCall, end: int
 ) -> CommittedEnd | None:
-    """The record to write for a leader's call; None where it changes nothing.
+    """Return the record to write for a leader's call; None if it changes nothing.
 
     Args:
-        state: the log's.
+        state: of the log.
         before: the record so far; None: there is none.
         caller: the replica that calls as the leader, with its epoch.
-        end: up to where its log is committed.
+        end: position up to which its log is committed.
     """
     if not leads(state, caller) or state.frozen or end <= 0:
         return None
     record = CommittedEnd(caller.epoch, end, state.losses)
     if before is not None and before.losses == state.losses:
-        # Of the two, each was committed.
+        # Both ends were committed.
         record = record._replace(end=max(before.end, end))
     return None if record == before else record
 
 
 def lacking(state: LogState, record: CommittedEnd | None, winner: str, rank: Rank) -> str:
-    """Why the winner of an election must not lead; empty: it has all that was recorded.
+    """Return why the winner of an election must not lead; empty if it has all recorded records.
 
     Args:
-        state: the log's, with the winner among its replicas.
+        state: of the log, with the winner among its replicas.
         record: the committed end; None: no leader has recorded one.
-        winner, rank: the best replica that reported, by its id, and its rank.
+        winner, rank: id and rank of the best replica that reported.
     """
     if record is None or record.losses != state.losses:
         return ""

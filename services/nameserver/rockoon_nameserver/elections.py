@@ -1,11 +1,11 @@
-"""Elections: the next state of a log when one of its replicas calls. Pure.
+"""Elections: the next state of a log after a call from one of its replicas. Pure.
 
 Invariants, of all functions that change a LogState (here, in `log_membership` and `log_adoption`):
 
-1. A change makes `version` greater by one, and nothing else does. Who is out of date changes
+1. Each change increments `version`, and nothing else does. A caller with an old state changes
    nothing. A frozen log keeps the version that etcd went back to; replicas compare theirs with it.
-2. An epoch has one leader: it is put in once, and taking it away begins another epoch.
-3. Who counts (`in_sync`, `quorum`) changes by the leader's proposal alone, or where an operator
+2. An epoch has one leader: it is set once, and removing it starts another epoch.
+3. The voters (`in_sync`, `quorum`) change by the leader's proposal alone, or when an operator
    accepts a loss.
 4. A frozen log changes by reports and adoption alone.
 """
@@ -24,16 +24,16 @@ from rockoon_proto.v1.logs_pb2 import (
     Report,
 )
 
-# What a confused caller says must not overflow what epochs are kept in.
+# Epochs are stored in 32 bits; a faulty caller must not overflow them.
 EPOCH_MAX = (1 << 31) - 1
 
 
 class Outcome(NamedTuple):
-    """What becomes of a call.
+    """Result of a call.
 
     Attributes:
-        state: the next one; the very same where nothing changes.
-        done: it is what the call asked for.
+        state: the next state; the same object if nothing changes.
+        done: whether the state is now as the call requested.
     """
 
     state: LogState
@@ -41,9 +41,10 @@ class Outcome(NamedTuple):
 
 
 def suspect(state: LogState, caller: ReplicaCall, *, retract: bool = False) -> Outcome:
-    """A follower has lost its leader, or found it again.
+    """A follower has lost its leader, or (`retract`) found it again.
 
-    As many suspects as elect end the epoch: a leader that fewer cannot reach may still commit.
+    The epoch ends when enough followers suspect the leader to elect another one: a leader that
+    fewer followers cannot reach may still commit.
     """
     if caller.epoch != state.epoch or caller.replica_id not in state.in_sync:
         return Outcome(state, done=False)
@@ -69,17 +70,17 @@ def report(
     told: Report,
     lacks: Callable[[str, Rank], str] = lambda _winner, _rank: "",
 ) -> Outcome:
-    """A replica has promised the epoch, and says what it has; the last one needed elects.
+    """A replica has promised the epoch and reports its rank; the last report needed elects.
 
-    Reports of replicas that do not vote are kept for an operator who has nobody else.
+    Reports of replicas that do not vote are kept: an operator may have to elect one.
 
     Args:
-        state: the log's.
+        state: of the log.
         caller, told: the replica, and its report.
-        lacks: says why a winner with a rank must not lead; see `committed_ends.lacking`.
+        lacks: returns why a winner with a rank must not lead; see `committed_ends.lacking`.
     """
     if not (0 <= told.rank.epoch < max(caller.epoch, 1) and told.rank.end >= 0):
-        raise InvalidArgument(reason="the rank is that of no log before this epoch")
+        raise InvalidArgument(reason="the rank is not one of a log before this epoch")
     if caller.epoch != state.epoch or state.leader or not state.epoch:
         return Outcome(state, done=state.leader == caller.replica_id)
     if state.reports.get(caller.replica_id) == told:
@@ -99,7 +100,7 @@ def report(
 
 
 def confirm(state: LogState, caller: ReplicaCall) -> Outcome:
-    """The leader's first record is committed: the epoch is not in vain."""
+    """The leader's first record is committed: the epoch no longer counts as a vain one."""
     if not leads(state, caller):
         return Outcome(state, done=False)
     if state.confirmed:
@@ -110,7 +111,7 @@ def confirm(state: LogState, caller: ReplicaCall) -> Outcome:
 
 
 def resign(state: LogState, caller: ReplicaCall) -> Outcome:
-    """The leader gives its epoch up."""
+    """The leader resigns; an election begins."""
     if not leads(state, caller):
         return Outcome(state, done=caller.epoch < state.epoch)
     after = changed(state)
@@ -119,13 +120,13 @@ def resign(state: LogState, caller: ReplicaCall) -> Outcome:
 
 
 def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) -> Outcome:
-    """The leader, which is at rest, names who leads next.
+    """The leader, which accepts no records, names its successor.
 
-    Only if it knows all that has changed: it may have given up waiting for a call that arrives now,
-    and committed messages since that its successor does not have.
+    It must know the current state of the log: this call may arrive after the leader stopped waiting
+    for its reply and committed records that the successor does not have.
     """
     if successor == caller.replica_id or (leads(state, caller) and successor not in state.in_sync):
-        raise InvalidArgument(reason=f"{successor!r} is no other member of the in-sync set")
+        raise InvalidArgument(reason=f"{successor!r} is not another member of the in-sync set")
     if not leads(state, caller) or not knows(state, caller):
         done = state.epoch == caller.epoch + 1 and state.leader == successor
         return Outcome(state, done=done)
@@ -138,10 +139,10 @@ def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) 
 def change_in_sync(
     state: LogState, caller: ReplicaCall, in_sync: Sequence[str], quorum: int
 ) -> Outcome:
-    """The leader proposes another in-sync set; what it may propose is for it to know.
+    """The leader proposes another in-sync set; which ones are safe is its decision.
 
     Raises:
-        InvalidArgument: it can be no in-sync set of this log.
+        InvalidArgument: this log cannot have this in-sync set.
     """
     proposed = sorted(in_sync)
     if leads(state, caller) and proposed == list(state.in_sync) and quorum == state.quorum:
@@ -150,11 +151,11 @@ def change_in_sync(
         return Outcome(state, done=False)
     known = {each.replica_id for each in state.replicas}
     if len(set(proposed)) < len(proposed) or not set(proposed) <= known:
-        raise InvalidArgument(reason="each member of an in-sync set is another registered replica")
+        raise InvalidArgument(reason="an in-sync set has distinct registered replicas as members")
     if caller.replica_id not in proposed:
         raise InvalidArgument(reason="a leader stays in its in-sync set: it hands over first")
     copies = copies_of(state)
-    # Fewer while one is away for longer than the log can wait for it.
+    # Fewer than `copies` while a replica is away for longer than the log can wait for it.
     if len(proposed) not in (len(state.in_sync), *range(2, copies), copies):
         raise InvalidArgument(
             reason=f"{len(proposed)} replicas: log {state.log!r} has {len(state.in_sync)} in sync, "
@@ -168,11 +169,12 @@ def change_in_sync(
 
 
 def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> Outcome:
-    """An operator begins an election, or ends one that cannot end by itself.
+    """An operator starts an election, or (`accept_loss`) ends one that cannot finish.
 
     Raises:
-        LogFrozen, LogChanged: as the names say.
-        InvalidArgument: there is nobody to elect.
+        LogFrozen: the log is frozen.
+        LogChanged: its version is not the expected one.
+        InvalidArgument: no replica can be elected.
     """
     if state.frozen:
         raise LogFrozen(log=state.log, reason=state.frozen)
@@ -189,27 +191,27 @@ def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> Outco
     if state.leader:
         raise InvalidArgument(reason=f"log {state.log!r} has a leader: begin an election first")
     if not state.reports:
-        raise InvalidArgument(reason=f"no replica of log {state.log!r} has said what it has")
+        raise InvalidArgument(reason=f"no replica of log {state.log!r} has reported its rank")
     voters = [who for who in state.reports if who in state.in_sync]
     told = {who: rule_report(state.reports[who]) for who in voters or state.reports}
 
     def order(who: str) -> tuple[bool, RuleRank, bool]:
         return not told[who].damaged, told[who].rank, told[who].sound
 
-    # An undamaged copy first: a damaged one may have no other to be repaired from. The former
-    # leader counts as any copy.
+    # Undamaged copies first: a damaged one may have no other to be repaired from. The former
+    # leader counts like any copy.
     winner = max(sorted(told), key=order)
     after.losses += 1
     after.loss_epoch, after.loss_end = after.epoch, told[winner].rank.end
     if winner not in after.in_sync:
-        # Nobody of the set has said anything: the first of them makes room.
+        # No member of the set has reported: the winner replaces the first member.
         put_in_sync(after, [winner, *after.in_sync[1:]])
     put_in(after, winner, state.reports[winner].rank)
     return Outcome(after, done=True)
 
 
 def changed(state: LogState) -> LogState:
-    """A copy, of the next version."""
+    """Return a copy with the next version."""
     after = LogState()
     after.CopyFrom(state)
     if not state.frozen:
@@ -218,11 +220,11 @@ def changed(state: LogState) -> LogState:
 
 
 def begin_election(after: LogState) -> None:
-    """End the epoch. Whoever leads the next one is put in by `put_in`, once."""
+    """End the epoch. `put_in` sets the leader of the next one, once."""
     if after.epoch >= EPOCH_MAX:
         raise InvalidArgument(reason=f"log {after.log!r} has no epoch left")
     if after.leader:
-        # An election that is begun once more has the leader before it still in mind.
+        # A repeated election has no leader: `former_leader` stays the last one.
         after.former_leader, after.former_epoch = after.leader, after.epoch
     if not after.confirmed:
         after.vain_epochs += 1
@@ -240,7 +242,7 @@ def put_in(after: LogState, leader: str, rank: Rank) -> None:
 
 
 def put_in_sync(after: LogState, in_sync: Sequence[str]) -> None:
-    """Have these vote, with what follows from that."""
+    """Set the voters, with the quorum, suspects and moves that follow."""
     after.in_sync[:] = sorted(in_sync)
     after.quorum = quorum_of(len(in_sync), 1)
     suspects = [each for each in after.suspects if each in in_sync]
@@ -251,7 +253,7 @@ def put_in_sync(after: LogState, in_sync: Sequence[str]) -> None:
 
 
 def copies_of(state: LogState) -> int:
-    """How many copies a log is to have: as an operator wishes, or as its replicas were told."""
+    """Number of copies that a log should have: an operator's wish, or its replicas' setting."""
     return state.copies_wish.copies or state.copies
 
 
@@ -260,12 +262,12 @@ def leads(state: LogState, caller: ReplicaCall) -> bool:
 
 
 def knows(state: LogState, caller: ReplicaCall) -> bool:
-    """Whether the caller knows this very state."""
+    """Whether the caller knows this state."""
     return (caller.history, caller.version) == (state.history, state.version)
 
 
 def preference(state: LogState) -> list[str]:
-    """Among equals the first replica of the log leads, and the one that was lost comes last."""
+    """Replicas in the order in which they lead if their ranks are equal; the former leader last."""
     former = state.former_leader
     others = [each.replica_id for each in state.replicas if each.replica_id != former]
     return [*others, former]

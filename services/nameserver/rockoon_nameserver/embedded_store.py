@@ -1,15 +1,15 @@
-"""Embedded route store: a file of the nameserver's own in the place of etcd, for one nameserver.
+"""Embedded route store: a file on the nameserver's own disk instead of etcd, for one nameserver.
 
 Invariants
-- Nothing is answered, and no watch told, before it is on disk, nor what was read beside it: a
-  revision that a crash takes back is counted again, for something else.
-- Changes that come while others are written are written together, by one sync.
-- After a write that failed, other than for want of room, memory is ahead of a disk of which nobody
-  knows what it keeps: nothing is answered until the process starts again (ADR 26).
+- A reply or a watch event is sent after its change is on disk, and after all changes that were in
+  memory when it was read: a revision that a crash loses is used again for another change.
+- Changes that arrive during a write are written together, by one sync.
+- After a failed write (unless the disk was full) memory is ahead of a disk of unknown content:
+  all requests fail until the process restarts (ADR 26).
 
-Revisions count as etcd's do: one for each transaction that changes something, a lease that ends
-included. So routes can be moved between the two with the revisions that brokers and the offset
-service know (`route_transfer`).
+Revisions count like etcd's: one for each transaction that changes something, and one for a lease
+that ends. So routes can be moved between the two stores with the revisions that brokers and the
+offset service know (`route_transfer`).
 """
 
 import asyncio
@@ -43,15 +43,15 @@ from rockoon_runtime.telemetry.metrics import Times
 
 log = logging.getLogger(__name__)
 
-# That a watch can be told of; one that is further behind reads everything anew.
+# Kept for watches; a watch that is further behind reads all routes again.
 HISTORY_REVISIONS_MAX = 10_000
-# Between attempts while the disk is full.
+# Between write attempts while the disk is full.
 RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Lease:
-    """How long keys live when nobody renews it, and until when, by the loop's clock."""
+    """A lease: its length, and its end by the loop's clock unless it is renewed."""
 
     ttl_seconds: int
     ends_at: float
@@ -59,7 +59,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Unwritten:
-    """Changes that are not on disk: what each key and lease came to, None where it is gone."""
+    """Changes that are not on disk: the new value of each key and lease, None if deleted."""
 
     keys: dict[str, KeyValue | None] = field(default_factory=dict)
     leases: dict[int, int | None] = field(default_factory=dict)
@@ -71,31 +71,31 @@ class EmbeddedStore:
     """A `RouteStore` in a file; an async context manager.
 
     Args:
-        path: the file; made, with its directory, where there is none.
+        path: the file; created with its directory if missing.
         failed: called with a sentence when a write has failed.
 
     Raises:
-        StoreLocked, StoreCorrupt, OSError: on entering, as `RouteFile`.
+        StoreLocked, StoreCorrupt, OSError: on entering, like `RouteFile`.
     """
 
     def __init__(self, path: Path, failed: Callable[[str], None]) -> None:
         self._path = path
         self._failed = failed
-        # Nobody is asked.
+        # Empty: there is no server.
         self.request_times: Mapping[tuple[str, bool], Times] = {}
         self._keys = RouteKeys(0, ())
         self._cluster_id = 0
         self._leases: dict[int, Lease] = {}
         self._lease_timer: asyncio.TimerHandle | None = None
-        # What has changed in memory, by number; `_written` is the number of what is on disk.
+        # Changes in memory are numbered; those up to `_written` are on disk.
         self._unwritten = Unwritten()
         self._written = 0
         self._trouble = ""
-        # Of revisions that are on disk, in their order.
+        # Events by revision, ascending; only revisions that are on disk.
         self._history: deque[tuple[int, list[Event]]] = deque()
         self._oldest_known = self._told = 0
         self._closing = False
-        # Each is set, and replaced by a new one, when it has come.
+        # Each is set once and then replaced: `_news` after a change, `_progress` after a write.
         self._news, self._progress = asyncio.Event(), asyncio.Event()
         self._tasks = asyncio.TaskGroup()
 
@@ -122,7 +122,7 @@ class EmbeddedStore:
             self._lease_timer.cancel()
         self._closing = True
         self._news.set()
-        # Not told of a failure, which would cancel the write that is under way, and be wrapped.
+        # Without the failure: the group would cancel the write in progress, and wrap the failure.
         await self._tasks.__aexit__(None, None, None)
 
     async def header(self) -> Header:
@@ -131,7 +131,7 @@ class EmbeddedStore:
         return header
 
     async def versions(self) -> dict[str, str]:
-        """None: there is no server."""
+        """Empty: there is no server."""
         return {}
 
     async def read(self, span: Span) -> Found:
@@ -253,14 +253,14 @@ class EmbeddedStore:
             self._note_lease(lease_id, None)
 
     def _look_at_leases(self) -> None:
-        """End those that are over, and look again when the next one may be."""
+        """End the expired leases; run again when the next one can expire."""
         loop = asyncio.get_running_loop()
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         for each in [each for each, lease in self._leases.items() if lease.ends_at <= loop.time()]:
             self._end_lease(each)
         first = min((lease.ends_at for lease in self._leases.values()), default=None)
-        # Not moved with each renewal: it finds out then.
+        # Renewals do not move the timer: this function finds renewed leases when it runs.
         self._lease_timer = None if first is None else loop.call_at(first, self._look_at_leases)
 
     # To the disk.
@@ -270,7 +270,7 @@ class EmbeddedStore:
             raise EtcdUnavailable(f"{self._path} cannot be written: {self._trouble}")
 
     async def _on_disk(self) -> None:
-        """Wait until what has changed up to here is on disk. Raises EtcdUnavailable."""
+        """Wait until all changes made so far are on disk. Raises EtcdUnavailable."""
         self._refuse_in_trouble()
         number = self._unwritten.number
         while self._written < number:
@@ -279,7 +279,7 @@ class EmbeddedStore:
             await progress.wait()
 
     async def _write_changes(self, file: RouteFile) -> None:
-        """Until the store is closed, and all is written or cannot be."""
+        """Write changes until the store is closed and all are on disk, or a write fails."""
         try:
             while not self._closing or self._unwritten.number > self._written:
                 await self._news.wait()
@@ -293,7 +293,7 @@ class EmbeddedStore:
             await asyncio.to_thread(file.close)
 
     async def _write(self, file: RouteFile, changes: Unwritten) -> bool:
-        """Whether they are on disk."""
+        """Write the changes, waiting while the disk is full; True if they are on disk."""
         revision = changes.told[-1][0] if changes.told else self._told
         while True:
             try:
@@ -301,7 +301,9 @@ class EmbeddedStore:
                 break
             except DiskFull as failure:
                 if not self._trouble:
-                    log.error("%s cannot be written: %s", self._path, failure)  # noqa: TRY400
+                    log.error(  # noqa: TRY400
+                        "could not write %s: %s; retrying every second", self._path, failure
+                    )
                 self._trouble = str(failure)
                 self._note_progress()
                 if self._closing:

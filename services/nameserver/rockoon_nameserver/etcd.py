@@ -1,11 +1,11 @@
-"""etcd, as the nameserver needs it: reads at one revision, transactions, leases and a watch.
+"""etcd client of the nameserver: reads at one revision, transactions, leases and a watch.
 
 The only module that knows the etcd client library. It uses that library's generated stubs and not
-its client object, whose watcher forgets its watches when the stream breaks, waits for ever on a
-refused one, drops progress notices, and hands out the events of one revision one by one.
+its client object, whose watcher loses its watches when the stream breaks, waits forever on a
+refused one, drops progress notices, and returns the events of one revision one by one.
 
-Every call ends within `timeout_seconds`. Whatever keeps etcd from answering, this process's side
-or the other's, is raised as `EtcdUnavailable`; a write that ended so may have been done.
+Each call ends within `timeout_seconds`. A failure to get a reply, on either side, is raised as
+`EtcdUnavailable`; a write that failed this way may have been applied.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ from rockoon_runtime.telemetry.metrics import Times
 
 Result = TypeVar("Result")
 
-# Keys per answer when a whole prefix is read.
+# Keys per reply when a whole prefix is read.
 PAGE_KEYS_MAX = 2_000
 
-# No message of gRPC is longer.
+# gRPC's own limit of a message.
 UNBOUNDED_BYTES = (1 << 32) - 1
 
-# Asks a member without a leader to say so, where it would otherwise wait or fall silent.
+# Without it, a member that has no leader waits or sends nothing; with it, it returns an error.
 REQUIRE_LEADER = ("hasleader", "true")
 
-# How long what is done now and then waits for others of its kind: nodes wake a little apart.
+# How long a periodic read waits for more of its kind: the timers of nodes fire at different times.
 GATHER_SECONDS = 0.02
-# Of one of the calls of `read_with_others`.
+# Of one `read_with_others`.
 SPANS_MAX = 3
 LEASES_MAX = 1_000
 
@@ -62,7 +62,7 @@ NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXC
 
 
 class Endpoint:
-    """A channel to one member, with its stubs and the token it gave."""
+    """A channel to one member, with its stubs and the token that it issued."""
 
     def __init__(self, address: str, dialer: Dialer) -> None:
         self.address = address
@@ -78,13 +78,13 @@ class Endpoint:
 class Etcd:
     """A connection to an etcd cluster; an async context manager.
 
-    One member is used at a time; the next one is taken after a call that it did not answer.
+    It uses one member at a time, and the next one after a call without a reply.
 
     Args:
         endpoints: the members, "host:port".
         user, password: credentials, or empty.
-        timeout_seconds: how long a call may take.
-        tls: how the members are called; None means plainly.
+        timeout_seconds: limit of a call.
+        tls: certificates for the connections; None: no TLS.
 
     Raises:
         ValueError: there is no endpoint, or a file of `tls` cannot be used.
@@ -106,10 +106,10 @@ class Etcd:
         self._password = password
         self._timeout_seconds = timeout_seconds
         self._dialer = Dialer(tls, answer_bytes_max=UNBOUNDED_BYTES)
-        # Written by __aenter__ (channels belong to the running loop) and `_give_up`.
+        # Changed by __aenter__ (channels belong to the running loop) and `_give_up`.
         self._endpoints: list[Endpoint] = []
         self._current = 0
-        # Written by `_attempt` only: by what was asked, and whether etcd answered.
+        # Changed by `_attempt` only; by request name and whether etcd replied.
         self.request_times: dict[tuple[str, bool], Times] = {}
         self._tasks = asyncio.TaskGroup()
         self._reads = JointRequests(
@@ -130,7 +130,7 @@ class Etcd:
     ) -> None:
         for endpoint in self._endpoints:
             await endpoint.channel.close()
-        # Not told of a failure, which it would wrap.
+        # Without the failure, which the group would wrap.
         await self._tasks.__aexit__(None, None, None)
 
     async def header(self) -> Header:
@@ -143,7 +143,7 @@ class Etcd:
         return header_of(reply)
 
     async def versions(self) -> dict[str, str]:
-        """Each member's address and version, of those that say so in time."""
+        """Address and version of each member that replies in time."""
         found = {}
         for endpoint in self._endpoints:
             with contextlib.suppress(aio.AioRpcError):
@@ -157,11 +157,11 @@ class Etcd:
         return found
 
     async def read(self, span: Span) -> Found:
-        """All keys of a span at one revision, in the order of their names.
+        """Return all keys of a span at one revision, ordered by name.
 
         Raises:
-            Compacted: the span is large, and its revision went while it was read.
-            EtcdUnavailable: as everywhere.
+            Compacted: etcd compacted the revision while a large span was read.
+            EtcdUnavailable: no reply in time.
         """
         request = rpc.RangeRequest(key=span.first, range_end=span.end, limit=PAGE_KEYS_MAX)
         reply = await self._call("kv", "Range", request)
@@ -169,18 +169,18 @@ class Etcd:
         items = [key_value(item) for item in reply.kvs]
         while reply.more:
             request.key = reply.kvs[-1].key + b"\0"
-            # The first page's, or a change between two pages would show half of itself.
+            # The first page's revision: a change between two pages would be seen by half.
             request.revision = header.revision
             reply = await self._call("kv", "Range", request)
             items.extend(key_value(item) for item in reply.kvs)
         return Found(header, items)
 
     async def count_and_changes(self, span: Span, after_revision: int) -> tuple[Header, int, int]:
-        """How many keys a span has, and how many of them were put after a revision."""
+        """Return how many keys a span has, and how many were put after a revision."""
         request = rpc.RangeRequest(
             key=span.first,
             range_end=span.end,
-            # `count` is of all keys of the span, whatever this leaves out: one call tells both.
+            # `count` includes the keys that this filter leaves out: one call returns both.
             min_mod_revision=after_revision + 1,
             keys_only=True,
         )
@@ -188,13 +188,14 @@ class Etcd:
         return header_of(reply), reply.count, len(reply.kvs)
 
     async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
-        """The keys of several (small) spans, all at the same revision."""
+        """Return the keys of several (small) spans, all at the same revision."""
         request = rpc.TxnRequest(success=[range_operation(span) for span in spans])
         return ranges_found(await self._call("kv", "Txn", request))
 
     async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]:
-        """As `read_together`, a moment later, for what is read now and then: all who ask within
-        that moment are one call. Also tells where etcd is, as `header` does.
+        """Like `read_together`, but joined with the calls of the next `GATHER_SECONDS`.
+
+        For periodic reads. Also returns the current revision, like `header`.
 
         Args:
             spans: one to `SPANS_MAX`.
@@ -217,11 +218,11 @@ class Etcd:
         operations: Sequence[Put | Delete],
         otherwise: Sequence[Span] = (),
     ) -> Committed:
-        """Do all operations at one revision if all conditions hold; read `otherwise` if not.
+        """Do all operations at one revision if all conditions hold; otherwise read `otherwise`.
 
         Raises:
             LeaseGone: a key was to be put under a lease that does not exist.
-            EtcdUnavailable: no answer in time; the operations may have been done all the same.
+            EtcdUnavailable: no reply in time; the operations may have been applied.
         """
         assert len(operations) <= TRANSACTION_OPERATIONS_MAX, "etcd would refuse so many"
         request = rpc.TxnRequest(
@@ -234,14 +235,14 @@ class Etcd:
         return Committed(reply.succeeded, reply.header.revision, found)
 
     async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]:
-        """Make a lease; returns its id and the seconds it lives, which may be more than asked."""
+        """Create a lease; returns its id and its seconds, which may be more than requested."""
         reply = await self._call("lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=ttl_seconds))
         return reply.ID, float(reply.TTL)
 
     async def renew_lease(self, lease_id: int) -> float:
-        """Start a lease's time again; returns the seconds it lives, 0 when it is gone.
+        """Renew a lease; returns its length in seconds, 0 if it does not exist.
 
-        All that are renewed in one turn of the loop are one call.
+        Renewals of one loop iteration are one call.
         """
         return await self._renewals.ask(lease_id)
 
@@ -264,14 +265,14 @@ class Etcd:
         return await self._attempt("lease_keep_alive", keep_alive)
 
     async def lease_seconds_left(self, lease_id: int) -> float:
-        """How long a lease lives when nobody renews it, seconds; 0 when it is gone."""
+        """Seconds until a lease ends unless it is renewed; 0 if it does not exist."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease_id)
         reply = await self._call("lease", "LeaseTimeToLive", request)
-        # Whole seconds are told, and -1 for none.
+        # etcd reports whole seconds, and -1 for a missing lease.
         return 0.0 if reply.TTL < 0 else max(float(reply.TTL), 0.5)
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """End a lease and delete the keys under it; one that is gone already is no error."""
+        """End a lease and delete the keys under it; a missing lease is no error."""
         with contextlib.suppress(LeaseGone):
             await self._call("lease", "LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id))
 
@@ -281,10 +282,10 @@ class Etcd:
     ) -> AsyncIterator[tuple[Header, AsyncIterator[WatchBatch]]]:
         """Follow the changes of a span from a revision on (included).
 
-        Entering waits until etcd has accepted the watch, and gives where etcd is by then. Each
-        batch holds whole revisions, in order. The stream never ends by itself: it fails.
+        Entering waits until etcd has accepted the watch, and returns its current revision. Each
+        batch holds whole revisions, in order. The stream ends only by an exception.
 
-        A connection that goes silent is not noticed here: call `header` beside it now and then.
+        A connection that becomes silent is not detected here: call `header` periodically.
 
         Raises:
             Compacted: etcd does not keep `start_revision` any more.
@@ -301,7 +302,7 @@ class Etcd:
                     start_revision=start_revision,
                     progress_notify=True,
                 )
-                # The call has no deadline of its own, since the watch has no end.
+                # The call has no deadline because the watch has no end.
                 async with asyncio.timeout(self._timeout_seconds):
                     reply = await first_reply(call, rpc.WatchRequest(create_request=create))
                 refuse_cancelled(reply)
@@ -342,7 +343,7 @@ class Etcd:
     async def _attempt(
         self, request: str, operation: Callable[[Endpoint], Awaitable[Result]]
     ) -> Result:
-        """As `_tried`, timed."""
+        """Run `_tried` and record its time."""
         began_seconds, answered = time.monotonic(), False
         try:
             result = await self._tried(operation)
@@ -355,8 +356,8 @@ class Etcd:
     async def _tried(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
         """Run an operation on the member in use.
 
-        It is tried a second time only with a fresh token in the place of one that etcd refused,
-        because such a call has done nothing. Any other second try might do a write twice.
+        The only retry is with a fresh token after etcd refused the old one: the refused call
+        changed nothing. Any other retry might apply a write twice.
         """
         endpoint = self._endpoints[self._current]
         had_token = endpoint.token is not None
@@ -375,7 +376,7 @@ class Etcd:
                 self._give_up(endpoint)
             raise translated(failure, endpoint) from failure
         except (TimeoutError, asyncio.InvalidStateError) as failure:
-            # The second is grpc's answer to a write into a call that has failed meanwhile.
+            # grpc raises InvalidStateError for a write into a call that has failed.
             self._give_up(endpoint)
             raise EtcdUnavailable(f"etcd at {endpoint.address} does not answer") from failure
 
@@ -386,13 +387,13 @@ class Etcd:
             endpoint.token = reply.token
 
     def _give_up(self, endpoint: Endpoint) -> None:
-        """Take the next member, unless another call has turned away from this one already."""
+        """Use the next member, unless another call has already switched."""
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
 
 def translated(failure: aio.AioRpcError, endpoint: Endpoint) -> Exception:
-    """The exception of this module for a failed call."""
+    """Return this module's exception for a failed call."""
     status, details = failure.code(), failure.details() or ""
     if status is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
         return Compacted(details)
@@ -401,7 +402,7 @@ def translated(failure: aio.AioRpcError, endpoint: Endpoint) -> Exception:
     if status in NO_ANSWER:
         reason = connection_trouble(details) or details
         return EtcdUnavailable(f"etcd at {endpoint.address} does not answer: {reason}")
-    # No space left, no such user, too many requests: for people to mend, then callers may retry.
+    # No space left, unknown user, too many requests: an operator must act, then callers may retry.
     return EtcdUnavailable(f"etcd at {endpoint.address} refuses: {details}")
 
 
@@ -415,7 +416,7 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
 
 
 async def first_reply(call: Any, request: Any) -> Any:
-    """Send one request into a stream and wait for one reply."""
+    """Send one request on a stream and wait for one reply."""
     await call.write(request)
     return await read_reply(call)
 

@@ -29,7 +29,7 @@ class KeyValue(NamedTuple):
     value: bytes
     create_revision: int
     mod_revision: int
-    # 0 when the key is under no lease.
+    # 0: no lease.
     lease_id: int
 
 
@@ -44,29 +44,29 @@ class Event(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Where an answer comes from."""
+    """Origin of a reply."""
 
     revision: int
-    # Another one means that this is not the etcd it was: its data was lost or replaced.
+    # Another id means another etcd: its data was lost or replaced.
     cluster_id: int
 
 
 class Found(NamedTuple):
-    """What a read found; all of it is true at `header.revision`."""
+    """Result of a read, valid at `header.revision`."""
 
     header: Header
     items: list[KeyValue]
 
 
 class WatchBatch(NamedTuple):
-    """Whole revisions of events, or (`events` empty) the news that there are none up to here."""
+    """Events of whole revisions; without events, a notice that there are none up to `revision`."""
 
     revision: int
     events: list[Event]
 
 
 class Compare(NamedTuple):
-    """A condition that must hold for every key of `span` (and, if it is empty, for zero)."""
+    """A condition that must hold for each key of `span`; true for a span without keys."""
 
     span: Span
     # "create" or "mod".
@@ -86,12 +86,12 @@ def exists(key: str) -> Compare:
 
 
 def unchanged(key: str, mod_revision: int) -> Compare:
-    """The key's last change is this one; 0 means that it does not exist."""
+    """The key's last change has this revision; 0: the key does not exist."""
     return Compare(only(key), "mod", "=", mod_revision)
 
 
 def quiet_since(span: Span, revision: int) -> Compare:
-    """No key of the span was put after a revision. (Deletions leave no trace.)"""
+    """No key of the span was put after a revision. Deletions are not detected."""
     return Compare(span, "mod", "<", revision + 1)
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints: settings that a node must share with its cluster, compared as it joins. Pure."""
+"""Fingerprints: settings that must be equal in a cluster, compared when a node registers. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,8 +6,8 @@ from rockoon_core.errors import WrongCluster
 from rockoon_core.protocol import PROTOCOL
 from rockoon_proto.v1.nameserver_pb2 import Node, RegisterNodeRequest
 
-# On one node everybody could do what keys decide on the others, or nobody anything. What lies
-# between the two ("optional") is how a cluster gets from one to the other.
+# With both in one cluster, one node would accept calls without a key that another node refuses.
+# "optional" is the step between them.
 APART = {'"off"', '"on"'}
 
 
@@ -17,7 +17,7 @@ class Fingerprints:
     Args:
         cluster: its name.
         nameserver: this one's name.
-        settings: the nameserver's own that nodes should share, name to value.
+        settings: settings of this nameserver that nodes should share, name to value.
     """
 
     def __init__(self, cluster: str, nameserver: str, settings: Mapping[str, str]) -> None:
@@ -26,15 +26,15 @@ class Fingerprints:
         self._settings = settings
 
     def check(self, request: RegisterNodeRequest, cluster_id: int) -> None:
-        """See that a node belongs here. One that is in the routes already stays in them.
+        """Refuse a node that does not belong here; nodes that are registered already stay.
 
         Args:
             request: of the node.
             cluster_id: the cluster's identity; 0 while unknown.
 
         Raises:
-            WrongCluster: it brings the store of another cluster, speaks a protocol that this
-                nameserver does not know, or differs in a setting that allows no difference.
+            WrongCluster: the node has the store of another cluster, speaks a protocol that this
+                nameserver does not know, or differs in a setting that must be equal.
         """
         if request.lease_id:
             return
@@ -58,10 +58,10 @@ class Fingerprints:
             )
 
     def differences(self, node: Node, nodes: Iterable[Node]) -> list[str]:
-        """Where a node differs in what should be the same, a sentence each.
+        """Return a sentence for each setting of a node that should be equal and is not.
 
         Args:
-            node: the one that comes.
+            node: the node that registers.
             nodes: all of the cluster. It is compared with the first other one of its kind.
         """
         others = [

@@ -1,11 +1,11 @@
-"""Keeps a RouteTable equal to etcd: one snapshot, then the watch, and again after every break.
+"""Keeps a RouteTable equal to etcd: one snapshot, then the watch; both again after each failure.
 
     read everything at revision R → watch from R + 1 → apply
            ↑ etcd has compacted R + 1, or is another etcd      │ stream broken: pause, then
            └───────────────────────────────────────────────────┴─ watch from the last revision + 1
 
-While etcd is away the table stays as it is: a node whose lease nobody can renew is not removed by
-anything but etcd's own word.
+While etcd is unreachable the table does not change: only a change read from etcd removes a node,
+even if its lease cannot be renewed.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
 
-# How long a new topic waits for a first broker: that of a cluster which starts is there within a
-# moment, and who has to come again comes late.
+# How long a new topic waits for a first broker: in a cluster that starts, the broker registers
+# within milliseconds, and a caller that had to retry would lose more time.
 BROKER_SECONDS_MAX = 1.0
-# How long an answer to a change waits for the watch, which is usually there within milliseconds.
+# How long the reply to a change waits for the watch, which usually follows within milliseconds.
 SERVED_SECONDS_MAX = 1.0
-# No such key: read for what else the answer says.
+# A key that never exists: read for the header of the reply.
 NOTHING = Span(b"\0")
 
 
@@ -45,16 +45,17 @@ class AnotherEtcd(Exception):
 
 
 class RouteFollower:
-    """See the module. `run` does the work; everything else looks at the table.
+    """Follows etcd in `run`; all other methods read the table.
 
     Args:
         etcd: a connection.
         keyspace: the cluster's keys.
         clock: monotonic seconds.
-        probe_seconds: how often etcd is asked for a sign of life.
-        retry_seconds: pause between attempts while it is away.
+        probe_seconds: interval of probes, which detect that etcd does not reply.
+        retry_seconds: pause between attempts while etcd is unreachable.
         reach_seconds_max: how long a reader waits for a revision.
-        heartbeat_seconds: how often a watcher hears from us when nothing happens.
+        heartbeat_seconds: interval of updates to a watcher if nothing changes.
+        log_revisions_max: see `RouteTable`.
     """
 
     def __init__(
@@ -80,18 +81,18 @@ class RouteFollower:
         self._closing = False
         self._cluster_id = 0
         self._identity = 0
-        # The latest that etcd itself has told; the table may lag behind it.
+        # The latest revision in a reply of etcd; the table may lag behind it.
         self._etcd_revision = 0
         # See RouteUpdate.history.
         self._history = secrets.randbits(62) | 1
-        # When etcd was found not to answer; None while it does. Written by `run` only.
+        # Since when etcd does not reply; None while it does. Written by `run` only.
         self._away_since: float | None = clock()
-        self.trouble = "it has not been asked yet"
-        # Whether the present absence of etcd has been logged: once is enough.
+        self.trouble = "no request was sent yet"
+        # Whether the present outage of etcd has been logged.
         self._logged_away = False
         # Set, and replaced by a new one, when the table, `reachable` or `closing` changes.
         self._changed = asyncio.Event()
-        # Set by a reader that waits for a revision that etcd may have reached without us.
+        # Set by a reader that waits for a revision that etcd may have reached without our keys.
         self._probe_wanted = asyncio.Event()
 
     @property
@@ -102,14 +103,14 @@ class RouteFollower:
     def etcd_cluster_id(self) -> int:
         """Identity of the etcd that counted the table's revisions; 0 before the first snapshot.
 
-        Its cluster id tells etcds apart that are set up differently; the number in it those that
-        are set up alike, as when one was wiped and started again.
+        Its cluster id differs between etcds of different configuration. The number stored in it
+        differs between etcds of equal configuration, for example after one was wiped.
         """
         return self._cluster_id ^ self._identity
 
     @property
     def cluster_id(self) -> int:
-        """Identity of the cluster: the number in etcd; 0 before the first snapshot."""
+        """Identity of the cluster: the number stored in etcd; 0 before the first snapshot."""
         return self._identity
 
     @property
@@ -122,11 +123,11 @@ class RouteFollower:
         return 0.0 if self._away_since is None else self._clock() - self._away_since
 
     async def run(self) -> None:
-        """Follow etcd for ever; `close` and cancel it to end."""
+        """Follow etcd until `close` is called and this task is cancelled."""
         reload = True
         new_history = False
-        # Not only by cancelling: a TaskGroup that fails while it is cancelled raises the failure
-        # alone (before Python 3.13), so the wish to end can be lost in an `except*`.
+        # `_closing` is needed besides cancelling: a TaskGroup that fails while it is cancelled
+        # raises the failure alone (before Python 3.13), so an `except*` can lose the cancellation.
         while not self._closing:
             try:
                 if reload:
@@ -141,7 +142,7 @@ class RouteFollower:
                 reload = new_history = True
             except* EtcdUnavailable as group:
                 self._went_away(str(first_of(group)))
-                # It may come back restored from a backup, and have counted past what we know.
+                # etcd may return restored from a backup, with a revision above the table's.
                 reload = True
                 await asyncio.sleep(self._retry_seconds)
 
@@ -154,8 +155,8 @@ class RouteFollower:
         """Wait until the table includes a revision.
 
         Raises:
-            NotReady: there was no snapshot yet, and none came; or this nameserver is stopping.
-            RouteNotReached: not in time.
+            NotReady: no snapshot was read in time, or this nameserver is stopping.
+            RouteNotReached: the table did not reach the revision in time.
         """
         if self.table.loaded and self.table.revision >= revision:
             return
@@ -174,7 +175,7 @@ class RouteFollower:
     async def wait_served(self, revision: int) -> None:
         """Wait until the table includes a change that etcd has made, `SERVED_SECONDS_MAX` at most.
 
-        Not an error after that: the change is made whether or not this nameserver can tell of it.
+        No error after that: the change is made, even if this nameserver does not show it yet.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(SERVED_SECONDS_MAX):
@@ -182,14 +183,14 @@ class RouteFollower:
                     await self._changed.wait()
 
     async def wait_broker(self) -> None:
-        """Wait until some broker is live, `BROKER_SECONDS_MAX` at most; not an error after that."""
+        """Wait until a broker is live, `BROKER_SECONDS_MAX` at most; no error after that."""
         with suppress(TimeoutError):
             async with asyncio.timeout(BROKER_SECONDS_MAX):
                 while not self.table.has_broker and not self._closing:
                     await self._changed.wait()
 
     def refuse_unloaded(self) -> None:
-        """Raises NotReady while there has been no snapshot."""
+        """Raises NotReady before the first snapshot."""
         if not self.table.loaded:
             raise NotReady(service="the nameserver", reason=f"waiting for etcd: {self.trouble}")
 
@@ -200,39 +201,39 @@ class RouteFollower:
         seen_revision: int = 0,
         held_history: int = 0,
     ) -> AsyncIterator[RouteUpdate]:
-        """A snapshot or what came after a revision, then every change, until `close`.
+        """Yield a snapshot or the changes after a revision, then each change, until `close`.
 
-        Nothing is queued per reader: each has a place in the table's log and is given what came
-        after it, however much that is, when it is ready for more. One that falls out of the log,
-        which is bounded, gets a snapshot.
+        No updates are queued per reader: each has a position in the table's log, and receives all
+        changes after it when it is ready for more. A reader whose position has left the log, which
+        is bounded, receives a snapshot.
 
         Args:
-            after_revision: where the reader is; 0 asks for a snapshot.
-            interest: what it wants to know.
-            seen_revision: the latest that it has ever seen; when etcd knows none as late, the
-                reader is told that etcd went back.
-            held_history: of what the reader holds; 0: not known. What it holds of another one is
-                replaced by a snapshot, once we are as far.
+            after_revision: position of the reader; 0 requests a snapshot.
+            interest: topics and groups that the reader wants.
+            seen_revision: the latest revision that the reader ever saw. If etcd has not reached it,
+                the reader is notified that etcd went back.
+            held_history: history of the reader's routes; 0: unknown. If it is not this
+                nameserver's, a snapshot replaces them once the table has reached their revision.
 
         Raises:
-            NotReady: there has been no snapshot yet.
+            NotReady: before the first snapshot.
         """
         self.refuse_unloaded()
         place, seen = after_revision, max(after_revision, seen_revision)
         history = self.table.history
         is_foreign = held_history not in (0, self.history)
         due, told_reachable = self._clock(), self.reachable
-        # A change of access keys is no news of routes, but routes are true for its revision then:
-        # who has been told it elsewhere may be waiting for those who follow here.
+        # A change of access keys changes no routes, but it has a revision: a caller that changed a
+        # key elsewhere may wait until watchers of this nameserver reach that revision.
         told_keys = self.table.access_changes
         ahead_since: float | None = None
         while not self._closing:
             changed = self._changed
             now = self._clock()
-            # What the reader has seen came from a nameserver that was further than this one, ...
+            # Either the reader's nameserver was further than this one, ...
             is_ahead = seen > max(self._etcd_revision, self.table.revision) and self.reachable
             ahead_since = (ahead_since or now) if is_ahead else None
-            # ... or, when etcd has answered all the time, from another history.
+            # ... or, if etcd has replied all the time, the reader's routes are of another history.
             is_lost = ahead_since is not None and now - ahead_since >= self._reach_seconds_max
             if is_lost or self.table.history != history:
                 update = self.table.snapshot(interest)
@@ -248,7 +249,7 @@ class RouteFollower:
                 due = min(due, (ahead_since or now) + self._reach_seconds_max)
             place = update.revision
             update.etcd_reachable = self.reachable
-            # Not before what it holds is of ours.
+            # 0 until the reader's routes are of this history.
             update.history = 0 if is_foreign else self.history
             is_new = told_reachable != self.reachable or told_keys != self.table.access_changes
             if says_something(update) or is_new or now >= due:
@@ -263,13 +264,13 @@ class RouteFollower:
                 pass
 
     async def turns(self) -> AsyncIterator[bool]:
-        """Now, after each change of the table or of `reachable`, and every `heartbeat_seconds`.
+        """Yield now, after each change of the table or of `reachable`, and as a heartbeat.
 
         Yields:
-            whether a watcher is to hear a sign of life.
+            True if `heartbeat_seconds` have passed: the watcher needs an update without a change.
 
         Raises:
-            NotReady: there has been no snapshot yet.
+            NotReady: before the first snapshot.
         """
         self.refuse_unloaded()
         due = self._clock()
@@ -284,13 +285,13 @@ class RouteFollower:
                     await changed.wait()
 
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
-        """All access keys now, and again whenever one has changed, until `close`.
+        """Yield all access keys now and after each change of one, until `close`.
 
         Args:
-            away_seconds_max: how long to go on while etcd is away; None for ever.
+            away_seconds_max: how long to continue while etcd is unreachable; None: forever.
 
         Raises:
-            NotReady: there has been no snapshot yet, or etcd has been away for too long.
+            NotReady: before the first snapshot, or etcd has been unreachable for too long.
         """
         self.refuse_unloaded()
         told = -1
@@ -308,10 +309,10 @@ class RouteFollower:
                 async with asyncio.timeout(None if self.reachable else away_seconds_max):
                     await changed.wait()
             except TimeoutError:
-                raise NotReady(service="this nameserver", reason="etcd is away") from None
+                raise NotReady(service="this nameserver", reason="etcd is unreachable") from None
 
     def close(self) -> None:
-        """End all `updates`, and whatever else waits for a change."""
+        """End all `updates`, and all other waits for a change."""
         self._closing = True
         self._announce_change()
 
@@ -322,7 +323,7 @@ class RouteFollower:
             await self._make_identity(has_routes=bool(found.items))
             found = await self._etcd.read(self._keyspace.everything)
         if not any(item.key.startswith(since.removesuffix("since")) for item in found.items):
-            # Deletions are noted from now on.
+            # Deletions are recorded from this revision on.
             await self._etcd.transaction([absent(self._keyspace.deletions())], [Put(since, b"{}")])
             found = await self._etcd.read(self._keyspace.everything)
         header = found.header
@@ -334,23 +335,23 @@ class RouteFollower:
         self._announce_change()
 
     async def _make_identity(self, *, has_routes: bool) -> None:
-        """Give etcd its number, unless somebody else was quicker.
+        """Write a number into etcd, unless another nameserver was faster.
 
-        Routes that are older than such numbers keep the identity under which they are known.
+        If there are routes, they are older than these numbers: 0 keeps their present identity.
         """
         number = 0 if has_routes else secrets.randbits(63) | 1
         key = self._keyspace.identity
         await self._etcd.transaction([absent(only(key))], [Put(key, identity_value(number))])
 
     async def _follow(self) -> None:
-        """Apply the watch until it breaks or etcd does not answer the probes."""
-        # Where the table ends: between a read and its watch no change can be lost.
+        """Apply the watch until it breaks or etcd does not reply to a probe."""
+        # The end of the table: no change between the read and its watch is lost.
         start = self.table.revision + 1
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
-            # Its revision proves nothing: the member that took the watch may be behind the others.
+            # Its revision proves nothing: the member that accepted the watch may lag.
             self._check_same(header, at_least=0)
             self._came_back()
-            # After the watch is open: an etcd that is exchanged later breaks the watch.
+            # After the watch is open: replacing etcd later breaks the watch.
             await self._check_identity()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(batches), name="etcd watch")
@@ -362,22 +363,23 @@ class RouteFollower:
             self._announce_change()
 
     async def _probe(self) -> None:
-        """Ask etcd for a sign of life, and learn when it has moved on without our keys.
+        """Check that etcd replies, and advance the table over revisions without our keys.
 
-        Its revision may rise by others' keys, of which the watch says nothing. If it did and the
-        watch has not followed by the next probe, we look: no key of ours put since and as many as
-        we know means that nothing of ours happened, so the table is true for that revision too.
+        Keys of other applications raise etcd's revision, and the watch does not report them. If
+        the revision rose and the watch has not followed by the next probe, `_confirm` counts: no
+        key of ours put since and an unchanged number of keys mean that the table is valid for that
+        revision too.
         """
         behind = False
         while True:
             before = self.table.revision
-            # Before the question: who wants a probe from here on has seen more than its answer.
+            # Cleared before the request: a later wish for a probe needs a later reply.
             is_wanted = self._probe_wanted.is_set()
             self._probe_wanted.clear()
             if is_wanted:
                 header = await self._etcd.header()
             else:
-                # When leases are renewed too.
+                # Joined with the renewals of leases.
                 header, _ = await self._etcd.read_with_others(NOTHING)
             self._check_same(header, at_least=before)
             self._etcd_revision = header.revision
@@ -397,7 +399,7 @@ class RouteFollower:
     async def _confirm(self) -> None:
         before = self.table.revision
         header, keys, put = await self._etcd.count_and_changes(self._keyspace.everything, before)
-        # The count as well: a deletion is no put, and shows in nothing else.
+        # The number of keys too: a deletion is not a put.
         if self.table.revision == before and put == 0 and keys == self.table.key_count:
             self.table.advance(header.revision)
             self._announce_change()
@@ -405,22 +407,22 @@ class RouteFollower:
     def _check_same(self, header: Header, *, at_least: int) -> None:
         if header.cluster_id != self._cluster_id or header.revision < at_least:
             raise AnotherEtcd(
-                f"etcd is not the one it was (revision {header.revision} after {at_least}): "
+                f"etcd was replaced (revision {header.revision} after {at_least}): "
                 "its data was lost or restored"
             )
 
     async def _check_identity(self) -> None:
-        """An etcd that came back may have been set up again, with revisions that go on for all we
-        know; only the number in it cannot be the same."""
+        """Raise AnotherEtcd if etcd's number changed: cluster id and revision may be the same after
+        etcd was set up again."""
         found = await self._etcd.read(only(self._keyspace.identity))
         if identity_in(found.items, self._keyspace) != self._identity:
-            raise AnotherEtcd("etcd is not the one it was: it was set up again")
+            raise AnotherEtcd("etcd was replaced: it was set up again")
 
     def _went_away(self, trouble: str) -> None:
         self.trouble = trouble
         if not self._logged_away:
             self._logged_away = True
-            log.warning("%s; reads go on from the cache, changes have to wait", trouble)
+            log.warning("%s; reads are served from the cache, changes wait for etcd", trouble)
         if self._away_since is None:
             self._away_since = self._clock()
             self._announce_change()
@@ -434,14 +436,14 @@ class RouteFollower:
         self._announce_change()
 
     def _announce_change(self) -> None:
-        # A new event for each change: whoever took the old one before looking misses nothing, and
-        # nobody has to clear it.
+        # A new event for each change: a task that holds the old event before it reads the table
+        # misses no change, and no task has to clear it.
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 def identity_in(items: Iterable[KeyValue], keyspace: Keyspace) -> int | None:
-    """The number among some keys; 0 where somebody wrote something else in its place."""
+    """Return the number among some keys; None without its key, 0 if the value is unreadable."""
     for item in items:
         if item.key == keyspace.identity:
             try:

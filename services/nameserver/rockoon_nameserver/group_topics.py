@@ -1,8 +1,8 @@
 """The topics that belong to a group: %RETRY%GROUP and %DLQ%GROUP.
 
-They are made when they are needed first: the retry topic when a consumer starts, on every broker
-that is alive then, and either of them when a broker is to store into it and has no queue of it. So
-a broker that joins later gets its queues with the first message that fails there.
+They are created on first need: the retry topic when a consumer starts, on each live broker, and
+either topic when a broker that has no queue for it must store a message. So a broker that joins
+later gets its queues with the first message that fails there.
 """
 
 from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
@@ -43,7 +43,7 @@ ATTEMPTS_MAX = 8
 
 
 class GroupTopics:
-    """Makes groups' own topics in etcd."""
+    """Creates the topics of groups in etcd."""
 
     def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: Topics) -> None:
         self._etcd = etcd
@@ -51,18 +51,18 @@ class GroupTopics:
         self._topics = topics
 
     async def provide(self, request: ProvideGroupTopicRequest) -> TopicReply:
-        """Make the topic, or add the queues that it lacks on the brokers asked for.
+        """Create the topic, or add the queues that it lacks on the requested brokers.
 
         Raises:
-            GroupNotFound: there is no such group.
-            InvalidArgument: the topic is none of the two, the broker's name is none, or the
+            GroupNotFound: the group does not exist.
+            InvalidArgument: the topic is neither of the two, the broker's name is invalid, or the
                 number of queues is out of range.
-            Busy: others kept changing the topic.
+            Busy: concurrent changes of the topic won `ATTEMPTS_MAX` times.
         """
         refuse_impossible_group(request.group)
         name = name_of(request.group, request.topic)
         if request.broker and not PATH_PART.fullmatch(request.broker):
-            raise InvalidArgument(reason=f"{request.broker!r} is no broker's name")
+            raise InvalidArgument(reason=f"{request.broker!r} is not a broker's name")
         if not 0 <= request.queues <= QUEUES_PER_BLOCK_MAX:
             raise InvalidArgument(reason=f"queues {request.queues}: 0 to {QUEUES_PER_BLOCK_MAX}")
         brokers = [request.broker] if request.broker else sorted(await self._topics.live_brokers())
@@ -97,7 +97,7 @@ class GroupTopics:
                 topic.blocks.extend(born(new, missing, outcome.revision))
                 sort_blocks(topic)
                 return TopicReply(topic=topic, revision=outcome.revision, created=not items)
-        raise Busy(reason=f"others keep changing topic {name!r}")
+        raise Busy(reason=f"topic {name!r} keeps changing: try again")
 
 
 def name_of(group: str, topic: GroupTopic) -> str:
@@ -105,7 +105,7 @@ def name_of(group: str, topic: GroupTopic) -> str:
         return retry_topic(group)
     if topic == GROUP_DEAD_LETTERS:
         return dlq_topic(group)
-    raise InvalidArgument(reason=f"{topic} is no topic of a group")
+    raise InvalidArgument(reason=f"{topic} is not a topic of a group")
 
 
 def queues_of(config: GroupConfig, topic: GroupTopic) -> int:
@@ -116,9 +116,9 @@ def queues_of(config: GroupConfig, topic: GroupTopic) -> int:
 
 
 def lacking(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
-    """What has to be added so that each broker has at least that many queues.
+    """Return the queues to add so that each broker has at least `queues`.
 
-    Not more than one transaction takes: brokers left out are provided when they need it.
+    At most as many as fit into one transaction: the other brokers get theirs when they need them.
     """
     missing = []
     for broker in brokers:
@@ -129,7 +129,7 @@ def lacking(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
 
 
 def deletions(keyspace: Keyspace, group: str) -> list[Delete]:
-    """What deletes the topics of a group together with it."""
+    """Operations that delete the topics of a group."""
     return [
         Delete(span)
         for topic in (retry_topic(group), dlq_topic(group))

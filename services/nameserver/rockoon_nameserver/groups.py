@@ -1,4 +1,4 @@
-"""Creating, changing and deleting consumer groups, and recording what they read."""
+"""Consumer groups in etcd: create, update, delete; records of the topics that they read."""
 
 from rockoon_core.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_format.names import dlq_topic, retry_topic
@@ -59,7 +59,8 @@ class Groups:
         """Create a group.
 
         Raises:
-            InvalidGroupName, InvalidArgument: as the text says.
+            InvalidGroupName: the name is invalid.
+            InvalidArgument: a setting is invalid.
             GroupExists: it exists, and `if_absent` was not given.
         """
         config = checked_group(request.config)
@@ -82,8 +83,9 @@ class Groups:
         """Replace a group's configuration.
 
         Raises:
-            GroupNotFound, InvalidArgument: as the text says.
-            Busy: others kept changing it.
+            GroupNotFound: the group does not exist.
+            InvalidArgument: a setting is invalid.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
         refuse_impossible_group(request.config.name)
         config = checked_group(request.config)
@@ -103,17 +105,17 @@ class Groups:
                     modified_revision=outcome.revision,
                 )
                 return GroupReply(group=group, revision=outcome.revision)
-        raise Busy(reason=f"others keep changing group {config.name!r}")
+        raise Busy(reason=f"group {config.name!r} keeps changing: try again")
 
     async def delete(self, name: str) -> DeleteReply:
         """Delete a group, its subscriptions, and its retry and dead-letter topics.
 
-        At one revision, unless there are more than etcd puts into one transaction: then the group
-        goes with the last of them.
+        All at one revision, unless they are more than etcd accepts in one transaction: then the
+        group is deleted by the last of several.
 
         Raises:
-            GroupNotFound: there is none.
-            Busy: groups kept subscribing meanwhile.
+            GroupNotFound: the group does not exist.
+            Busy: new subscriptions won `ATTEMPTS_MAX` times.
         """
         refuse_impossible_group(name)
         group = self._keyspace.key(GroupKey(name))
@@ -128,7 +130,7 @@ class Groups:
             while len(own) > own_max:
                 some, own = own[:own_max], own[own_max:]
                 await self._etcd.transaction([], [Delete(span) for span in some])
-            # A subscription made since the read would outlive its group.
+            # A subscription created after the read would outlive its group.
             outcome = await self._etcd.transaction(
                 [exists(group), quiet_since(every, read.header.revision)],
                 [Delete(only(group)), *topics, *(Delete(span) for span in own)],
@@ -138,7 +140,7 @@ class Groups:
                 return DeleteReply(revision=outcome.revision)
             if not outcome.found[0]:
                 raise GroupNotFound(group=name)
-        raise Busy(reason="groups keep subscribing")
+        raise Busy(reason="groups keep subscribing: try again")
 
     async def subscribe(self, request: SubscribeRequest) -> SubscribeReply:
         """Record that a group reads a topic; the first record stays.
@@ -147,7 +149,7 @@ class Groups:
             TopicNotFound: the topic does not exist.
             GroupNotFound: the group does not exist, and `create_group` was not given.
             InvalidGroupName: the group cannot be created under that name.
-            Busy: topic or group kept coming and going.
+            Busy: topic or group changed during `ATTEMPTS_MAX` attempts.
         """
         refuse_impossible_topic(request.topic)
         config = GroupConfig(name=request.group)

@@ -1,4 +1,4 @@
-"""Requests that come within a moment of one another, made as one: see `rounds`."""
+"""Joint requests: requests made within a short time, sent as one; see `rounds`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,13 +9,14 @@ Reply = TypeVar("Reply")
 
 
 class JointRequests(Generic[Request, Reply]):
-    """Used by the event loop's thread alone.
+    """Collects requests and sends them as one. Not thread-safe.
 
     Args:
-        ask: answers several, in their order; what it raises is raised by each of them.
-        tasks: what is under way belongs to it, not to whoever came first and may be cancelled.
-        gather_seconds: how long the first one waits for others; 0 for those of the same turn.
-        count_max: how many are asked as one.
+        ask: sends several requests, returns replies in their order; its exception is raised to each
+            caller.
+        tasks: owns the calls, because the caller of the first request may be cancelled.
+        gather_seconds: how long the first request waits for more; 0: one loop iteration.
+        count_max: maximum of requests in one call.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class JointRequests(Generic[Request, Reply]):
         self._gathered: list[tuple[Request, asyncio.Future[Reply]]] = []
 
     async def ask(self, request: Request) -> Reply:
-        """The reply to one of them. Raises whatever `ask` does."""
+        """Return the reply to one request. Raises the exception of `ask`."""
         loop = asyncio.get_running_loop()
         replied: asyncio.Future[Reply] = loop.create_future()
         if not self._gathered:
@@ -41,7 +42,7 @@ class JointRequests(Generic[Request, Reply]):
         return await replied
 
     def _send(self) -> None:
-        # Whose caller has gone is not asked for; at the end that may be all of them.
+        # Without the requests of cancelled callers; none may be left.
         gathered = [each for each in self._gathered if not each[1].done()]
         self._gathered = []
         for first in range(0, len(gathered), self._count_max):
@@ -54,11 +55,11 @@ class JointRequests(Generic[Request, Reply]):
             for (_, replied), reply in zip(some, replies, strict=True):
                 if not replied.done():
                     replied.set_result(reply)
-        except Exception as failure:  # noqa: BLE001 - raised by who waits
+        except Exception as failure:  # noqa: BLE001 - raised to the callers
             for _, replied in some:
                 if not replied.done():
                     replied.set_exception(failure)
         finally:
-            # This one is cancelled: nobody else would end the waits.
+            # If this task is cancelled, nothing else ends the waits.
             for _, replied in some:
                 replied.cancel()

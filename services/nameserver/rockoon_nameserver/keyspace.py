@@ -7,18 +7,17 @@
     /rockoon/{cluster}/topics/{topic}                           TopicConfig
     /rockoon/{cluster}/queues/{topic}/{broker}/{first id}       how many queues the block has
     /rockoon/{cluster}/groups/{group}                           GroupConfig
-    /rockoon/{cluster}/subscriptions/{topic}/{group}            nothing: its revision is the news
+    /rockoon/{cluster}/subscriptions/{topic}/{group}            empty: only its revision matters
     /rockoon/{cluster}/access/{key}                             AccessKeyInfo, without secrets
-    /rockoon/{cluster}/deleted/{topics|groups}/{name}           nothing: its revision is the news
-    /rockoon/{cluster}/deleted/since                            nothing: deletions are noted since
+    /rockoon/{cluster}/deleted/{topics|groups}/{name}           empty: only its revision matters
+    /rockoon/{cluster}/deleted/since                            empty: deletions are recorded since
     /rockoon/{cluster}@committed/{broker|offset}/{log}          committed end of a log
 
 The last key is outside of the span that nameservers watch: it changes every few seconds, and no
 route changes with it.
 
-Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
-skipped. What a key says is not repeated in its value. Incarnations and create
-revisions are etcd's own and are written nowhere.
+Values are JSON, readable with `etcdctl get`; fields of a later version are skipped. A value does
+not repeat its key. Incarnations and create revisions are etcd's own and are not stored.
 """
 
 import json
@@ -48,9 +47,9 @@ Message = TypeVar("Message", bound=google.protobuf.message.Message)
 KIND_FOLDERS: dict[NodeKind, str] = {BROKER: "broker", OFFSET_SERVICE: "offset"}
 FOLDER_KINDS = {folder: kind for kind, folder in KIND_FOLDERS.items()}
 
-# What may stand between two slashes. Topics and groups have stricter rules of their own.
+# A part of a key between two slashes. Topics and groups have stricter rules of their own.
 PATH_PART = re.compile(r"[A-Za-z0-9._%|-]{1,255}")
-# Of nodes and logs, which are read again with each renewal of a lease.
+# Cache of nodes and logs, which each renewal of a lease reads.
 VALUES_PARSED_MAX = 1_000
 
 
@@ -107,7 +106,7 @@ class AccessKeyName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeletionKey:
-    """Of a topic or of a group; with neither, the beginning of the notes."""
+    """Deletion of a topic or a group; with neither, since when deletions are recorded."""
 
     topic: str = ""
     group: str = ""
@@ -130,7 +129,7 @@ class Keyspace:
     """The keys of one cluster.
 
     Raises:
-        ValueError: the cluster's name cannot stand in a key.
+        ValueError: the cluster's name is not valid in a key.
     """
 
     def __init__(self, cluster: str) -> None:
@@ -176,7 +175,7 @@ class Keyspace:
         return only(self.key(key))
 
     def committed_end(self, key: LogKey) -> str:
-        """Where the committed end of a log is. A cluster's name has no "@"."""
+        """Key of a log's committed end. A cluster's name has no "@"."""
         root = self._root.removesuffix("/")
         return f"{root}@committed/{KIND_FOLDERS[key.kind]}/{key.log}"
 
@@ -184,7 +183,7 @@ class Keyspace:
         return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
 
     def replicas(self, kind: NodeKind, log: str = "") -> Span:
-        """Live ones, of one log or of all."""
+        """Live replicas, of one log or of all."""
         return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
     def blocks(self, topic: str) -> Span:
@@ -203,7 +202,7 @@ class Keyspace:
         return under(f"{self._root}subscriptions/{topic}/")
 
     def parse(self, key: str) -> RouteKey:
-        """What a key of this cluster names.
+        """Parse a key of this cluster.
 
         Raises:
             UnreadableKey: this version does not know such keys.
@@ -308,7 +307,7 @@ def block_value(queues: int) -> bytes:
 
 
 def read_block(value: bytes) -> int:
-    """How many queues a block has.
+    """Return the number of queues of a block.
 
     Raises:
         UnreadableKey: the value is not what `block_value` writes.
@@ -345,7 +344,7 @@ def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) ->
     try:
         info = parse_json(value, AccessKeyInfo())
     except UnreadableKey:
-        # Without the value: what checks signatures stands in it, and this is logged.
+        # Without the value: it has the verifier of signatures, and this text is logged.
         raise UnreadableKey("it does not describe an access key") from None
     info.key_id, info.modified_revision = key.key_id, modified_revision
     return info
@@ -357,7 +356,7 @@ def json_value(fields: dict[str, object]) -> bytes:
 
 @lru_cache(maxsize=VALUES_PARSED_MAX)
 def as_binary(kind: type[Message], value: bytes) -> bytes:
-    """A value's message in its binary form: what is read with each renewal is parsed once."""
+    """Serialize a value's message; cached because each renewal of a lease reads it again."""
     return parse_json(value, kind()).SerializeToString()
 
 

@@ -1,24 +1,24 @@
-"""Adoption of logs: what happens when replicas know more of a log than etcd does. Pure.
+"""Adoption of logs: repairs of a log's state after etcd was restored from a backup. Pure.
 
-etcd was restored from a backup then. Its in-sync set may be one that committed messages have left
-behind, so nobody may be elected by it: the log is frozen, its leader goes on, its replicas report
-what they know, and an operator adopts it. See the invariants of `elections`.
+Replicas then know a later state than etcd. Its in-sync set may be one that lacks committed
+messages, and must elect no leader: the log is frozen, its leader continues, its replicas report
+their state, and an operator adopts it. See the invariants of `elections`.
 """
 
 from rockoon_core.errors import InvalidArgument
 from rockoon_nameserver.elections import EPOCH_MAX, Outcome, changed, put_in_sync
 from rockoon_proto.v1.logs_pb2 import LogState, ReplicaCall, Report
 
-# Epochs that may have been given out after the latest that anybody knows.
+# Epochs that may have been used after the latest one that a replica reports.
 EPOCHS_LEFT_OUT = 65_536
 
 
 def knows_more(state: LogState, who: str, epoch: int, history: int, version: int) -> str:
-    """How one sees that etcd went back; empty when one does not.
+    """Return how a replica shows that etcd went back; empty if it does not.
 
     Args:
-        state: what etcd has.
-        who: the replica that says so.
+        state: of the log in etcd.
+        who: the replica.
         epoch: which it has promised, or calls about.
         history, version: of the latest state that it knows.
     """
@@ -33,7 +33,7 @@ def knows_more(state: LogState, who: str, epoch: int, history: int, version: int
 
 
 def frozen(state: LogState, reason: str) -> LogState:
-    """The log, not to be changed. What an election was told before is no adoption report."""
+    """Return the log frozen, without the reports of an election."""
     after = LogState()
     after.CopyFrom(state)
     after.frozen = reason
@@ -42,7 +42,7 @@ def frozen(state: LogState, reason: str) -> LogState:
 
 
 def report_frozen(state: LogState, caller: ReplicaCall, told: Report) -> Outcome:
-    """What a replica knows of a frozen log is kept for its adoption."""
+    """Keep a replica's report of a frozen log for its adoption."""
     if state.reports.get(caller.replica_id) == told:
         return Outcome(state, done=True)
     after = changed(state)
@@ -51,15 +51,15 @@ def report_frozen(state: LogState, caller: ReplicaCall, told: Report) -> Outcome
 
 
 def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
-    """An operator lets a frozen log go on: an election in an epoch that nobody has heard of.
+    """An operator unfreezes a log: an election begins in an epoch that no replica has used.
 
     Args:
-        state: the log's, with what replicas have reported.
-        in_sync: who votes; empty for the newest set that any of them knows.
-        accept_loss: also when not all of those have reported.
+        state: of the log, with the reports of its replicas.
+        in_sync: voters; empty for the newest set that a replica knows.
+        accept_loss: proceed although some voters have not reported.
 
     Raises:
-        InvalidArgument: the log is not frozen, nobody knows who was in sync, or somebody of them
+        InvalidArgument: the log is not frozen, no replica knows the in-sync set, or a member
             has not reported.
     """
     if not state.frozen:
@@ -92,10 +92,10 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
 
 
 def newest_in_sync(state: LogState) -> list[str]:
-    """The in-sync set of the newest version that anybody knows.
+    """Return the in-sync set of the newest version that a replica knows.
 
     Raises:
-        InvalidArgument: whoever knows that version does not remember its set.
+        InvalidArgument: the replicas that know that version have lost its set.
     """
     known = [((each.history, each.version), list(each.in_sync)) for each in state.reports.values()]
     known.append(((state.history, state.version), list(state.in_sync)))

@@ -1,6 +1,6 @@
-"""Membership of logs: the next state of a log when a replica registers, or is asked for. Pure.
+"""Membership of logs: the next state of a log when a replica registers or an operator asks. Pure.
 
-See the invariants of `elections`. Who registers votes only in a log that is new.
+See the invariants of `elections`. A replica that registers becomes a voter only in a new log.
 """
 
 from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
@@ -10,7 +10,7 @@ from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Replica, Repli
 from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaFacts
 
 COPIES_MAX = 7
-# Voters, and those that were or may be some day; the oldest of these are forgotten.
+# Voters, and former or possible ones; the oldest of the latter are removed.
 REPLICAS_MAX = 16
 
 
@@ -22,19 +22,19 @@ def registered(
     comes: bool,
     name_exists: bool,
 ) -> LogState:
-    """State of a log once a replica of it is registered; the same when nothing changes.
+    """Return the state of a log after a replica registered; the same object if nothing changes.
 
     Args:
-        state: None when etcd has none.
+        state: None if etcd has none.
         node: the replica.
-        facts: what it knows.
-        comes: it was not registered before: a process that has just started suspects nobody.
-        name_exists: the log is older than its state: it has queues, or a node of its name lives.
+        facts: its report about its store.
+        comes: it was not registered before: a process that has just started suspects no leader.
+        name_exists: the log is older than its state: it has queues, or a node of its name is live.
 
     Raises:
-        InvalidArgument: what the replica says of itself cannot be.
-        NodeNameTaken: its store has messages of its own, and cannot become a copy of the log.
-        NotReady: it has nothing, and the replica with the log's messages has to come first.
+        InvalidArgument: the facts are impossible.
+        NodeNameTaken: its store has other messages, and cannot become a copy of the log.
+        NotReady: its store is empty, and the replica with the log's messages must register first.
     """
     if not 0 <= facts.copies <= COPIES_MAX:
         raise InvalidArgument(reason=f"{facts.copies} copies: a log has 1 to {COPIES_MAX}")
@@ -65,15 +65,15 @@ def registered(
         after = changed(after)
         after.replicas[at].CopyFrom(entry)
     if after.version > state.version:
-        # Several changes at once are one.
+        # Several changes in one call are one version.
         after.version = state.version + 1
     return after
 
 
 def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
-    """A replica's entry as it registers. The start that is known stays unless this is a later one:
-    a store that has counted no more than etcd is an older snapshot, and its replica notices that by
-    the entry (rule 13 in docs/understand/replication.md)."""
+    """Return a replica's entry. The known start stays unless the reported one is later: a store
+    with no more starts than etcd knows is an older snapshot, and its replica detects that by the
+    entry (rule 13 in docs/understand/replication.md)."""
     is_later = facts.starts > known.starts
     return Replica(
         replica_id=node.store_id,
@@ -86,7 +86,7 @@ def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
 
 
 def plainly_registered(state: LogState | None, node: Node) -> LogState:
-    """Likewise when a broker registers that knows nothing of copies: the log is its store's.
+    """Return the state of a log after a broker without replication registered: its only copy.
 
     Raises:
         NodeNameTaken: the log has other copies.
@@ -98,22 +98,22 @@ def plainly_registered(state: LogState | None, node: Node) -> LogState:
     if [each.replica_id for each in state.replicas] == [node.store_id]:
         return state
     if len(state.replicas) == 1 and state.copies == 1 and not state.frozen:
-        # As ever, an emptied store takes the place of the one that was; here it is remembered.
+        # An emptied store may replace the only copy; the loss is recorded here.
         after = alone(changed(state), node)
         after.losses += 1
         after.loss_epoch, after.loss_end = after.epoch, 0
         return after
     raise NodeNameTaken(
-        f"{node.name!r} is a log with copies: this broker is started as none of them",
+        f"{node.name!r} is a log with copies: this broker is started as none of its replicas",
         name=node.name,
         address=node.address,
     )
 
 
 def of_one_copy(state: LogState) -> LogState:
-    """The log's only voter is started as its only copy: it takes no followers.
+    """The log's only voter is started as its only copy: it accepts no followers.
 
-    Others that have come may become copies of it when it is started as one of several.
+    Other registered replicas may become copies when it is started as one of several.
     """
     if state.copies == 1 and not state.copies_wish.copies:
         return state
@@ -124,16 +124,16 @@ def of_one_copy(state: LogState) -> LogState:
 
 
 def is_only_voter(state: LogState, replica_id: str) -> bool:
-    """Whether a log is what one replica has, and nobody else's say is needed."""
+    """Whether the replica is the log's only voter, and the log is not frozen."""
     return list(state.in_sync) == [replica_id] and not state.frozen
 
 
 def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
-    """An operator asks for one replica instead of another, which the leader may bring about.
+    """An operator requests one replica instead of another; the leader carries it out.
 
     Raises:
         LogFrozen: the log waits for its adoption.
-        InvalidArgument: the move cannot be made, or contradicts another one.
+        InvalidArgument: the move is impossible, or contradicts another one.
     """
     if state.frozen:
         raise LogFrozen(log=state.log, reason=state.frozen)
@@ -145,21 +145,21 @@ def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
         return Outcome(after, done=True)
     known = {each.replica_id for each in state.replicas}
     if asked.leaves not in state.in_sync:
-        raise InvalidArgument(reason=f"{asked.leaves!r} is not in sync: it has no place to give")
+        raise InvalidArgument(reason=f"{asked.leaves!r} is not in sync: it cannot be replaced")
     if asked.joins not in known or asked.joins in state.in_sync:
-        raise InvalidArgument(reason=f"{asked.joins!r} is no registered replica out of sync")
+        raise InvalidArgument(reason=f"{asked.joins!r} is not a registered replica out of sync")
     if {asked.leaves, asked.joins} & {who for each in state.moves for who in parts(each)}:
-        raise InvalidArgument(reason="another move with one of them is asked for: withdraw it")
+        raise InvalidArgument(reason="another move of one of the two is requested: withdraw it")
     after.moves.append(asked)
     return Outcome(after, done=True)
 
 
 def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
-    """An operator asks for more or fewer copies, which the leader may bring about.
+    """An operator requests more or fewer copies; the leader carries it out.
 
     Raises:
         LogFrozen: the log waits for its adoption.
-        InvalidArgument: it can have no such number, or no such replica stays.
+        InvalidArgument: the number is impossible, or `stays` is not in sync.
     """
     if state.frozen:
         raise LogFrozen(log=state.log, reason=state.frozen)
@@ -167,7 +167,7 @@ def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
         raise InvalidArgument(reason=f"{copies} copies: a log has 1 to {COPIES_MAX}")
     if copies == 2:
         raise InvalidArgument(
-            reason="2 copies: without either of them a log takes nothing; ask for 1, or for 3"
+            reason="2 copies: if either fails, the log accepts no messages; ask for 1, or for 3"
         )
     if not state.epoch:
         raise InvalidArgument(reason=f"log {state.log!r} still waits for its first replicas")
@@ -187,10 +187,10 @@ def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
 
 
 def go_on_alone(state: LogState, caller: ReplicaCall) -> Outcome:
-    """The only voter has a log of one copy from now on, and is no replica any more.
+    """The only voter turns its log into one without replication.
 
-    Another epoch, and no other replica: a learner may have bytes of this epoch that a crash took
-    from the caller, and in whose place others will be. It is refused when it comes again.
+    The epoch ends and the other replicas are removed: a learner may have bytes of this epoch that
+    the caller lost in a crash and will write differently. The learner is refused when it registers.
     """
     if not is_only_voter(state, caller.replica_id):
         return Outcome(state, done=False)
@@ -204,7 +204,7 @@ def go_on_alone(state: LogState, caller: ReplicaCall) -> Outcome:
 
 
 def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogState:
-    """State of a log that etcd knows nothing of."""
+    """Return the state of a log that etcd has no state of."""
     who, copies = node.store_id, facts.copies or 1
     state = LogState(kind=node.kind, log=node.name, copies=copies)
     if facts.promised or facts.version:
@@ -218,8 +218,8 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
     if name_exists:
         raise NotReady(
             service=f"log {node.name!r}",
-            reason=f"it exists, and the store of {node.replica!r} is empty: start the one that has "
-            "its content first",
+            reason=f"it exists, and the store of {node.replica!r} is empty: first start the "
+            "replica that has its messages",
         )
     state.version = 1
     state.replicas.add(replica_id=who, name=node.replica, rack=node.rack)
@@ -227,7 +227,7 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
 
 
 def alone(state: LogState, node: Node) -> LogState:
-    """The log is this replica's, and all that is in it before the next epoch is committed."""
+    """Make the replica the log's only one; its records before the next epoch are committed."""
     state.version = max(1, state.version)
     state.epoch += 1
     state.leader, state.former_leader, state.confirmed = node.store_id, "", True
@@ -241,20 +241,20 @@ def alone(state: LogState, node: Node) -> LogState:
 
 
 def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: ReplicaFacts) -> LogState:
-    """A replica that the log did not know is one of its replicas, and as yet does not count."""
-    # Also the first one of a later version than etcd's has had its log frozen by now.
+    """Add a replica that the log did not have; it does not vote yet."""
+    # If it reported a later version than etcd's, the caller has frozen the log.
     is_known = frozen_or_same.frozen and (facts.version or facts.promised)
     if state.frozen and not is_known:
         raise NotReady(service=f"log {state.log!r}", reason=f"it is frozen: {state.frozen}")
     if not facts.empty and not is_known:
         if not state.epoch:
-            # The others are empty, and wait for one another: they copy it.
+            # The other replicas are empty and wait for more: they copy this one.
             after = alone(changed(state), node)
             after.replicas.extend(state.replicas)
             return after
         raise NodeNameTaken(
-            f"the store of {node.replica!r} has messages of its own and is none of the copies of "
-            f"log {state.log!r}: start it with an empty store to make it one",
+            f"the store of {node.replica!r} has other messages and is not a copy of log "
+            f"{state.log!r}: start it with an empty store to make it one",
             name=state.log,
             address=node.address,
         )
@@ -270,8 +270,8 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
 
 
 def succeed_namesake(after: LogState, node: Node) -> None:
-    """Wish a replica with an emptied disk in the place of the one of its name, unless that is to
-    leave already. Nothing is risked: the leader changes who counts once the copy is made.
+    """Request a move from the voter of this replica's name, whose disk was emptied, to this one,
+    unless the voter already leaves. The leader changes the voters only once the copy is made.
     """
     moving = {who for each in after.moves for who in parts(each)}
     for each in after.replicas:
@@ -281,7 +281,7 @@ def succeed_namesake(after: LogState, node: Node) -> None:
 
 
 def homecomings(state: LogState, who: str) -> list[Move]:
-    """Wishes for one of its own name in the place of a replica: it has come back with its disk."""
+    """Moves away from a replica to one of its name: obsolete, it has returned with its disk."""
     names = {each.replica_id: each.name for each in state.replicas}
     return [
         each
@@ -291,9 +291,9 @@ def homecomings(state: LogState, who: str) -> list[Move]:
 
 
 def forget_former(after: LogState, node: Node) -> None:
-    """Make room for a replica: the one of its name before it, unless that still counts.
+    """Make room for a replica: remove the former one of its name, unless that one votes.
 
-    What was asked for with that one is asked for with this one: its process is meant.
+    Moves to the former one become moves to this one, because the operator meant the process.
     """
     kept, former = list[Replica](), set[str]()
     for each in after.replicas:

@@ -1,4 +1,4 @@
-"""The Logs service: reads from the follower's table, writes to etcd. Translates, no more."""
+"""The Logs service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 from collections.abc import AsyncIterator, Awaitable
@@ -20,9 +20,9 @@ class LogService(LogsServicer):
 
     Args:
         logs: makes the changes.
-        follower: knows what there is.
-        node_identities: which certificates replicas must show; None where callers show none.
-        external: whether its callers come from another network: no replica does.
+        follower: holds the states as read from etcd.
+        node_identities: required certificates of replicas; None if callers have none.
+        external: whether its callers are in another network, which replicas never are.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogService(LogsServicer):
         place, history, told_reachable = 0, table.history, False
         async for is_due in self._follower.turns():
             if table.history != history:
-                # What was told is of another etcd, and may have had later revisions.
+                # The watcher's logs are of another etcd, and may have had later revisions.
                 place, history = 0, table.history
             update = pb.LogUpdate(
                 logs=table.logs.changed_since(request.kind, names, place),
@@ -128,7 +128,7 @@ class LogService(LogsServicer):
         return await self._served(self._logs.adopt(request))
 
     async def _served(self, change: Awaitable[pb.LogReply]) -> pb.LogReply:
-        """The reply to an operator, once this nameserver shows the change too."""
+        """Return the reply to an operator once this nameserver shows the change."""
         reply = await change
         await self._follower.wait_served(reply.revision)
         return reply
@@ -140,7 +140,7 @@ class LogService(LogsServicer):
         return log
 
     def _check_replica(self, logs: Any, context: Any) -> None:
-        """Raises InvalidArgument, WrongIdentity when the caller can be no replica of these logs."""
+        """Raises InvalidArgument, WrongIdentity if the caller must not be their replica."""
         if self._external:
             raise InvalidArgument(
                 reason="this is the nameserver's external listener, which is for clients"
@@ -148,6 +148,6 @@ class LogService(LogsServicer):
         if self._node_identities is not None:
             identity = peer_identity(context)
             if not logs:
-                raise InvalidArgument(reason="a replica names the logs that it wants to watch")
+                raise InvalidArgument(reason="a replica must name the logs that it watches")
             for log in logs:
                 self._node_identities.check(log, identity.names if identity is not None else ())

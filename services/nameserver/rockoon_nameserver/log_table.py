@@ -1,7 +1,7 @@
-"""Logs as etcd's changes make them: states, live replicas, and who stands in routes. Pure.
+"""Logs as read from etcd: states, live replicas, and the node that routes show for each. Pure.
 
-Clients know a log as a node of its name, at the address of its leader. They are not told of every
-change of a log: only when who leads, in which epoch, or where replicas are, is another.
+Clients see a log as a node of its name, at the address of its leader. Their routes change only
+when the leader, its epoch or the address of a replica changes.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind
 
 
 class LogCounts(NamedTuple):
-    """How many logs there are of a kind of trouble."""
+    """Number of logs, in total and by problem."""
 
     all: int
     without_leader: int
@@ -31,19 +31,19 @@ class LogRecord:
 
 
 class LogTable:
-    """See the module."""
+    """States and live replicas by log."""
 
     def __init__(self) -> None:
         self._records: dict[LogKey, LogRecord] = {}
 
     def put_state(self, key: LogKey, state: LogState | None, revision: int) -> None:
-        """The state of a log is this; None: it has none."""
+        """Set the state of a log; None: it has none."""
         record = self._record(key, revision)
         record.state = state
         self._drop_empty(key, record)
 
     def put_node(self, key: LogKey, replica_id: str, node: Node | None, revision: int) -> None:
-        """A replica is this; None: it has left."""
+        """Set a live replica; None: it has left."""
         record = self._record(key, revision)
         record.nodes.pop(replica_id, None)
         if node is not None:
@@ -55,23 +55,23 @@ class LogTable:
         return None if record is None else record.state
 
     def with_state(self) -> list[LogKey]:
-        """Of logs that have a state, in order."""
+        """Keys of logs that have a state, sorted."""
         return sorted(key for key, record in self._records.items() if record.state is not None)
 
     def log(self, key: LogKey) -> Log | None:
-        """A log with its live replicas; None when it has no state."""
+        """Return a log with its live replicas; None if it has no state."""
         record = self._records.get(key)
         if record is None or record.state is None:
             return None
         return Log(state=record.state, nodes=[record.nodes[who] for who in sorted(record.nodes)])
 
     def changed_since(self, kind: NodeKind, logs: Collection[str], revision: int) -> list[Log]:
-        """Logs that are other ones than at a revision.
+        """Return the logs that changed after a revision.
 
         Args:
-            kind: of which kind.
+            kind: of their nodes.
             logs: their names; empty means all.
-            revision: 0 for all of them, changed or not.
+            revision: 0 for all logs.
         """
         keys = sorted(LogKey(kind, log) for log in logs) if logs else self.with_state()
         found = []
@@ -84,10 +84,10 @@ class LogTable:
         return found
 
     def routed(self, key: LogKey) -> Node | None:
-        """What clients see of a log; None while who leads it is not alive.
+        """Return the node that clients see for a log; None while its leader is not live.
 
-        In an election that is the former leader, which still answers readers: nobody is sent away
-        for the moment that it takes.
+        During an election that is the former leader, which still serves readers: they need not
+        reconnect twice.
         """
         record = self._records.get(key)
         if record is None or record.state is None:
@@ -130,8 +130,8 @@ class LogTable:
 
 
 def is_without_leader(record: LogRecord) -> bool:
-    """Whether nobody leads a log now: it has an election, or its leader is away and too few are
-    left to elect another. That the only copy is away is known as a node that is missing."""
+    """Whether a log has no leader: an election runs, or the leader is not live and too few
+    replicas are left to elect another. The only copy of a log counts as a missing node instead."""
     state = record.state
     if state is None or (state.leader and len(state.in_sync) == 1):
         return False

@@ -1,5 +1,5 @@
-"""Logs with several copies, in etcd: each call is a decision on what a log's key says, put by
-compare-and-swap. Nothing is kept in this process, so any nameserver can do the next step.
+"""Logs with several copies, in etcd: each call decides on the state in a log's key and writes the
+next one by compare-and-swap. This process keeps no state, so any nameserver can do the next step.
 
 The decisions are in `elections`, `log_membership` and `log_adoption`.
 """
@@ -31,9 +31,9 @@ from rockoon_proto.v1.nameserver_pb2 import NodeKind
 
 log = logging.getLogger(__name__)
 
-# Others change the same key at the same time: all replicas of a log report when its leader is gone.
+# All replicas of a log report when its leader is lost, so conflicts are frequent.
 ATTEMPTS_MAX = 16
-# What is counted.
+# Changes of a log's state that are counted.
 CHANGES = ("election", "leader", "hold", "loss", "freeze", "adoption")
 
 Decision = Callable[[pb.LogState], Outcome]
@@ -47,7 +47,7 @@ class Logs:
         keyspace: the cluster's keys.
 
     Attributes:
-        changes: how many of each of `CHANGES` this nameserver has made.
+        changes: number of changes that this nameserver has made, by `CHANGES`.
     """
 
     def __init__(self, etcd: RouteStore, keyspace: Keyspace) -> None:
@@ -73,7 +73,7 @@ class Logs:
         return await self._call(request.caller, decide, also_frozen=True)
 
     async def record_committed_end(self, request: pb.RecordCommittedEndRequest) -> pb.LogReply:
-        """Write how far a log is committed beside its state, if the caller leads it."""
+        """Write how far a log is committed to its own key, if the caller leads the log."""
         caller = request.caller
         key = checked(caller.kind, caller.log)
         name = self._keyspace.committed_end(key)
@@ -88,7 +88,7 @@ class Logs:
             if record is None:
                 return pb.LogReply(state=state, done=done, revision=revision)
             # The state may change before the write. Committed records stay committed, and a loss
-            # that is accepted now makes the record invalid.
+            # accepted before it makes the record invalid.
             written = await self._etcd.transaction(
                 [unchanged(name, records[0].mod_revision if records else 0)],
                 [Put(name, committed_end_value(record))],
@@ -161,7 +161,7 @@ class Logs:
         )
 
     async def freeze(self, key: LogKey, reason: str) -> pb.LogReply:
-        """Freeze a log, unless it is frozen."""
+        """Freeze a log; no change if it is frozen."""
 
         def decide(state: pb.LogState) -> Outcome:
             after = state if state.frozen else log_adoption.frozen(state, reason)
@@ -175,9 +175,9 @@ class Logs:
         """Decide about a replica's call, unless it shows that etcd went back.
 
         Raises:
-            LogNotFound: there is no such log.
-            InvalidArgument: the caller is no replica of it.
-            Busy: others kept changing it.
+            LogNotFound: the log does not exist.
+            InvalidArgument: the caller is not its replica.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
 
         def heard(state: pb.LogState) -> Outcome:
@@ -215,10 +215,10 @@ class Logs:
                 return pb.LogReply(
                     state=outcome.state, done=outcome.done, revision=committed.revision
                 )
-        raise Busy(reason=f"others keep changing log {key.log!r}")
+        raise Busy(reason=f"log {key.log!r} keeps changing: try again")
 
     def _note(self, before: pb.LogState, after: pb.LogState) -> None:
-        """Count and log what people want to know of."""
+        """Count and log the changes that operators need to know."""
         name = f"log {after.log}, epoch {after.epoch}"
         if after.losses > before.losses:
             self.changes["loss"] += 1
@@ -247,10 +247,10 @@ class Logs:
 
 
 async def freeze_when_etcd_goes_back(follower: RouteFollower, logs: Logs) -> None:
-    """Freeze all logs with copies once etcd has gone back; until the follower is closed.
+    """Freeze all logs with copies after etcd went back; runs until the follower is closed.
 
-    Their replicas would find out too, but only when they call: others, whom newer in-sync sets have
-    left behind, could be elected before.
+    Their replicas would detect it too, but only when they call: replicas that newer in-sync sets
+    have left out could be elected before.
     """
     table, history = follower.table, 0
     async for _ in follower.turns():
@@ -264,23 +264,23 @@ async def freeze_when_etcd_goes_back(follower: RouteFollower, logs: Logs) -> Non
                 if state is not None and len(state.replicas) > 1 and not state.frozen:
                     await logs.freeze(key, "etcd went back to an earlier state")
         except (EtcdUnavailable, Busy, LogNotFound) as failure:
-            log.warning("logs are not frozen yet: %s", failure)
+            log.warning("logs are not frozen yet: %s; retrying after the next heartbeat", failure)
         else:
             history = seen
 
 
 def committed_in(found: Sequence[KeyValue]) -> CommittedEnd | None:
-    """The committed end of a key that was read; None where it has none that is readable."""
+    """Return the committed end in a key that was read; None if it is missing or unreadable."""
     try:
         return read_committed_end(found[0].value) if found else None
     except UnreadableKey as failure:
-        # Elections go on without the check.
-        log.warning("a committed end is ignored: %s", failure)
+        # Elections continue without the check.
+        log.warning("a recorded committed end is ignored: %s", failure)
         return None
 
 
 def checked(kind: NodeKind, name: str) -> LogKey:
-    """The key of a log. Raises LogNotFound for what can be none."""
+    """Return the key of a log. Raises LogNotFound for an impossible name."""
     if kind not in KIND_FOLDERS or not name or "/" in name:
         raise LogNotFound(log=name)
     return LogKey(kind, name)

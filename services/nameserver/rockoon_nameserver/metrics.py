@@ -18,19 +18,19 @@ ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that ar
 LOGS = gauge("rockoon_logs", "Logs that etcd knows")
 LOGS_WITHOUT_LEADER = gauge(
     "rockoon_logs_without_leader",
-    "Logs that wait for an election, for a leader that is away, or for their first replicas",
+    "Logs without a leader: they have an election, wait for replicas, or their leader is not live",
 )
 LOGS_FROZEN = gauge(
     "rockoon_logs_frozen", "Logs that wait for `rockoon log adopt`, because etcd went back"
 )
 LOG_CHANGES = counter(
     "rockoon_log_changes_total",
-    "Changes of logs made here: election (begun), leader (put in), hold (an election waits for an "
-    "operator), loss (accepted), freeze, adoption",
+    "Changes of logs made by this nameserver: election (started), leader (elected), hold (an "
+    "election waits for an operator), loss (accepted), freeze, adoption",
     "change",
 )
-ETCD_REACHABLE = gauge("rockoon_etcd_reachable", "1 while etcd answers")
-ETCD_AWAY = gauge("rockoon_etcd_away_seconds", "How long etcd has not answered, seconds")
+ETCD_REACHABLE = gauge("rockoon_etcd_reachable", "1 while etcd replies")
+ETCD_AWAY = gauge("rockoon_etcd_away_seconds", "Seconds since etcd stopped replying, else 0")
 ETCD_REQUESTS = histogram(
     "rockoon_etcd_request_milliseconds",
     "How long requests to etcd took, milliseconds; a watch until etcd accepted it",
@@ -43,7 +43,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 
 
 class NameserverMetrics:
-    """Measures a nameserver."""
+    """Values of a nameserver's metrics."""
 
     def __init__(self, follower: RouteFollower, etcd: RouteStore, logs: Logs) -> None:
         self._follower = follower

@@ -1,7 +1,7 @@
-"""Brokers and offset services: their leases, and who may bear which name.
+"""Brokers and offset services: their leases, and the owner of each name.
 
-A broker's name is that of its log. A replica of it has an entry of its own, and what its coming
-makes of the log's state (`log_membership`) is put in the same transaction.
+A broker's name is that of its log. Each replica has an entry, and the change of its log's state
+(`log_membership`) is written in the same transaction.
 """
 
 import logging
@@ -46,23 +46,22 @@ log = logging.getLogger(__name__)
 
 NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
-# A conflict means that somebody else changed the same key just now; more than a few in a row do
-# not happen by chance.
+# A conflict means a concurrent change of the same key; more than a few in a row are no chance.
 ATTEMPTS_MAX = 8
 RACK_CHARACTERS_MAX = 100
-# Of a lease: how far apart its renewals are, and at most. Together with what one may take (ROUND in
-# rockoon_node.lease), one that nobody answers has ended before the lease does (ADR 27).
+# Renewal interval as a share of the lease: usual, and maximum. Including the time limit of a
+# renewal (ROUND in rockoon_node.lease), a renewal without a reply ends before the lease (ADR 27).
 RENEW_SHARE = 0.36
 RENEW_SHARE_MAX = 0.45
 ENTRIES_COMPARED_MAX = 1_000
 
 
 class Entries(NamedTuple):
-    """What etcd has where a node wants to register.
+    """Entries in etcd for the name that a node wants to register.
 
     Attributes:
-        holder: who has its place. A key that exists is alive: its lease would have taken it.
-        is_named: a live node bears the name of the log that the node is a replica of.
+        holder: the present owner. A key that exists is live: the end of its lease deletes it.
+        is_named: a live node, not this replica, has the name of its log.
         log: the state of its log, if there is one.
     """
 
@@ -72,14 +71,14 @@ class Entries(NamedTuple):
 
 
 class Nodes:
-    """Registers nodes and keeps them alive. Nothing about them is kept in this process.
+    """Registers nodes and renews their leases. This process keeps no state.
 
     Args:
         etcd: a connection.
         keyspace: the cluster's keys.
-        lease_seconds: how long a node stays without a sign of life.
+        lease_seconds: how long a node stays in the routes without a renewal.
         has_queues: whether a broker of a name is known to have queues.
-        rounds: when leases are to be renewed; by default each a third of its time after the last.
+        rounds: when leases are to be renewed; default: after a third of their time.
     """
 
     def __init__(
@@ -100,13 +99,13 @@ class Nodes:
         """Put a node into the routes, or renew its lease (which makes no new revision).
 
         Raises:
-            InvalidArgument: the node lacks something.
-            NodeNameTaken: a live node with another store bears the name, or another live offset
-                service exists, or a later process of the same store has taken over, or the store
-                can be no copy of its log.
-            NotReady: the log has messages, and the replica that has them has to come first.
-            Busy: a copy of the store has just taken over from another one; try again.
-            EtcdUnavailable: try again; a node whose lease has ended meanwhile is put back then.
+            InvalidArgument: a field of the node is missing or invalid.
+            NodeNameTaken: a live node with another store has the name, or another live offset
+                service exists, or a later process of the same store has registered, or the store
+                cannot be a copy of its log.
+            NotReady: the log has messages, and the replica that has them must register first.
+            Busy: a copy of the store has just replaced another one; try again.
+            EtcdUnavailable: try again; a node whose lease has ended is put back then.
         """
         node = checked(request.node)
         key = key_of(node)
@@ -141,10 +140,10 @@ class Nodes:
                 log.info("%s %s is at %s", KIND_FOLDERS[node.kind], name, node.address)
                 return await self._reply(node, lease_id, ttl_seconds, outcome.revision)
         await self._end_lease(lease_id)
-        raise Busy(reason=f"others keep registering {node.name!r}")
+        raise Busy(reason=f"{node.name!r} keeps registering from elsewhere: try again")
 
     async def unregister(self, request: UnregisterNodeRequest) -> UnregisterNodeReply:
-        """Take a node out of the routes; one that is not there is no error.
+        """Remove a node from the routes; a missing one is no error.
 
         Raises:
             NodeNameTaken: the node of that name has another store.
@@ -175,12 +174,12 @@ class Nodes:
                 name = node.replica or node.name
                 log.info("%s %s has left", KIND_FOLDERS[node.kind], name)
                 return UnregisterNodeReply(revision=outcome.revision)
-        raise Busy(reason=f"others keep registering {request.name!r}")
+        raise Busy(reason=f"{request.name!r} keeps registering: try again")
 
     async def _renew(
         self, key: NodeKey | ReplicaKey, request: RegisterNodeRequest
     ) -> RegisterNodeReply | None:
-        """Renew a lease whose key is as the node says; None when it has to register again."""
+        """Renew the lease of an unchanged node; None if it has to register again."""
         node, lease_id = request.node, request.lease_id
         entries = await self._entries(key, node, with_others=True)
         found = entries.holder
@@ -198,7 +197,7 @@ class Nodes:
     async def _entries(
         self, key: NodeKey | ReplicaKey, node: Node, *, with_others: bool = False
     ) -> Entries:
-        """What there is in the place of a node: of its name, and of any for an offset service.
+        """Read the entries of a node's name, and for an offset service those of all names.
 
         A store that was its log's only one, or is so again, is still the same store.
         """
@@ -223,7 +222,7 @@ class Nodes:
         same = [each for each in replicas if each.key == in_its_place]
         if isinstance(key, NodeKey):
             if state is not None and is_only_voter(read_log(as_log, state.value), node.store_id):
-                # The others are none of its log yet, or no more.
+                # Replicas that are not, or no longer, copies of its log.
                 replicas = []
             holder = next(iter([*nodes, *same, *replicas]), None)
             return Entries(holder, is_named=False, log=state)
@@ -234,7 +233,7 @@ class Nodes:
         return Entries(next(iter([*same, *before]), None), is_named, state)
 
     def _name_in(self, key: str) -> str:
-        """The name of the node, or the log, that a key is of."""
+        """Name of the node or log of a key."""
         found = self._keyspace.parse(key)
         assert isinstance(found, NodeKey | ReplicaKey)
         return found.name if isinstance(found, NodeKey) else found.log
@@ -242,7 +241,7 @@ class Nodes:
     def _log_changes(
         self, request: RegisterNodeRequest, entries: Entries
     ) -> list[tuple[Compare, Put]]:
-        """What becomes of the state of a node's log, and when; empty when nothing does."""
+        """Return the write of the node's log state and its condition; empty if it stays."""
         node = request.node
         key = LogKey(node.kind, node.name)
         state: LogState | None = None
@@ -266,7 +265,7 @@ class Nodes:
     def _taking(
         self, key: NodeKey | ReplicaKey, put: Put, holder: KeyValue | None
     ) -> tuple[list[Compare], list[Put | Delete]]:
-        """Conditions and operations that give a node its place, of which `holder` is taken away."""
+        """Conditions and operations that register a node and remove the entry of `holder`."""
         if holder is not None:
             conditions = [unchanged(holder.key, holder.mod_revision)]
             if holder.key == put.key:
@@ -278,11 +277,11 @@ class Nodes:
         return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
-        """The lease of a process that a node takes over from and that may still answer; 0 for none.
+        """Lease of the process that a node replaces and that may still serve; 0: none.
 
-        One that had the store at the same place is over, because only one at a time can open it
-        there. One with a copy is not: it may hear of its end only with its next renewal. So its
-        lease is not ended, and the node waits for it (`_reply`).
+        A process that had the store at the same path is over, because only one at a time can open
+        it. A process with a copy is not: it may learn of its end with its next renewal. So its
+        lease is not revoked, and the node waits for it (`_reply`).
         """
         if held is None or holder is None:
             return 0
@@ -294,7 +293,7 @@ class Nodes:
         return holder.lease_id
 
     def _refuse_if_taken(self, node: Node, holder: KeyValue | None, *, fresh: bool) -> Node | None:
-        """The node that holds the name now, if the one that asks may have it."""
+        """Return the name's registered node; raises NodeNameTaken if it must not be replaced."""
         if holder is None:
             return None
         key = self._keyspace.parse(holder.key)
@@ -318,12 +317,12 @@ class Nodes:
         return held
 
     async def _end_lease(self, lease_id: int) -> None:
-        """End a lease nobody needs; it would end by itself, so failing is no failure."""
+        """Revoke a lease; a failure is only logged, because the lease expires anyway."""
         if lease_id:
             try:
                 await self._etcd.revoke_lease(lease_id)
             except EtcdUnavailable as failure:
-                log.info("lease %d ends by itself: %s", lease_id, failure)
+                log.info("lease %d was not revoked, it will expire: %s", lease_id, failure)
 
     async def _reply(
         self, node: Node, lease_id: int, ttl_seconds: float, revision: int
@@ -343,9 +342,9 @@ class Nodes:
 
 @lru_cache(maxsize=ENTRIES_COMPARED_MAX)
 def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, told: bytes) -> int | None:
-    """The predecessor's lease that an entry names; None when its node is not as it was told.
+    """Return the predecessor's lease in an entry; None if the node differs from the entry.
 
-    Nearly always both are as they were, and JSON takes half of a nameserver's time at rest.
+    Cached: usually both are unchanged, and JSON is half of an idle nameserver's CPU time.
 
     Args:
         key, value: of the entry.
@@ -357,7 +356,7 @@ def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, told: bytes) -> int 
 
 
 def checked(node: Node) -> Node:
-    """The node, if it has everything a node needs."""
+    """Return the node if it has all required fields."""
     if node.kind not in KIND_FOLDERS:
         raise InvalidArgument(reason="a node is a broker or an offset service")
     if not NODE_NAME.fullmatch(node.name):
@@ -372,26 +371,26 @@ def checked(node: Node) -> Node:
         raise InvalidArgument(reason=f"node {node.name!r} has no store_id")
     if node.replica:
         check_replica(node)
-    # Routes tell these of logs; nodes do not say them.
+    # Set by the route table for logs, not by nodes.
     node.ClearField("epoch")
     node.ClearField("replicas")
     return node
 
 
 def check_replica(node: Node) -> None:
-    """Raises InvalidArgument for what can be no replica."""
+    """Raises InvalidArgument if a field of a replica is invalid."""
     if not NODE_NAME.fullmatch(node.replica):
         raise InvalidArgument(
-            reason=f"{node.replica!r} is no replica's name: use 1 to 100 letters, digits and . _ -"
+            reason=f"{node.replica!r} is not a replica's name: 1 to 100 letters, digits and . _ -"
         )
     if not PATH_PART.fullmatch(node.store_id):
-        raise InvalidArgument(reason=f"{node.store_id!r} is no replica's id")
+        raise InvalidArgument(reason=f"{node.store_id!r} is not a replica's id")
     if len(node.rack) > RACK_CHARACTERS_MAX:
         raise InvalidArgument(reason=f"a rack's name has at most {RACK_CHARACTERS_MAX} characters")
 
 
 def key_of(node: Node) -> NodeKey | ReplicaKey:
-    """Where a node's entry is."""
+    """Key of a node's entry."""
     if node.replica:
         return ReplicaKey(node.kind, node.name, node.store_id)
     return NodeKey(node.kind, node.name)

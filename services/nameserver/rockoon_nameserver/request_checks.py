@@ -1,4 +1,4 @@
-"""Checks of requests that change routes, before etcd is asked. Pure."""
+"""Checks of requests that change routes, made before a request to etcd. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -43,7 +43,7 @@ READ_ONLY, WRITE_ONLY, READ_AND_WRITE = 4, 2, 6
 
 
 def checked_topic(config: TopicConfig) -> TopicConfig:
-    """A new topic's configuration with its defaults filled in."""
+    """Return a new topic's configuration with its defaults filled in."""
     if fault := topic_fault(config.name):
         raise InvalidTopicName(topic=config.name, reason=fault)
     if is_system_topic(config.name):
@@ -59,7 +59,7 @@ def checked_topic(config: TopicConfig) -> TopicConfig:
 
 
 def changed_topic(config: TopicConfig, request: UpdateTopicRequest) -> TopicConfig:
-    """A topic's configuration after an update."""
+    """Return a topic's configuration after an update."""
     check_permissions(request.permissions)
     changed = TopicConfig()
     changed.CopyFrom(config)
@@ -70,7 +70,7 @@ def changed_topic(config: TopicConfig, request: UpdateTopicRequest) -> TopicConf
         else:
             changed.attributes.pop(name, None)
     for name in request.attributes:
-        # One that is there already, from before names were looked at, can be taken away.
+        # An unknown attribute that was set before names were checked can be removed.
         if name not in config.attributes:
             refuse_unknown_attribute(name)
     set_now = {name: value for name, value in request.attributes.items() if value}
@@ -93,12 +93,12 @@ def checked_group(config: GroupConfig) -> GroupConfig:
 
 
 def checked_placements(placements: Iterable[Placement]) -> list[Placement]:
-    """The placements, if each names another broker and a number of queues it may have."""
+    """Return the placements if their brokers are distinct and their numbers of queues valid."""
     checked = list(placements)
     if len(checked) > PLACEMENTS_MAX:
         raise InvalidArgument(
-            reason=f"queues on {len(checked)} brokers at once: name at most {PLACEMENTS_MAX}, and "
-            "add others by updating the topic"
+            reason=f"queues on {len(checked)} brokers: name at most {PLACEMENTS_MAX}, and add more "
+            "by updating the topic"
         )
     if len({placement.broker for placement in checked}) < len(checked):
         raise InvalidArgument(reason="a broker is named twice")
@@ -112,13 +112,13 @@ def checked_placements(placements: Iterable[Placement]) -> list[Placement]:
 
 
 def refuse_impossible_topic(name: str) -> None:
-    """Raises TopicNotFound for what can be no topic's name, and would make a strange key."""
+    """Raises TopicNotFound for an invalid topic name, which must not become part of a key."""
     if topic_fault(name):
         raise TopicNotFound(topic=name)
 
 
 def refuse_impossible_group(name: str) -> None:
-    """Raises GroupNotFound for what can be no group's name, and would make a strange key."""
+    """Raises GroupNotFound for an invalid group name, which must not become part of a key."""
     if group_fault(name):
         raise GroupNotFound(group=name)
 
@@ -141,13 +141,13 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def refuse_unknown_attribute(name: str) -> None:
-    """Raises InvalidArgument, with the name that was probably meant."""
+    """Raises InvalidArgument that suggests a known name."""
     if fault := unknown_attribute_fault(name):
         raise InvalidArgument(reason=fault)
 
 
 def check_topic_attributes(topic: str, attributes: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for a value that a broker would not know what to do with."""
+    """Raises InvalidArgument for a value that brokers do not support."""
     check_attributes(attributes)
     for name, value in attributes.items():
         if fault := attribute_fault(name, value):
@@ -155,7 +155,7 @@ def check_topic_attributes(topic: str, attributes: Mapping[str, str]) -> None:
     if attributes.get(CLEANUP_POLICY) == COMPACTION and (
         is_retry_topic(topic) or is_dlq_topic(topic)
     ):
-        raise InvalidArgument(reason=f"{topic!r} holds what groups failed on: it is not compacted")
+        raise InvalidArgument(reason=f"{topic!r} holds failed messages: it cannot be compacted")
 
 
 def check_start_policy(policy: StartPolicy) -> None:

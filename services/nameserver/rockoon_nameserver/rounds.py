@@ -1,21 +1,21 @@
-"""Rounds: moments at which a nameserver has done together what is done now and then.
+"""Rounds: common moments for the periodic work of a nameserver.
 
-What wakes a process costs more than what is then done, here, in etcd and in every node. So leases
-are renewed, watchers given a sign of life, and etcd asked for one at the same moments, and all of
-it costs little more than one of them.
+Waking a process costs more than the work itself, here, in etcd and in each node. So renewals of
+leases, heartbeats to watchers and probes of etcd happen at the same moments, and cost little more
+than one alone.
 """
 
 from collections.abc import Callable
 
-# Of the time between two: who comes sooner before a round is told of the one after it.
+# Share of the interval: a caller closer than this to a round waits for the one after it.
 SHARE_MIN = 0.25
 
 
 class Rounds:
-    """Moments that are so far apart by a clock that all of this process go by.
+    """Moments of a fixed interval, common to all users of one clock.
 
     Args:
-        apart_seconds: 0 for always.
+        apart_seconds: interval; 0: no waits.
         clock: monotonic seconds.
     """
 
@@ -24,8 +24,7 @@ class Rounds:
         self._clock = clock
 
     def seconds_left(self) -> float:
-        """Until the next one that is not too near: a quarter of their distance at least, five
-        quarters at most."""
+        """Seconds until the next round that is not too near: 0.25 to 1.25 intervals."""
         if not self._apart_seconds:
             return 0.0
         left = self._apart_seconds - self._clock() % self._apart_seconds

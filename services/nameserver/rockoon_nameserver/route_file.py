@@ -1,8 +1,8 @@
-"""File of an embedded route store: an SQLite database, which `sqlite3` shows to a person.
+"""File of an embedded route store: an SQLite database, readable with `sqlite3`.
 
     facts    name, value                    layout, cluster_id, revision (of the last change)
     keys     key, value, create_revision, mod_revision, lease (0: none)
-    leases   lease, ttl_seconds             their time begins anew with every start
+    leases   lease, ttl_seconds             each start of the nameserver renews them
 
 Synchronous; one process has it open.
 """
@@ -17,8 +17,8 @@ from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_nameserver.etcd_data import Header, KeyValue
 
 LAYOUT = "1"
-# That of every etcd with one member that `rockoon up` sets up: etcd makes it of the member's name
-# and address. Routes are moved there and back under it, and brokers know their cluster by it.
+# Cluster id of each etcd with one member that `rockoon up` sets up: etcd derives it from the
+# member's name and address. Routes move between file and etcd under it, and brokers check it.
 CLUSTER_ID = 0xE75700C5E2C7C3EE
 NEW = Header(revision=1, cluster_id=CLUSTER_ID)
 SCHEMA = (
@@ -30,29 +30,29 @@ SCHEMA = (
 
 
 class DiskFull(OSError):
-    """There is no room: nothing was written, and it may be tried again."""
+    """The disk is full: nothing was written, and the write may be retried."""
 
 
 class RouteFile:
-    """An open file, locked; a new one is made where there is none.
+    """An open, locked file; created if missing.
 
     Args:
-        path: in a directory that exists.
-        new: where a new one begins.
+        path: in an existing directory.
+        new: revision and cluster id of a new file.
 
     Raises:
-        StoreLocked: another process has it.
-        StoreCorrupt: it is no such file, or damaged.
-        OSError: it can be neither read nor made.
+        StoreLocked: another process has it open.
+        StoreCorrupt: it is another kind of file, or damaged.
+        OSError: it can be neither read nor created.
 
     Attributes:
-        header: revision of the last change, and whose it is.
-        items: what it held when it was opened.
-        leases: likewise, lease to seconds.
+        header: revision of the last change, and the cluster id.
+        items: the keys when it was opened.
+        leases: the leases when it was opened, id to seconds.
     """
 
     def __init__(self, path: Path, new: Header = NEW) -> None:
-        # SQLite's other files get the mode of this one: it has what signatures are checked with.
+        # SQLite's other files get the mode of this one: it has the verifiers of signatures.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._database = sqlite3.connect(
             path, timeout=0, isolation_level=None, check_same_thread=False
@@ -74,7 +74,7 @@ class RouteFile:
         execute = self._database.execute
         execute("PRAGMA locking_mode = EXCLUSIVE")
         execute("PRAGMA journal_mode = WAL")
-        # Each transaction is synced: in this mode the default syncs only now and then.
+        # Sync each transaction: the default in this mode syncs only at checkpoints.
         execute("PRAGMA synchronous = FULL")
         execute("BEGIN EXCLUSIVE")
         if execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone() is None:
@@ -84,13 +84,13 @@ class RouteFile:
                 execute("INSERT INTO facts VALUES (?, ?)", fact)
             self._put_revision(new.revision)
         execute("COMMIT")
-        # What the last process wrote may be in memory alone: what is built on it has to be as safe.
+        # The last process's writes may be in the page cache only: sync them before new ones.
         with contextlib.suppress(DiskFull):
             self.fold()
         sync_directory(path.parent)
         found = dict(execute("SELECT name, value FROM facts"))
         if found["layout"] != LAYOUT:
-            raise StoreCorrupt(path=path, reason=f"nothing is known of layout {found['layout']}")
+            raise StoreCorrupt(path=path, reason=f"layout {found['layout']} is unknown")
         self.header = Header(int(found["revision"]), int(found["cluster_id"]))
         self.items = [KeyValue(*row) for row in execute("SELECT * FROM keys")]
         self.leases: dict[int, int] = dict(execute("SELECT * FROM leases"))
@@ -101,16 +101,16 @@ class RouteFile:
         keys: Mapping[str, KeyValue | None],
         leases: Mapping[int, int | None],
     ) -> None:
-        """Put what changed on disk: all of it or nothing.
+        """Write changes to disk, all or none.
 
         Args:
             revision: of the last change.
-            keys: those that changed; None where one is gone.
-            leases: likewise.
+            keys: changed keys; None: deleted.
+            leases: changed leases; None: deleted.
 
         Raises:
-            DiskFull: there is no room.
-            OSError: whether it is on disk is not known.
+            DiskFull: the disk is full.
+            OSError: it is unknown whether the changes are on disk.
         """
         execute, many = self._database.execute, self._database.executemany
         try:
@@ -129,13 +129,13 @@ class RouteFile:
             raise _as_os_error(failure) from failure
 
     def fold(self) -> None:
-        """Put all that was written into the database itself, synced; its log is empty then.
+        """Move all writes from the WAL into the database, synced.
 
-        Closing does that too, but says nothing when it fails.
+        Closing does that too, but reports no failure.
 
         Raises:
-            DiskFull: there is no room; nothing is lost.
-            OSError: the disk.
+            DiskFull: the disk is full; nothing is lost.
+            OSError: another failure of the disk.
         """
         try:
             busy, *_ = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -160,7 +160,7 @@ def _as_os_error(failure: sqlite3.Error) -> OSError:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in a directory on disk."""
+    """Sync the entries of a directory."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

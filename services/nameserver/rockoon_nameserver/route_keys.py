@@ -1,8 +1,8 @@
-"""Routes' keys as etcd keeps them, in memory: revisions, ranges, conditions, transactions. Pure.
+"""Routes' keys in memory, with etcd's rules: revisions, ranges, conditions, transactions. Pure.
 
 Source of the rules: etcd's documentation of its API, "Data model" and "Transaction". A transaction
-that changes something is one revision; a condition on several keys holds if it does for each, and
-one on none is decided for a key that was never put.
+that changes something is one revision; a condition on several keys holds if it holds for each key,
+and a condition on no key is evaluated for a key that was never put.
 """
 
 from bisect import bisect_left, insort
@@ -14,11 +14,11 @@ NEVER_PUT = KeyValue("", b"", 0, 0, 0)
 
 
 class RouteKeys:
-    """See the module.
+    """Keys and the revision of their last change.
 
     Args:
         revision: of the last change.
-        items: what there is.
+        items: the keys.
     """
 
     def __init__(self, revision: int, items: Iterable[KeyValue]) -> None:
@@ -27,7 +27,7 @@ class RouteKeys:
         self._names = sorted(self._items)
 
     def range(self, span: Span) -> list[KeyValue]:
-        """Keys of a span, in the order of their names."""
+        """Keys of a span, ordered by name."""
         return [self._items[name] for name in self._names_in(span)]
 
     def holds(self, condition: Compare) -> bool:
@@ -43,8 +43,8 @@ class RouteKeys:
         """Do operations at the next revision.
 
         Returns:
-            What became of each key that changed, None where it was deleted; empty if nothing did:
-            then there is no next revision.
+            The new value of each changed key, None if deleted; empty if nothing changed, and then
+            the revision stays.
         """
         revision = self.revision + 1
         changed: dict[str, KeyValue | None] = {}
@@ -71,7 +71,7 @@ class RouteKeys:
         return changed
 
     def under_lease(self, lease_id: int) -> list[Delete]:
-        """What deletes the keys of a lease."""
+        """Operations that delete the keys of a lease."""
         return [
             Delete(only(item.key)) for item in self._items.values() if item.lease_id == lease_id
         ]
@@ -83,7 +83,7 @@ class RouteKeys:
 
 
 def events(changed: dict[str, KeyValue | None], revision: int) -> Iterator[Event]:
-    """What a watch tells of a change."""
+    """Events of a change, for watches."""
     for key, item in changed.items():
         if item is None:
             yield Event(key, None, 0, revision)

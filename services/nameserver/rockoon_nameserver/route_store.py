@@ -1,7 +1,7 @@
-"""Route stores: what the nameserver needs of whatever keeps the routes.
+"""Route stores: the interface through which the nameserver reads and writes routes.
 
-etcd is one (`etcd`), a file of the nameserver's own is the other (`embedded_store`); one contract
-suite runs against both (tests/nameserver/test_route_store.py).
+Implementations are etcd (`etcd`) and a file of the nameserver's own (`embedded_store`); one
+contract suite runs against both (tests/nameserver/test_route_store.py).
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from rockoon_nameserver.etcd_data import (
 )
 from rockoon_runtime.telemetry.metrics import Times
 
-# Of requests, milliseconds: up to the longest that etcd's own documents call healthy, and beyond.
+# Histogram bounds, milliseconds: up to the longest that etcd's documents call healthy, and above.
 REQUEST_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 2_500, 5_000)
 
 
 class Compacted(Exception):
-    """The revision asked for is no longer kept."""
+    """The requested revision is no longer kept."""
 
 
 class LeaseGone(Exception):
@@ -34,13 +34,13 @@ class LeaseGone(Exception):
 
 
 class RouteStore(Protocol):
-    """Keys with revisions, transactions, leases and a watch, as etcd has them.
+    """Keys with revisions, transactions, leases and a watch, with etcd's semantics.
 
-    Every call may raise EtcdUnavailable: a write that ended so may have been done. `Etcd` says what
-    each call does.
+    Each call may raise EtcdUnavailable: a write that failed this way may have been applied. `Etcd`
+    documents each call.
 
     Attributes:
-        request_times: by what was asked of a server, and whether it answered.
+        request_times: times of requests to a server, by request name and whether it replied.
     """
 
     @property

@@ -1,12 +1,12 @@
-"""The routes of a cluster as etcd's changes make them, and what changed since a revision.
+"""The routes of a cluster as read from etcd, and the changes since a revision.
 
-Pure: changes come in, answers go out. Invariants:
+Pure. Invariants:
 
-1. The contents are those of etcd at exactly `revision`. Changes enter a whole revision at a time,
-   so no reader ever sees half a transaction.
-2. `update_after(r)`, applied to the contents at any r from `oldest_known` to `revision`, gives the
-   contents at `revision`. The log below holds the names of what changed, never the values: an
-   update is made from what is true now, so many changes of one topic cost one entry in it.
+1. The contents are those of etcd at exactly `revision`. Changes are applied a whole revision at a
+   time, so no reader sees half a transaction.
+2. `update_after(r)`, applied to the contents at any r from `oldest_known` to `revision`, yields the
+   contents at `revision`. The log has the names of changed entities, never values: an update is
+   built from the present contents, and many changes of one topic are one entry.
 3. The log has at most `log_revisions_max` entries; a reader that is older gets a snapshot.
 """
 
@@ -50,16 +50,16 @@ from rockoon_proto.v1.nameserver_pb2 import (
     TopicConfig,
 )
 
-# What an update lists as put or removed; blocks are part of their topic.
+# An entity that an update lists as put or removed; blocks are part of their topic.
 Entity = NodeKey | TopicKey | GroupKey | SubscriptionKey | DeletionKey
 
-# Of which is known when they were last deleted; older ones are forgotten with the next deletion.
+# Recorded deletions; the next deletion removes older records.
 DELETIONS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What a reader wants to know; nodes always belong to it.
+    """Topics and groups that a reader wants; it receives all nodes.
 
     Attributes:
         topics: their names; None means all.
@@ -94,7 +94,7 @@ class TopicRecord:
 
 
 class RouteCounts(NamedTuple):
-    """How many of each there are."""
+    """Number of entities in the routes."""
 
     # By NodeKind.
     nodes: Mapping[int, int]
@@ -108,7 +108,7 @@ class RouteTable:
 
     Args:
         keyspace: the cluster's keys.
-        log_revisions_max: how many revisions with changes are remembered.
+        log_revisions_max: number of changed revisions in the log.
     """
 
     def __init__(self, keyspace: Keyspace, *, log_revisions_max: int = 10_000) -> None:
@@ -116,28 +116,28 @@ class RouteTable:
         self._log_revisions_max = log_revisions_max
         # 0 until the first load.
         self.revision = 0
-        # Changes when etcd's history was replaced: what readers hold is worth nothing then.
+        # Changes when etcd's history was replaced: the routes of readers are invalid then.
         self.history = 0
         self.oldest_known = 0
         self._log: deque[tuple[int, frozenset[Entity]]] = deque()
-        # Every key of the cluster, readable or not, with the revision of its last change and its
-        # value: a restored etcd may hold another one under the same revision.
+        # Each key of the cluster, readable or not, with the revision of its last change and its
+        # value: a restored etcd may have another value under the same revision.
         self._keys: dict[str, tuple[int, bytes]] = {}
-        # As routes tell them: of a log, its leader; else the node that registered under the name.
+        # As in routes: the leader of a log, else the node that registered under the name.
         self._nodes: dict[NodeKey, Node] = {}
         self._registered: dict[NodeKey, Node] = {}
         self.logs = LogTable()
-        # By broker: how many blocks of queues it has, of all topics.
+        # Number of queue blocks of all topics, by broker.
         self._block_counts: Counter[str] = Counter()
         self._records: dict[str, TopicRecord] = {}
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
-        # By group, so that one can be asked for without a look at all subscriptions.
+        # By group: finds the subscriptions of one group without a scan.
         self._subscribed: dict[str, set[SubscriptionKey]] = {}
-        # In the order of their revisions, which each is deleted at.
+        # By deleted entity, ordered by the revision of the deletion.
         self._deletions: dict[DeletionKey, int] = {}
-        # No routes: told to services alone, all of them whenever one changes.
+        # Not part of routes: sent to services alone, all keys after each change.
         self._access_keys: dict[str, AccessKeyInfo] = {}
         self.access_changes = 0
 
@@ -151,16 +151,16 @@ class RouteTable:
 
     @property
     def access_keys(self) -> list[AccessKeyInfo]:
-        """All of them, in the order of names."""
+        """All access keys, ordered by name."""
         return [self._access_keys[name] for name in sorted(self._access_keys)]
 
     @property
     def deletions_since(self) -> int:
-        """No deletion is missing from those known since this revision; 0: none is known."""
+        """Revision since which all deletions are recorded; 0: none is recorded."""
         return next(iter(self._deletions.values()), 0)
 
     def forgotten_next(self, count: int) -> list[DeletionKey]:
-        """Deletions that are too many when so many more are noted: the oldest."""
+        """The oldest deletions, to be removed when `count` more are recorded."""
         return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
 
     def counts(self) -> "RouteCounts":
@@ -172,11 +172,11 @@ class RouteTable:
         )
 
     def nodes(self) -> list[Node]:
-        """Live ones, in the order of kinds and names."""
+        """Live nodes, ordered by kind and name."""
         return [self._nodes[key] for key in sorted(self._nodes)]
 
     def log(self, key: LogKey) -> Log | None:
-        """A log with its live nodes, also a broker that knows nothing of copies."""
+        """A log with its live nodes, including a broker without replication."""
         log, node = self.logs.log(key), self._registered.get(NodeKey(key.kind, key.log))
         if log is not None and node is not None:
             log.nodes.append(node)
@@ -184,7 +184,7 @@ class RouteTable:
 
     @property
     def has_broker(self) -> bool:
-        """Whether one is live."""
+        """Whether a broker is live."""
         return any(node.kind == BROKER for node in self._nodes.values())
 
     def has_queues(self, broker: str) -> bool:
@@ -194,11 +194,11 @@ class RouteTable:
         return self._groups.get(name)
 
     def subscriptions_of(self, group: str) -> list[Subscription]:
-        """Those of one group, in the order of topics."""
+        """Subscriptions of one group, ordered by topic."""
         return [self._subscriptions[key] for key in sorted(self._subscribed.get(group, ()))]
 
     def away_brokers(self) -> list[str]:
-        """Names of those that have queues and are not live, in order."""
+        """Sorted names of brokers that have queues and are not live."""
         return sorted(
             broker
             for broker, count in self._block_counts.items()
@@ -208,19 +208,19 @@ class RouteTable:
     def load(
         self, revision: int, items: Sequence[KeyValue], *, new_history: bool = False
     ) -> list[str]:
-        """Take over everything etcd holds at a revision, whatever happened since the last one.
+        """Replace the contents by those of etcd at a revision.
 
-        What differs goes into the log like any change, so readers that follow are told of it,
-        including what has been removed.
+        Differences are logged like any change, so readers that follow receive them, including
+        removals.
 
         Args:
             revision: at which `items` were read.
             items: all keys of the cluster.
-            new_history: this etcd does not continue the one before (its data was lost, or restored
-                from a backup), so no earlier revision means anything.
+            new_history: this etcd does not continue the former one (its data was lost, or restored
+                from a backup), so no earlier revision is valid.
 
         Returns:
-            What could not be understood, one sentence each; it is left out.
+            A sentence for each key that was left out because it is unreadable.
         """
         first = not self.loaded
         assert first or new_history or revision >= self.revision, "etcd does not go back"
@@ -239,12 +239,12 @@ class RouteTable:
         return complaints
 
     def apply(self, batch: WatchBatch) -> list[str]:
-        """Take over what happened next.
+        """Apply a batch of the watch.
 
-        Events that a load has brought already are skipped.
+        Events that a load has already applied are skipped.
 
         Returns:
-            What could not be understood, one sentence each; it is left out.
+            A sentence for each key that was left out because it is unreadable.
         """
         new = [event for event in batch.events if event.mod_revision > self.revision]
         return self._apply(max(batch.revision, self.revision), new)
@@ -254,7 +254,7 @@ class RouteTable:
         self.revision = max(self.revision, revision)
 
     def snapshot(self, interest: Interest) -> RouteUpdate:
-        """Everything a reader wants to know, in the order of names."""
+        """All entities of an interest, ordered by name."""
         update = RouteUpdate(
             revision=self.revision, snapshot=True, deletions_since=self.deletions_since
         )
@@ -277,11 +277,11 @@ class RouteTable:
         return update
 
     def update_after(self, revision: int, interest: Interest) -> RouteUpdate:
-        """What changed after a revision; a snapshot when that is not known any more.
+        """Changes after a revision; a snapshot if the log does not reach back to it.
 
         Args:
-            revision: at most `self.revision`; 0 asks for a snapshot.
-            interest: what the reader wants to know.
+            revision: at most `self.revision`; 0 requests a snapshot.
+            interest: topics and groups that the reader wants.
         """
         assert revision <= self.revision, "a reader from the future must wait"
         if revision == 0 or revision < self.oldest_known:
@@ -298,7 +298,7 @@ class RouteTable:
         return update
 
     def _list(self, entity: Entity, update: RouteUpdate) -> None:
-        """Put an entity into an update as it is now, or as removed."""
+        """Add an entity to an update, with its present value or as removed."""
         match entity:
             case NodeKey(kind, name):
                 if entity in self._nodes:
@@ -328,7 +328,7 @@ class RouteTable:
         complaints: list[str] = []
         changed: set[Entity] = set()
         logs: set[LogKey] = set()
-        # Revisions grow but for what a load brings, which comes by name.
+        # A watch's events are ordered by revision, those of a load by name.
         for event in sorted(events, key=lambda event: event.mod_revision):
             if event.value is None:
                 self._keys.pop(event.key, None)
@@ -336,7 +336,7 @@ class RouteTable:
                 self._keys[event.key] = event.mod_revision, event.value
             try:
                 if event.key == self._keyspace.identity:
-                    # The follower looks after it.
+                    # Read by the follower.
                     continue
                 key = self._keyspace.parse(event.key)
                 if isinstance(key, AccessKeyName):
@@ -364,7 +364,7 @@ class RouteTable:
         return complaints
 
     def _take_access_key(self, key: AccessKeyName, event: Event) -> None:
-        """A key that cannot be read is none: nobody passes with it."""
+        """Replace an access key; an unreadable one is removed, so that no caller can use it."""
         self.access_changes += 1
         self._access_keys.pop(key.key_id, None)
         if event.value is not None:
@@ -372,7 +372,7 @@ class RouteTable:
             self._access_keys[key.key_id] = info
 
     def _take_log(self, key: LogKey | ReplicaKey, event: Event, revision: int) -> None:
-        """A key that cannot be read is none: its log is left out."""
+        """Replace an entry of a log; an unreadable one is removed from it."""
         log, value = LogKey(key.kind, key.log), event.value
         if isinstance(key, ReplicaKey):
             self.logs.put_node(log, key.replica_id, None, revision)
@@ -384,7 +384,7 @@ class RouteTable:
                 self.logs.put_state(log, read_log(key, value), revision)
 
     def _route(self, nodes: set[NodeKey], logs: set[LogKey]) -> set[NodeKey]:
-        """Put into the routes what has become of nodes and logs; returns which changed."""
+        """Update the routed nodes after changes of nodes and logs; returns the changed ones."""
         changed = set()
         for key in nodes | {NodeKey(each.kind, each.log) for each in logs}:
             before = self._nodes.pop(key, None)
@@ -445,7 +445,7 @@ class RouteTable:
         return self._records.setdefault(topic, TopicRecord())
 
     def _assemble(self, topic: str) -> None:
-        """Make the message for a topic from its keys, once per change and not once per reader."""
+        """Build a topic's message from its keys, once per change and not once per reader."""
         record = self._record(topic)
         self._topics.pop(topic, None)
         if record.config is not None:

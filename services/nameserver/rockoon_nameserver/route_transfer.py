@@ -1,11 +1,11 @@
-"""Transfer of routes between etcd and an embedded store's file, under the revisions that they have.
+"""Transfer of routes between etcd and an embedded store's file, with unchanged revisions.
 
     python -m rockoon_nameserver.route_transfer to-file ETCD FILE    into a new file
-    python -m rockoon_nameserver.route_transfer to-etcd ETCD FILE    into an etcd that is new
+    python -m rockoon_nameserver.route_transfer to-etcd ETCD FILE    into a new etcd
 
-Brokers and the offset service know topics, queues and groups by revisions: with others, all of
-them would count as deleted and made again. No nameserver may run on either meanwhile. Nodes are
-left out, which are there while they run.
+Brokers and the offset service identify topics, queues and groups by revisions: with other
+revisions, all would count as deleted and created again. During the transfer no nameserver
+may run on either. Nodes are left out: they register again.
 """
 
 import argparse
@@ -18,25 +18,25 @@ from rockoon_nameserver.etcd_data import Header, KeyValue, Put, under
 from rockoon_nameserver.route_file import RouteFile, sync_directory
 from rockoon_nameserver.route_store import RouteStore
 
-# Of all clusters.
+# Routes of all clusters.
 ROUTES = under("/rockoon/")
-# What is put where a revision's own keys are not there any more. Not among the routes.
+# Put at revisions whose own keys do not exist any more. Not part of the routes.
 FILLER = "/rockoon-revisions"
 
 
 async def to_file(etcd: RouteStore, path: Path) -> None:
-    """Copy the routes into a file, which is there once it has all of them."""
+    """Copy the routes into a file, which appears once it is complete."""
     (revision, cluster_id), items = await etcd.read(ROUTES)
     kept = without_nodes(items)
     if len(kept) < len(items):
-        # That they are gone is a change.
+        # Removing the nodes is a change.
         revision += 1
     partial = path.with_name(f"{path.name}.partial")
     for left in path.parent.glob(f"{partial.name}*"):
         left.unlink()
     file = RouteFile(partial, Header(revision, cluster_id))
     file.write(revision, {item.key: item for item in kept}, {})
-    # Only the database itself is given its name below.
+    # Only the database file is renamed below, not its WAL.
     file.fold()
     file.close()
     partial.replace(path)
@@ -44,10 +44,10 @@ async def to_file(etcd: RouteStore, path: Path) -> None:
 
 
 async def to_etcd(etcd: RouteStore, path: Path) -> None:
-    """Do again, in an etcd that is new, what is left of every revision.
+    """Repeat the remaining changes of each revision in a new etcd.
 
     Raises:
-        StoreCorrupt: the etcd has not come to what the file says.
+        StoreCorrupt: etcd's contents differ from the file's after the transfer.
     """
     file = RouteFile(path)
     try:

@@ -1,4 +1,4 @@
-"""The nameserver's life: its store, the follower, the gRPC server; put away in reverse order."""
+"""The nameserver's process: starts store, follower and gRPC server, and stops them in reverse."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a watcher may hear nothing, or an etcd be silent that nobody asks.
+# Maximum interval of heartbeats to watchers and of probes of etcd.
 ROUND_SECONDS_MAX = 4.0
 SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.Logs", "rockoon.v1.AccessKeys")
 
@@ -60,20 +60,20 @@ async def serve(
 ) -> None:
     """Run a nameserver until `stop` is requested.
 
-    It listens at once, or when it has read its own file; answers NOT_SERVING while it waits for
-    etcd, and is announced when it has read the routes.
+    With etcd, it listens before it has read the routes, and replies NOT_SERVING until then; with a
+    file it reads the routes first. It is announced once it serves.
 
     Args:
-        settings: see there.
-        stop: ends it; set here too, when its own file of routes cannot be written.
-        announce: told kind, name and address when it serves.
+        settings: of this nameserver.
+        stop: ends it; failed here too, if the file of routes cannot be written.
+        announce: called with kind, name and address when it serves.
 
     Raises:
-        SettingsError: the cluster's name cannot be one, no etcd endpoint is given, or a
-            certificate or cluster secret cannot be used.
-        ListenError: the address cannot be had.
-        Fatal: etcd did not answer within `start_timeout_seconds`, or its own file of routes cannot
-            be used.
+        SettingsError: the cluster's name is invalid, no etcd endpoint is given, or a certificate
+            or cluster secret cannot be used.
+        ListenError: it cannot listen on the address.
+        Fatal: etcd did not reply within `start_timeout_seconds`, or the file of routes cannot be
+            used.
     """
     frontend = Frontend("nameserver", settings, RULES)
     keyspace, node_identities = identities(settings)
@@ -94,8 +94,8 @@ async def run_with(
     node_identities: NodeIdentities | None,
     announce: Callable[[str, str, str], None],
 ) -> None:
-    """Be a nameserver of the routes in a store; see `serve`."""
-    # All that is done now and then, at the same moments.
+    """Serve the routes of a store; see `serve`."""
+    # One interval for all periodic work; see `rounds`.
     apart_seconds = min(settings.node_lease_seconds * RENEW_SHARE, ROUND_SECONDS_MAX)
     follower = RouteFollower(
         etcd,
@@ -125,7 +125,7 @@ async def run_with(
             servers.append(listener(telemetry.tracer, settings.external_listen))
         following = tasks.create_task(follower.run(), name="follow etcd")
         if settings.routes_path is not None:
-            # A file is read in no time: who comes is not told to come again.
+            # Reading a file is fast: callers wait instead of retrying.
             await wait_loaded(settings, follower, stop)
         async with AsyncExitStack() as listening:
             for server in servers:
@@ -142,7 +142,7 @@ async def run_with(
                 await stop.wait()
             for server in servers:
                 server.begin_drain()
-            # Who watches goes to another nameserver; who calls is told to by the closed connection.
+            # Watchers end and go to another nameserver; callers do so when connections close.
             follower.close()
         following.cancel()
 
@@ -156,7 +156,7 @@ def registration(
     logs: Logs,
     node_identities: NodeIdentities | None,
 ) -> Callable[..., None]:
-    """A function that adds the services to a server; `external` is what NameServer takes."""
+    """Return a function that adds the services to a server; `external` is passed to NameServer."""
     forgotten = follower.table.forgotten_next
     topics = Topics(etcd, keyspace, forgotten, follower.wait_broker)
     has_queues = follower.table.has_queues
@@ -191,7 +191,7 @@ def registration(
 
 
 def identities(settings: NameserverSettings) -> tuple[Keyspace, NodeIdentities | None]:
-    """The cluster's keys, and what nodes' certificates must bear. Raises SettingsError."""
+    """Return the cluster's keys and the required certificates. Raises SettingsError."""
     try:
         keyspace = Keyspace(settings.cluster)
         mutual = settings.tls == "mutual"
@@ -203,14 +203,14 @@ def identities(settings: NameserverSettings) -> tuple[Keyspace, NodeIdentities |
 def route_store(
     settings: NameserverSettings, stop: Stop
 ) -> AbstractAsyncContextManager[RouteStore]:
-    """What keeps the routes. Raises SettingsError."""
+    """Open the store of the routes. Raises SettingsError."""
     if settings.routes_path is not None:
 
         def failed(reason: str) -> None:
             stop.fail(Fatal(ExitStatus.DISK_FAILED, reason))
 
         return EmbeddedStore(settings.routes_path, failed)
-    # Its client is a fifth of what a nameserver loads.
+    # Imported here: the etcd client is a fifth of a nameserver's imports.
     from rockoon_nameserver.etcd import Etcd
 
     try:
@@ -226,13 +226,13 @@ def route_store(
 
 
 async def keep_keys(gate: Gate, follower: RouteFollower) -> None:
-    """Have the gate know the keys, until the follower is closed."""
+    """Update the gate's keys until the follower is closed."""
     async for update in follower.access_keys():
         gate.update(update.keys)
 
 
 def etcd_tls(settings: NameserverSettings) -> Tls | None:
-    """How etcd is called; None when plainly. Raises SettingsError."""
+    """TLS for connections to etcd; None: off. Raises SettingsError."""
     tls = Tls(
         settings.etcd_tls_ca,
         settings.etcd_tls_certificate,
@@ -247,12 +247,12 @@ def etcd_tls(settings: NameserverSettings) -> Tls | None:
 
 
 async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None:
-    """Warn of members that are not of a recommended version, or refuse to start with them."""
+    """Warn of etcd members with a version that is not recommended, or refuse to start."""
     for address, version in (await etcd.versions()).items():
         if is_recommended(version):
             continue
         fault = (
-            f"etcd at {address} is of version {version}, which may lose what it has acknowledged; "
+            f"etcd at {address} has version {version}, which may lose acknowledged writes; "
             f"recommended is {RECOMMENDED}"
         )
         if settings.etcd_version_check == "refuse":
@@ -261,7 +261,7 @@ async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None
 
 
 async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, stop: Stop) -> bool:
-    """Wait for the first snapshot; False when the wish to stop came first."""
+    """Wait for the first snapshot; False if a stop was requested before."""
     if settings.routes_path is None:
         log.info("waiting for etcd at %s", ", ".join(settings.etcd))
     async with asyncio.TaskGroup() as tasks:
@@ -277,6 +277,6 @@ async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, sto
     if not follower.table.loaded and not stop.requested:
         raise Fatal(
             ExitStatus.UNAVAILABLE,
-            f"nothing from etcd for {settings.start_timeout_seconds} s: {follower.trouble}",
+            f"no reply from etcd for {settings.start_timeout_seconds} s: {follower.trouble}",
         )
     return follower.table.loaded

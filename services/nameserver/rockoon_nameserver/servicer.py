@@ -1,4 +1,4 @@
-"""The NameServer service: reads from the follower's table, writes to etcd. Translates, no more."""
+"""The NameServer service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 from collections.abc import AsyncIterator, Awaitable
@@ -25,7 +25,7 @@ ALL = Interest(groups=True)
 
 
 class Revised(Protocol):
-    """A reply that says at which revision of etcd its change was made."""
+    """A reply with the revision of etcd at which its change was made."""
 
     revision: int
 
@@ -37,12 +37,12 @@ class NameServer(NameServerServicer):
     """See nameserver.proto.
 
     Args:
-        cluster: its name, which every update carries.
-        name: this nameserver's.
-        follower, nodes, topics, groups, group_topics: what does the work.
-        fingerprints: what nodes must have in common.
-        node_identities: which certificates nodes must show; None where callers show none.
-        external: whether its callers come from another network.
+        cluster: its name, which each update has.
+        name: of this nameserver.
+        follower, nodes, topics, groups, group_topics: implement the calls.
+        fingerprints: settings that nodes must share.
+        node_identities: required certificates of nodes; None if callers have none.
+        external: whether callers are in another network.
         routes_in_file: whether there is no etcd.
     """
 
@@ -109,7 +109,7 @@ class NameServer(NameServerServicer):
         wanted = interest(list(request.topics), groups=request.include_groups)
         place, caller = request.after_revision, current_caller()
         if caller is not None and caller.permissions_revision > place:
-            # He may see now what had come before, and may have to forget what he saw.
+            # Other topics are visible since, so the whole routes are sent.
             place = 0
         async for update in self._follower.updates(
             place, wanted, request.seen_revision, request.history
@@ -199,7 +199,7 @@ class NameServer(NameServerServicer):
         self, request: pb.DescribeClusterRequest, context: Any
     ) -> pb.DescribeClusterReply:
         self._follower.refuse_unloaded()
-        # Counted and not copied: whoever waits for a cluster asks again and again.
+        # Counted and not copied: clients that wait for a cluster poll this call.
         table = self._follower.table
         counts = table.counts()
         reply = pb.DescribeClusterReply(
@@ -218,10 +218,10 @@ class NameServer(NameServerServicer):
         return reply
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:
-        """The reply to a change, once this nameserver serves it too.
+        """Return the reply to a change once this nameserver serves the change.
 
-        etcd tells of a change after it has answered the writer: without the wait, a caller who
-        reads here what it has just made may not find it.
+        etcd's watch reports a change after the reply to the writer: without the wait, a caller
+        that reads its own change here may not find it.
         """
         reply = await change
         await self._follower.wait_served(reply.revision)

@@ -1,7 +1,7 @@
-"""Creating, changing and deleting topics: one transaction each, so create revisions have one order.
+"""Topics in etcd: create, update, delete; one transaction each, so create revisions are ordered.
 
-A topic's key is put again with every change of its queues: its modification revision is what
-concurrent changes are decided by.
+Each change of a topic's queues puts its key too: concurrent changes conflict by its modification
+revision.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -65,15 +65,15 @@ ATTEMPTS_MAX = 8
 TOPICS_AT_ONCE_MAX = 4096
 
 
-# Which notes of deletions are to go when so many are added.
+# Returns the deletion records to remove when this number is added.
 Forgotten = Callable[[int], Sequence[DeletionKey]]
 
 
 def notes(keyspace: Keyspace, forgotten: Forgotten, *keys: DeletionKey) -> list[Put | Delete]:
-    """What notes deletions in the transaction that makes them.
+    """Operations that record deletions, for the transaction that makes them.
 
-    Who was away learns from a note that something was deleted. What is missing without one was lost
-    with etcd's data, and progress and messages stay.
+    A reader that was disconnected learns of a deletion by its record. An entity that is missing
+    without a record was lost with etcd's data: its progress and messages are kept.
     """
     old = [key for key in forgotten(len(keys)) if key not in keys]
     return [
@@ -83,7 +83,7 @@ def notes(keyspace: Keyspace, forgotten: Forgotten, *keys: DeletionKey) -> list[
 
 
 class Topics:
-    """Changes topics in etcd; the answers are made from what etcd said, not from the cache."""
+    """Changes topics in etcd; replies are built from etcd's replies, not from the route table."""
 
     def __init__(
         self,
@@ -102,18 +102,19 @@ class Topics:
 
         Args:
             request: any.
-            wait: for a first broker, a moment, if none is alive: the cluster may have just started.
+            wait: if no broker is live, wait shortly: the cluster may have just started.
 
         Raises:
-            InvalidTopicName, InvalidArgument: as the text says.
+            InvalidTopicName: the name is invalid.
+            InvalidArgument: a setting or placement is invalid.
             BrokerNotFound: a placement names no live broker.
-            NoWritableQueue: without placements, when no broker is alive.
+            NoWritableQueue: without placements, if no broker is live.
             TopicExists: it exists, and `if_absent` was not given.
         """
         config = checked_topic(request.config)
         key, blocks = TopicKey(config.name), self._keyspace.blocks(config.name)
         if request.if_absent:
-            # Also when no broker is alive: what exists needs none.
+            # Before the check for live brokers: an existing topic needs none.
             found = await self._etcd.read_together(self._keyspace.one(key), blocks)
             if found[0]:
                 return existing(self.stored(key, found))
@@ -130,15 +131,15 @@ class Topics:
         return new.made(outcome.revision)
 
     async def create_many(self, requests: Sequence[CreateTopicRequest]) -> CreateTopicsReply:
-        """Create topics, as many at one revision as etcd takes, each as `create` would.
+        """Create topics like `create`, as many in one transaction as etcd accepts.
 
         Raises:
             InvalidArgument: they are too many.
-            EtcdUnavailable: some may have been made.
+            EtcdUnavailable: some may have been created.
         """
         if len(requests) > TOPICS_AT_ONCE_MAX:
             raise InvalidArgument(
-                reason=f"{len(requests)} topics at once: name at most {TOPICS_AT_ONCE_MAX}"
+                reason=f"{len(requests)} topics in one call: name at most {TOPICS_AT_ONCE_MAX}"
             )
         reply = CreateTopicsReply()
         alive = await self.live_brokers(wait=True)
@@ -173,7 +174,7 @@ class Topics:
                 return [
                     existing(self.stored(key, each)) for key, each in zip(keys, found, strict=True)
                 ]
-        # One of them is there already, or cannot be made: which one, and why, is found one by one.
+        # At least one exists or is refused: single transactions return a result for each.
         answers: list[TopicReply | RockoonError] = []
         for request, _ in part:
             try:
@@ -185,11 +186,14 @@ class Topics:
         return answers
 
     async def update(self, request: UpdateTopicRequest) -> TopicReply:
-        """Change a topic, and add queues behind those it has on each broker.
+        """Change a topic, and add queues after the existing ones on each broker.
 
         Raises:
-            TopicNotFound, TopicChanged, BrokerNotFound, InvalidArgument: as the text says.
-            Busy: others kept changing the topic.
+            TopicNotFound: the topic does not exist.
+            TopicChanged: its revision is not the expected one.
+            BrokerNotFound: a placement names no live broker.
+            InvalidArgument: a setting or placement is invalid.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
         refuse_impossible_topic(request.name)
         placements = checked_placements(request.add)
@@ -225,14 +229,14 @@ class Topics:
                 topic.blocks.extend(born(new, placements, outcome.revision))
                 sort_blocks(topic)
                 return TopicReply(topic=topic, revision=outcome.revision)
-        raise Busy(reason=f"others keep changing topic {request.name!r}")
+        raise Busy(reason=f"topic {request.name!r} keeps changing: try again")
 
     async def delete(self, request: DeleteTopicRequest) -> DeleteReply:
         """Delete a topic, its queues and the subscriptions to it, at one revision.
 
         Raises:
-            TopicNotFound: there is none.
-            TopicChanged: it is not as the caller has seen it.
+            TopicNotFound: the topic does not exist.
+            TopicChanged: its revision is not the expected one.
         """
         name, expected = request.name, request.expected_modified_revision
         refuse_impossible_topic(name)
@@ -258,7 +262,7 @@ class Topics:
         return [Put(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
     async def live_brokers(self, *, wait: bool = False) -> set[str]:
-        """Names of those that are alive; with `wait` as `create`."""
+        """Names of live brokers; `wait` like `create`."""
         alive = await self._live_brokers()
         if wait and not alive:
             await self._wait_broker()
@@ -266,7 +270,7 @@ class Topics:
         return alive
 
     async def _live_brokers(self) -> set[str]:
-        # From etcd and not from the cache: a broker that has just registered counts.
+        # From etcd and not from the route table: a broker that has just registered counts.
         nodes, replicas = await self._etcd.read_together(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
         )
@@ -284,7 +288,7 @@ class Topics:
         ]
 
     def stored(self, key: TopicKey, found: Sequence[Sequence[KeyValue]]) -> Topic:
-        """The topic whose key, and whose blocks' keys, were read together."""
+        """Build a topic from its key and its blocks' keys, read at one revision."""
         [item], blocks = found
         topic = Topic(
             config=read_topic(key, item.value),
@@ -305,7 +309,7 @@ class Topics:
 
 
 class NewTopic(NamedTuple):
-    """A topic that may be made: what was asked for is possible."""
+    """A topic whose request is valid and that can be created."""
 
     config: TopicConfig
     placements: Sequence[Placement]
@@ -326,7 +330,7 @@ class NewTopic(NamedTuple):
 
 
 def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
-    """What a request is to make; errors as `Topics.create`.
+    """Return the topic that a request creates; errors like `Topics.create`.
 
     Args:
         request: any.
@@ -338,7 +342,7 @@ def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
     if not placements:
         if not alive:
             raise NoWritableQueue(
-                f"no broker is alive to take the queues of topic {config.name!r}: start one",
+                f"no broker is live to store the queues of topic {config.name!r}: start one",
                 topic=config.name,
             )
         queues = request.queues_per_broker or QUEUES_PER_BROKER_DEFAULT
@@ -350,7 +354,7 @@ def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
 def in_transactions(
     requests: Iterable[CreateTopicRequest], alive: Collection[str]
 ) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
-    """Requests by the transaction that does them, in their order; None is what cannot be made."""
+    """Group requests by transaction, in their order; None: the request is refused."""
     part: list[tuple[CreateTopicRequest, NewTopic | None]] = []
     names: set[str] = set()
     operations = 0
@@ -360,7 +364,7 @@ def in_transactions(
         except RockoonError:
             new = None
         needed = 0 if new is None else 1 + len(new.placements)
-        # What cannot be made stands alone, and nothing is put twice by one transaction.
+        # A refused request is a part alone, and no transaction puts a key twice.
         alone = new is None or (part and part[-1][1] is None) or request.config.name in names
         if part and (alone or operations + needed > TRANSACTION_OPERATIONS_MAX):
             yield part
@@ -380,7 +384,7 @@ def refuse_dead_brokers(placements: Sequence[Placement], alive: Collection[str])
 
 
 def existing(topic: Topic) -> TopicReply:
-    # Not the revision it was read at: only changes of ours are sure to reach every cache.
+    # Not the revision of the read: only revisions of our own keys are sure to reach every cache.
     return TopicReply(topic=topic, revision=topic.modified_revision)
 
 

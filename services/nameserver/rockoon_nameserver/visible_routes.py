@@ -1,4 +1,4 @@
-"""The routes as a caller may see them: what his key may do something with, and good addresses."""
+"""The routes for a caller: only resources that its key may see, and addresses of its network."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,11 +10,11 @@ Sees = Callable[[str], bool]
 
 
 def keep_visible(update: RouteUpdate, sees: Sees) -> None:
-    """Leave out what a caller may not know of, also that it has been removed.
+    """Remove the resources from an update that a caller must not see, also their removals.
 
     Args:
         update: changed.
-        sees: whether he may know of a resource.
+        sees: whether the caller may see a resource.
     """
 
     def topic(name: str) -> bool:
@@ -48,11 +48,11 @@ def keep(field: Any, kept: list[Any]) -> None:
 
 
 def address(nodes: Iterable[Node], *, external: bool) -> None:
-    """Give nodes, in an answer, the addresses that are good where its caller is.
+    """Set the addresses of nodes in a reply to those of the caller's network.
 
     Args:
         nodes: changed.
-        external: whether he is in another network.
+        external: whether the caller is in another network.
     """
     if not external:
         return
