@@ -12,7 +12,7 @@ from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.ports import choose_port
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Put, under
+from rockoon_nameserver.etcd_data import PutKey, under
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
@@ -74,7 +74,7 @@ class Killed:
             self._written += 1
             number = self._written
             try:
-                await etcd.transaction([], [Put(key, str(number).encode())])
+                await etcd.transaction([], [PutKey(key, str(number).encode())])
             except EtcdUnavailable:
                 return
             self.acknowledged[key] = number

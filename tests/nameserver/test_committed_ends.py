@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from rockoon_nameserver import elections
-from rockoon_nameserver.committed_ends import CommittedEnd, lacking, next_record
-from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
+from rockoon_nameserver.elections import LogDecision
 from rockoon_nameserver.keyspace import (
     Keyspace,
     LogKey,
@@ -34,9 +34,9 @@ from support.nameserver import Nameserver, running_nameserver
 RECORD = CommittedEnd(epoch=2, end=100, losses=0)
 
 
-def report_to(state: LogState, record: CommittedEnd | None, who: str, rank: Rank) -> Outcome:
+def report_to(state: LogState, record: CommittedEnd | None, who: str, rank: Rank) -> LogDecision:
     told = Report(rank=rank, sound=True, promised=state.epoch)
-    return elections.report(state, call(state, who), told, partial(lacking, state, record))
+    return elections.report(state, call(state, who), told, partial(missing_records, state, record))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def report_to(state: LogState, record: CommittedEnd | None, who: str, rank: Rank
 def test_the_winner_of_an_election_has_at_least_what_was_recorded(
     record: CommittedEnd | None, rank: Rank, lacks: bool
 ) -> None:
-    assert bool(lacking(led_log(), record, "b", rank)) == lacks
+    assert bool(missing_records(led_log(), record, "b", rank)) == lacks
 
 
 def test_an_election_whose_best_candidate_ends_earlier_waits_and_a_better_one_ends_that() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rockoon_core.errors import InvalidArgument, LogChanged, RockoonError
 from rockoon_nameserver import elections, log_adoption, log_membership
-from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.elections import LogDecision
 from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank, Report
 from support.log_states import call, come, depose, elect, led_log, new_log, report
 from support.seeds import seeds
@@ -254,7 +254,7 @@ class AnyCalls:
             return come(state, who, empty=self.random.random() < 0.8)
         caller, other = call(known, who), self.random.choice("abcde")
         rank = Rank(epoch=max(0, known.epoch - 1), end=self.random.randrange(100))
-        outcome: Outcome
+        outcome: LogDecision
         match self.random.randrange(9):
             case 0 | 1:
                 outcome = elections.suspect(state, caller, retract=self.random.random() < 0.2)

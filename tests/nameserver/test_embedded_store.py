@@ -11,7 +11,7 @@ from rockoon_core.errors import EtcdUnavailable, StoreCorrupt, StoreLocked
 from rockoon_nameserver import embedded_store
 from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Delete, Put, absent, only, under
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, only, under
 from rockoon_nameserver.route_file import CLUSTER_ID, NEW, RouteFile
 from rockoon_nameserver.route_store import Compacted
 from rockoon_nameserver.route_transfer import to_etcd, to_file
@@ -33,14 +33,14 @@ def opened(path: Path) -> EmbeddedStore:
 
 
 async def put(store: EmbeddedStore, key: str, value: bytes = b"v", lease: int = 0) -> int:
-    return (await store.transaction([], [Put(key, value, lease)])).revision
+    return (await store.transaction([], [PutKey(key, value, lease)])).revision
 
 
 async def test_what_was_answered_is_there_after_a_kill_with_its_revisions(path: Path) -> None:
     async with opened(path) as store:
         first = await put(store, "/rockoon/a")
         await put(store, "/rockoon/gone")
-        last = (await store.transaction([], [Delete(only("/rockoon/gone"))])).revision
+        last = (await store.transaction([], [DeleteKey(only("/rockoon/gone"))])).revision
         before = await store.read(EVERYTHING)
         # What a kill leaves: the files as they are after the last answer.
         killed = path.parent.with_name("killed")
@@ -201,12 +201,14 @@ async def test_routes_go_to_etcd_and_back_with_all_their_revisions(
     own_etcd: EtcdServer, path: Path
 ) -> None:
     async with Etcd([own_etcd.endpoint]) as etcd:
-        await etcd.transaction([], [Put("/rockoon/one/a", b"1"), Put("/rockoon/one/b", b"1")])
-        await etcd.transaction([], [Put("/rockoon/one/a", b"2")])
+        await etcd.transaction([], [PutKey("/rockoon/one/a", b"1"), PutKey("/rockoon/one/b", b"1")])
+        await etcd.transaction([], [PutKey("/rockoon/one/a", b"2")])
         lease_id, _ = await etcd.grant_lease(600)
-        await etcd.transaction([], [Put("/rockoon/one/node", b"n", lease_id)])
-        await etcd.transaction([], [Put("/elsewhere", b"")])
-        await etcd.transaction([], [Delete(only("/rockoon/one/b")), Put("/rockoon/two/c", b"3")])
+        await etcd.transaction([], [PutKey("/rockoon/one/node", b"n", lease_id)])
+        await etcd.transaction([], [PutKey("/elsewhere", b"")])
+        await etcd.transaction(
+            [], [DeleteKey(only("/rockoon/one/b")), PutKey("/rockoon/two/c", b"3")]
+        )
         header, items = await etcd.read(EVERYTHING)
         items = [item for item in items if not item.lease_id]
         path.parent.mkdir()
@@ -217,7 +219,7 @@ async def test_routes_go_to_etcd_and_back_with_all_their_revisions(
         # That the node is there no more is a change.
         assert found.header == (header.revision + 1, header.cluster_id)
         assert await put(store, "/rockoon/two/d") == header.revision + 2
-        await store.transaction([absent(only("/rockoon/x"))], [Delete(only("/rockoon/one/a"))])
+        await store.transaction([absent(only("/rockoon/x"))], [DeleteKey(only("/rockoon/one/a"))])
         moved = await store.read(EVERYTHING)
     own_etcd.stop()
     own_etcd.erase()
@@ -225,7 +227,7 @@ async def test_routes_go_to_etcd_and_back_with_all_their_revisions(
     async with Etcd([own_etcd.endpoint]) as etcd:
         await to_etcd(etcd, path)
         assert await etcd.read(EVERYTHING) == moved
-        await etcd.transaction([], [Put("/rockoon/two/more", b"")])
+        await etcd.transaction([], [PutKey("/rockoon/two/more", b"")])
         with pytest.raises(StoreCorrupt, match="not have the same routes"):
             await to_etcd(etcd, path)
 

@@ -10,7 +10,7 @@ import pytest
 from rockoon.local.ports import choose_port
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Event, Put, WatchBatch, only, under
+from rockoon_nameserver.etcd_data import KeyEvent, PutKey, WatchBatch, only, under
 from rockoon_nameserver.route_store import Compacted
 from support.etcd import EtcdServer
 from support.eventually import answered
@@ -19,7 +19,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 async def put(etcd: Etcd, key: str, value: bytes = b"v") -> int:
-    return (await etcd.transaction([], [Put(key, value)])).revision
+    return (await etcd.transaction([], [PutKey(key, value)])).revision
 
 
 async def is_refused(etcd: Etcd) -> bool:
@@ -65,7 +65,7 @@ async def test_a_watch_fails_when_etcd_dies_and_a_new_one_goes_on_where_it_was(
         missed = await answered(put_if_up, lambda revision: revision is not None)
         assert missed is not None
         async with etcd.watch(under("k/"), seen + 1) as (_, batches):
-            assert (await next_batch(batches)).events == [Event("k/b", b"v", missed, missed)]
+            assert (await next_batch(batches)).events == [KeyEvent("k/b", b"v", missed, missed)]
 
 
 async def test_an_etcd_that_is_not_there_fails_every_call_and_soon() -> None:
@@ -91,9 +91,9 @@ async def every_call_fails(etcd: Etcd) -> None:
     for call in (
         etcd.header,
         lambda: etcd.read(under("k/")),
-        lambda: etcd.read_together(only("k")),
-        lambda: etcd.read_with_others(only("k")),
-        lambda: etcd.transaction([], [Put("k", b"v")]),
+        lambda: etcd.read_at_once(only("k")),
+        lambda: etcd.read_jointly(only("k")),
+        lambda: etcd.transaction([], [PutKey("k", b"v")]),
         lambda: etcd.grant_lease(10),
         lambda: etcd.renew_lease(1),
         lambda: etcd.revoke_lease(1),
@@ -109,14 +109,14 @@ async def test_what_is_asked_now_and_then_within_a_moment_is_one_call(
 ) -> None:
     keys = [f"{cluster}/{number}" for number in range(100)]
     async with Etcd([shared_etcd.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
-        revision = (await etcd.transaction([], [Put(key, key.encode()) for key in keys])).revision
+        revision = (
+            await etcd.transaction([], [PutKey(key, key.encode()) for key in keys])
+        ).revision
         leases = [(await etcd.grant_lease(60 + number))[0] for number in range(3)]
         etcd.request_times.clear()
         # Whoever came first does not answer for the others.
-        gone = tasks.create_task(etcd.read_with_others(only(keys[0])))
-        reads = [
-            tasks.create_task(etcd.read_with_others(only(key), under("none/"))) for key in keys
-        ]
+        gone = tasks.create_task(etcd.read_jointly(only(keys[0])))
+        reads = [tasks.create_task(etcd.read_jointly(only(key), under("none/"))) for key in keys]
         renewals = [tasks.create_task(etcd.renew_lease(each)) for each in (*leases, 1)]
         await asyncio.sleep(0)
         gone.cancel()

@@ -10,8 +10,8 @@ import pytest
 
 from rockoon_core.errors import NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Delete, Put
-from rockoon_nameserver.follower import SERVED_SECONDS_MAX, RouteFollower
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey
+from rockoon_nameserver.follower import SERVED_SECONDS_MAX, EtcdFollower
 from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, TopicKey
 from rockoon_nameserver.route_table import Interest
 from rockoon_proto.v1.access_pb2 import KeysUpdate
@@ -27,10 +27,10 @@ ALL = Interest(groups=True)
 @asynccontextmanager
 async def following(
     server: EtcdServer, cluster: str, **times: float
-) -> AsyncIterator[tuple[RouteFollower, Etcd, Keyspace]]:
+) -> AsyncIterator[tuple[EtcdFollower, Etcd, Keyspace]]:
     keyspace = Keyspace(cluster)
     async with Etcd([server.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
-        follower = RouteFollower(etcd, keyspace, time.monotonic, **times)  # type: ignore[arg-type]
+        follower = EtcdFollower(etcd, keyspace, time.monotonic, **times)  # type: ignore[arg-type]
         task = tasks.create_task(follower.run())
         async with asyncio.timeout(DEADLINE_SECONDS):
             await follower.wait_loaded()
@@ -39,7 +39,7 @@ async def following(
 
 
 async def put(etcd: Etcd, key: str, value: bytes = b"{}") -> int:
-    return (await etcd.transaction([], [Put(key, value)])).revision
+    return (await etcd.transaction([], [PutKey(key, value)])).revision
 
 
 async def test_a_revision_that_never_comes_is_said_so_in_time(
@@ -144,7 +144,7 @@ async def test_probes_under_way_while_routes_change_are_no_false_alarm(
 
 async def test_nothing_is_told_before_the_first_snapshot() -> None:
     async with Etcd(["127.0.0.1:1"]) as etcd:
-        follower = RouteFollower(etcd, Keyspace("test"), time.monotonic)
+        follower = EtcdFollower(etcd, Keyspace("test"), time.monotonic)
         with pytest.raises(NotReady):
             await anext(follower.updates(0, ALL))
         with pytest.raises(NotReady):
@@ -186,7 +186,7 @@ async def test_services_are_told_all_access_keys_whenever_one_has_changed(
         # What cannot be read is no key, and is not shown: it may hold what checks signatures.
         await put(etcd, keyspace.key(AccessKeyName("b")), b'{"verifier": "c2VjcmV0" and more')
         assert [key.key_id for key in (await anext(told)).keys] == ["a"]
-        await etcd.transaction([], [Delete(keyspace.access_keys())])
+        await etcd.transaction([], [DeleteKey(keyspace.access_keys())])
         assert [*(await anext(told)).keys] == []
     assert "does not describe an access key" in caplog.text
     assert "c2VjcmV0" not in caplog.text

@@ -6,9 +6,9 @@ import pytest
 
 from rockoon_core.errors import InvalidArgument, LogNotFound, WrongIdentity
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import Keyspace
-from rockoon_nameserver.log_servicer import LogService
+from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER
@@ -43,8 +43,8 @@ async def test_no_call_of_a_replica_is_taken_from_the_node_of_another_log(
 ) -> None:
     keyspace = Keyspace(cluster)
     async with Etcd([shared_etcd.endpoint]) as etcd:
-        follower = RouteFollower(etcd, keyspace, lambda: 0.0)
-        service = LogService(Logs(etcd, keyspace), follower, NodeIdentities("{name}"))
+        follower = EtcdFollower(etcd, keyspace, lambda: 0.0)
+        service = LogStateService(Logs(etcd, keyspace), follower, NodeIdentities("{name}"))
         caller = pb.ReplicaCall(kind=BROKER, log="broker-a", replica_id="a")
         for method, request in CALLS:
             for name in ("broker-b", ""):

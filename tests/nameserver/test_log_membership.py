@@ -4,13 +4,13 @@ import pytest
 
 from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
 from rockoon_nameserver import elections, log_adoption
-from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.elections import LogDecision
 from rockoon_nameserver.log_membership import (
     REPLICAS_MAX,
     go_on_alone,
     move,
-    plainly_registered,
     registered,
+    registered_without_replication,
     set_copies,
 )
 from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Rank, Report
@@ -104,27 +104,27 @@ def test_registering_again_changes_nothing() -> None:
     assert come(state, "b", empty=False) is state
     facts = ReplicaFacts(copies=8)
     with pytest.raises(InvalidArgument, match="1 to 7"):
-        registered(state, replica_node("b"), facts, comes=False, name_exists=True)
+        registered(state, replica_node("b"), facts, is_new=False, name_exists=True)
 
 
 def test_a_broker_that_knows_nothing_of_copies_has_its_log_for_itself() -> None:
-    state = plainly_registered(None, plain("a"))
+    state = registered_without_replication(None, plain("a"))
     assert (state.epoch, state.leader, list(state.in_sync), state.quorum) == (1, "a", ["a"], 1)
-    assert plainly_registered(state, plain("a")) is state
+    assert registered_without_replication(state, plain("a")) is state
     # A disk that was emptied takes the place of the former one, as ever; it is remembered.
-    after = plainly_registered(state, plain("b"))
+    after = registered_without_replication(state, plain("b"))
     assert (after.epoch, after.leader, list(after.in_sync)) == (2, "b", ["b"])
     assert (after.losses, after.loss_epoch, after.version) == (1, 2, state.version + 1)
     # The same broker of a later version, and back.
     later = come(after, "b", empty=False, copies=1)
     assert (later.epoch, list(later.in_sync)) == (2, ["b"])
-    assert plainly_registered(later, plain("b")) is later
+    assert registered_without_replication(later, plain("b")) is later
 
 
 def test_a_broker_that_knows_nothing_of_copies_does_not_get_a_log_that_has_them() -> None:
     for who in ("a", "x"):
         with pytest.raises(NodeNameTaken, match="is a log with copies"):
-            plainly_registered(led_log(), plain(who))
+            registered_without_replication(led_log(), plain(who))
 
 
 def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
@@ -133,7 +133,7 @@ def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
     asked = Move(leaves="c", joins="d")
     state = move(state, asked, withdraw=False).state
     assert (list(state.moves), list(state.in_sync)) == ([asked], ["a", "b", "c"])
-    assert move(state, asked, withdraw=False) == Outcome(state, done=True)
+    assert move(state, asked, withdraw=False) == LogDecision(state, done=True)
     for odd in (Move(leaves="d", joins="c"), Move(leaves="b", joins="x"), Move(), asked):
         with pytest.raises(InvalidArgument):
             move(come(led_log(), "e") if odd == asked else state, odd, withdraw=False)
@@ -167,7 +167,7 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
         set_copies(state, 2, "")
     # Nobody would carry it out: it takes no followers.
     with pytest.raises(InvalidArgument, match="start it with copies = 3"):
-        set_copies(plainly_registered(None, plain("a")), 3, "")
+        set_copies(registered_without_replication(None, plain("a")), 3, "")
     with pytest.raises(LogFrozen):
         set_copies(log_adoption.frozen(state, "etcd went back"), 3, "")
 
@@ -175,7 +175,7 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
 def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
     """A learner may have what a crash took from it (A7): it is none of the log's any more."""
     state = set_copies(led_log(), 1, "").state
-    assert go_on_alone(state, call(state, "a")) == Outcome(state, done=False)
+    assert go_on_alone(state, call(state, "a")) == LogDecision(state, done=False)
     state = elections.change_in_sync(state, call(state, "a"), ["a"], 1).state
     assert not go_on_alone(state, call(state, "b")).done
     state = move(state, Move(leaves="a", joins="b"), withdraw=False).state
@@ -185,20 +185,20 @@ def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
     assert [each.replica_id for each in after.replicas] == ["a"]
     assert not after.HasField("copies_wish")
     assert not after.moves
-    assert plainly_registered(after, plain("a")) is after
+    assert registered_without_replication(after, plain("a")) is after
     with pytest.raises(NodeNameTaken, match="not a copy"):
         come(after, "b", empty=False)
 
 
 def test_replicas_that_wait_for_a_broker_of_one_copy_do_not_end_it() -> None:
     """They were started first, for a log that is to have three."""
-    state = come(plainly_registered(None, plain("a")), "b", name_exists=True)
+    state = come(registered_without_replication(None, plain("a")), "b", name_exists=True)
     assert [each.replica_id for each in state.replicas] == ["a", "b"]
-    assert plainly_registered(state, plain("a")) is state
+    assert registered_without_replication(state, plain("a")) is state
     later = come(state, "a", empty=False, copies=3)
     assert (later.copies, list(later.in_sync)) == (3, ["a"])
     # Started as a broker of one copy again, before anybody counted.
-    assert plainly_registered(later, plain("a")).copies == 1
+    assert registered_without_replication(later, plain("a")).copies == 1
 
 
 def test_a_replica_that_is_the_only_copy_is_taken_as_a_broker_of_one_copy_is() -> None:

@@ -10,14 +10,14 @@ from rockoon_nameserver import etcd as etcd_module
 from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
-    Delete,
-    Event,
-    Put,
+    DeleteKey,
+    KeyEvent,
+    PutKey,
     WatchBatch,
     absent,
     exists,
+    not_put_since,
     only,
-    quiet_since,
     unchanged,
     under,
 )
@@ -39,7 +39,7 @@ async def etcd(
 
 
 async def put(etcd: RouteStore, key: str, value: bytes = b"v") -> int:
-    return (await etcd.transaction([], [Put(key, value)])).revision
+    return (await etcd.transaction([], [PutKey(key, value)])).revision
 
 
 async def next_batch(batches: AsyncIterator[WatchBatch]) -> WatchBatch:
@@ -50,7 +50,7 @@ async def next_batch(batches: AsyncIterator[WatchBatch]) -> WatchBatch:
 async def test_all_keys_put_by_one_transaction_are_born_at_its_revision(
     etcd: RouteStore, cluster: str
 ) -> None:
-    done = await etcd.transaction([], [Put(f"{cluster}/a", b"1"), Put(f"{cluster}/b", b"2")])
+    done = await etcd.transaction([], [PutKey(f"{cluster}/a", b"1"), PutKey(f"{cluster}/b", b"2")])
     found = await etcd.read(under(f"{cluster}/"))
     assert [(item.key, item.value) for item in found.items] == [
         (f"{cluster}/a", b"1"),
@@ -68,7 +68,7 @@ async def test_a_key_keeps_its_create_revision_when_put_again_and_loses_it_when_
     changed = await put(etcd, key)
     [item] = (await etcd.read(only(key))).items
     assert (item.create_revision, item.mod_revision) == (born, changed)
-    await etcd.transaction([], [Delete(only(key))])
+    await etcd.transaction([], [DeleteKey(only(key))])
     recreated = await put(etcd, key)
     [item] = (await etcd.read(only(key))).items
     assert (item.create_revision, item.mod_revision) == (recreated, recreated)
@@ -85,9 +85,11 @@ async def test_a_transaction_whose_condition_fails_changes_nothing_and_reads(
         exists(other),
         unchanged(key, born - 1),
         unchanged(other, born),
-        quiet_since(under(f"{cluster}/"), born - 1),
+        not_put_since(under(f"{cluster}/"), born - 1),
     ):
-        outcome = await etcd.transaction([condition], [Put(other, b"x")], [only(key), only(other)])
+        outcome = await etcd.transaction(
+            [condition], [PutKey(other, b"x")], [only(key), only(other)]
+        )
         assert not outcome.succeeded
         assert [len(found) for found in outcome.found] == [1, 0]
     for condition in (
@@ -96,8 +98,8 @@ async def test_a_transaction_whose_condition_fails_changes_nothing_and_reads(
         exists(key),
         unchanged(key, born),
         unchanged(other, 0),
-        quiet_since(under(f"{cluster}/"), born),
-        quiet_since(under(f"{cluster}/nothing/"), born),
+        not_put_since(under(f"{cluster}/"), born),
+        not_put_since(under(f"{cluster}/nothing/"), born),
     ):
         assert (await etcd.transaction([condition], [])).succeeded
 
@@ -107,7 +109,7 @@ async def test_a_prefix_larger_than_a_page_is_read_at_one_revision(
 ) -> None:
     monkeypatch.setattr(etcd_module, "PAGE_KEYS_MAX", 10)
     keys = [f"{cluster}/{number:03d}" for number in range(95)]
-    await etcd.transaction([], [Put(key, b"v") for key in keys])
+    await etcd.transaction([], [PutKey(key, b"v") for key in keys])
     found = await etcd.read(under(f"{cluster}/"))
     assert [item.key for item in found.items] == keys
 
@@ -115,7 +117,7 @@ async def test_a_prefix_larger_than_a_page_is_read_at_one_revision(
 async def test_keys_under_a_lease_go_when_it_is_revoked(etcd: RouteStore, cluster: str) -> None:
     lease_id, ttl_seconds = await etcd.grant_lease(60)
     assert ttl_seconds == 60
-    await etcd.transaction([], [Put(f"{cluster}/a", b"v", lease_id)])
+    await etcd.transaction([], [PutKey(f"{cluster}/a", b"v", lease_id)])
     assert await etcd.renew_lease(lease_id) == 60
     [item] = (await etcd.read(only(f"{cluster}/a"))).items
     assert item.lease_id == lease_id
@@ -124,7 +126,7 @@ async def test_keys_under_a_lease_go_when_it_is_revoked(etcd: RouteStore, cluste
     assert await etcd.renew_lease(lease_id) == 0
     await etcd.revoke_lease(lease_id)
     with pytest.raises(LeaseGone):
-        await etcd.transaction([], [Put(f"{cluster}/a", b"v", lease_id)])
+        await etcd.transaction([], [PutKey(f"{cluster}/a", b"v", lease_id)])
 
 
 async def test_renewing_a_lease_makes_no_revision(etcd: RouteStore, cluster: str) -> None:
@@ -141,9 +143,11 @@ async def test_a_watch_brings_what_happened_before_it_and_then_what_happens(
     first = await put(etcd, f"{cluster}/a")
     async with etcd.watch(under(f"{cluster}/"), first) as (header, batches):
         assert header.revision >= first
-        assert await next_batch(batches) == (first, [Event(f"{cluster}/a", b"v", first, first)])
+        assert await next_batch(batches) == (first, [KeyEvent(f"{cluster}/a", b"v", first, first)])
         await put(etcd, f"{cluster}-other/a")
-        both = await etcd.transaction([], [Delete(only(f"{cluster}/a")), Put(f"{cluster}/b", b"")])
+        both = await etcd.transaction(
+            [], [DeleteKey(only(f"{cluster}/a")), PutKey(f"{cluster}/b", b"")]
+        )
         batch = await next_batch(batches)
         assert batch.revision == both.revision
         assert [(event.key, event.value) for event in batch.events] == [
@@ -157,10 +161,10 @@ async def test_keys_under_a_lease_that_nobody_renews_go_when_it_ends(
     etcd: RouteStore, cluster: str
 ) -> None:
     lease_id, ttl_seconds = await etcd.grant_lease(1)
-    put_at = (await etcd.transaction([], [Put(f"{cluster}/a", b"v", lease_id)])).revision
+    put_at = (await etcd.transaction([], [PutKey(f"{cluster}/a", b"v", lease_id)])).revision
     assert 0 < await etcd.lease_seconds_left(lease_id) <= ttl_seconds
     async with etcd.watch(under(f"{cluster}/"), put_at + 1) as (_, batches):
-        told: list[Event] = []
+        told: list[KeyEvent] = []
         while not told:
             # Some say only that others' keys have changed.
             told += (await next_batch(batches)).events
@@ -181,7 +185,7 @@ async def test_a_transaction_that_changes_nothing_makes_no_revision(
     etcd: RouteStore, cluster: str
 ) -> None:
     revision = await put(etcd, f"{cluster}/a")
-    await etcd.transaction([], [Delete(only(f"{cluster}/nothing"))])
+    await etcd.transaction([], [DeleteKey(only(f"{cluster}/nothing"))])
     await etcd.transaction([], [])
     assert (await etcd.header()).revision == revision
 
@@ -190,14 +194,17 @@ async def test_two_watches_are_told_of_the_same_changes_in_whole_revisions(
     etcd: RouteStore, cluster: str
 ) -> None:
     start = (await etcd.header()).revision + 1
-    span = under(f"{cluster}/")
-    async with etcd.watch(span, start) as (_, one), etcd.watch(span, start) as (_, other):
-        puts = [[Put(f"{cluster}/{number}", b"v"), Put(f"{cluster}/x", b"")] for number in range(9)]
+    key_range = under(f"{cluster}/")
+    async with etcd.watch(key_range, start) as (_, one), etcd.watch(key_range, start) as (_, other):
+        puts = [
+            [PutKey(f"{cluster}/{number}", b"v"), PutKey(f"{cluster}/x", b"")]
+            for number in range(9)
+        ]
         async with asyncio.TaskGroup() as tasks:
             for each in puts:
                 tasks.create_task(etcd.transaction([], each))
         for batches in (one, other):
-            found: list[Event] = []
+            found: list[KeyEvent] = []
             while len(found) < 18:
                 batch = await next_batch(batches)
                 found += batch.events

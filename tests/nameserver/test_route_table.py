@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
+from rockoon_nameserver.etcd_data import KeyEvent, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
     BlockKey,
     DeletionKey,
@@ -50,13 +50,13 @@ class FakeEtcd:
             key, value = KEYSPACE.key(each), VALUES[type(each)]
             born = self.items[key].create_revision if key in self.items else self.revision
             self.items[key] = KeyValue(key, value, born, self.revision, 0)
-            events.append(Event(key, value, born, self.revision))
+            events.append(KeyEvent(key, value, born, self.revision))
         return WatchBatch(self.revision, events)
 
     def delete(self, *keys: RouteKey) -> WatchBatch:
         self.revision += 1
         gone = [KEYSPACE.key(key) for key in keys if self.items.pop(KEYSPACE.key(key), None)]
-        events = [Event(key, None, 0, self.revision) for key in gone]
+        events = [KeyEvent(key, None, 0, self.revision) for key in gone]
         return WatchBatch(self.revision, events)
 
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_left_out_and_named(etcd: FakeEtcd) -> None:
         ("/rockoon/test/nodes/gateway/g", b"{}"),
         ("/rockoon/test/later/thing", b"{}"),
     ]
-    complaints = table.apply(WatchBatch(2, [Event(key, value, 2, 2) for key, value in broken]))
+    complaints = table.apply(WatchBatch(2, [KeyEvent(key, value, 2, 2) for key, value in broken]))
     assert len(complaints) == len(broken)
     for (key, _), complaint in zip(broken, complaints, strict=True):
         assert key in complaint
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_is_left_out_and_named(etcd: FakeEtcd) -> None:
 def test_a_value_written_by_a_later_version_is_read_without_what_is_new(etcd: FakeEtcd) -> None:
     table = loaded(etcd)
     value = b'{"permissions": 4, "colour": "green"}'
-    assert table.apply(WatchBatch(2, [Event("/rockoon/test/topics/t", value, 2, 2)])) == []
+    assert table.apply(WatchBatch(2, [KeyEvent("/rockoon/test/topics/t", value, 2, 2)])) == []
     [topic] = table.snapshot(ALL).topics
     assert topic.config.permissions == 4
 
@@ -246,7 +246,7 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
         *(GroupKey(name) for name in "gs"),
         *(SubscriptionKey(topic, group) for topic in "st" for group in "gs"),
     ]
-    behind: list[Event] = []
+    behind: list[KeyEvent] = []
     for _ in range(120):
         keys = chance.sample(pool, chance.randint(1, 4))
         happened = etcd.put(*keys) if chance.random() < 0.6 else etcd.delete(*keys)
@@ -287,14 +287,14 @@ def test_the_oldest_of_too_many_deletions_are_forgotten_next() -> None:
     assert since == 2
     for number in range(DELETIONS_MAX - 1):
         table.apply(etcd.put(DeletionKey(topic=f"t{number}")))
-    assert table.forgotten_next(2) == [DeletionKey(), DeletionKey(topic="t0")]
+    assert table.oldest_deletions(2) == [DeletionKey(), DeletionKey(topic="t0")]
     assert table.deletions_since == since
     table.apply(etcd.put(DeletionKey(topic="t0")))
-    assert table.forgotten_next(2) == [DeletionKey(), DeletionKey(topic="t1")]
+    assert table.oldest_deletions(2) == [DeletionKey(), DeletionKey(topic="t1")]
     # As a nameserver has them that has just started, and does for those of its cluster.
     started = RouteTable(KEYSPACE)
     started.load(etcd.revision, sorted(etcd.items.values()))
-    assert started.forgotten_next(2) == table.forgotten_next(2)
+    assert started.oldest_deletions(2) == table.oldest_deletions(2)
     told = {each.topic: each.revision for each in started.snapshot(ALL).deletions}
     assert told["t0"] == etcd.revision
     assert len(told) == DELETIONS_MAX - 1

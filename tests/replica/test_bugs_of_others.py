@@ -390,7 +390,7 @@ def test_rocketmq_5745_a_replica_that_comes_back_at_another_address_is_the_same(
     before = led_log()
     facts = WireFacts(copies=3, promised=1, version=before.version)
     moved = replica_node("a", address="elsewhere:10911")
-    after = log_membership.registered(before, moved, facts, comes=True, name_exists=True)
+    after = log_membership.registered(before, moved, facts, is_new=True, name_exists=True)
     assert after == before
     assert list(after.in_sync) == ["a", "b", "c"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rockoon_nameserver import elections
-from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.elections import LogDecision
 from rockoon_nameserver.log_membership import registered
 from rockoon_proto.v1.logs_pb2 import LogState, Rank, ReplicaCall, Report
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, ReplicaFacts
@@ -30,7 +30,7 @@ def come(
     """A replica registers; `known` is of ReplicaFacts."""
     facts = ReplicaFacts(empty=empty, copies=copies, **known)
     node = replica_node(who, name)
-    return registered(state, node, facts, comes=True, name_exists=name_exists)
+    return registered(state, node, facts, is_new=True, name_exists=name_exists)
 
 
 def new_log(replicas: Sequence[str] = ("a", "b", "c")) -> LogState:
@@ -59,7 +59,7 @@ def elect(state: LogState, **ends: int) -> LogState:
 
 def report(
     state: LogState, who: str, end: int, *, epoch: int | None = None, sound: bool = True
-) -> Outcome:
+) -> LogDecision:
     """A replica reports; its last record is of the epoch before, unless `epoch` says otherwise."""
     rank = Rank(epoch=state.epoch - 1 if epoch is None else epoch, end=end)
     told = Report(rank=rank, sound=sound, promised=state.epoch)

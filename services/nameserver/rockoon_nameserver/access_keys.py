@@ -9,7 +9,7 @@ from rockoon_nameserver.access_permissions import (
     check_verifier,
     granted,
 )
-from rockoon_nameserver.etcd_data import Delete, Put, absent, exists, unchanged
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
 from rockoon_nameserver.keyspace import (
     AccessKeyName,
     Keyspace,
@@ -77,7 +77,7 @@ class AccessKeys:
         key = AccessKeyName(request.key_id)
         outcome = await self._etcd.transaction(
             [absent(self._keyspace.one(key))],
-            [Put(self._keyspace.key(key), access_key_value(info))],
+            [PutKey(self._keyspace.key(key), access_key_value(info))],
             otherwise=[self._keyspace.one(key)],
         )
         if outcome.succeeded:
@@ -145,7 +145,7 @@ class AccessKeys:
         check_key_id(key_id)
         key = AccessKeyName(key_id)
         outcome = await self._etcd.transaction(
-            [exists(self._keyspace.key(key))], [Delete(self._keyspace.one(key))]
+            [exists(self._keyspace.key(key))], [DeleteKey(self._keyspace.one(key))]
         )
         if not outcome.succeeded:
             raise AccessKeyNotFound(key=key_id)
@@ -162,7 +162,7 @@ class AccessKeys:
             change(info)
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
-                [Put(found[0].key, access_key_value(info))],
+                [PutKey(found[0].key, access_key_value(info))],
             )
             if outcome.succeeded:
                 return answer(info, outcome.revision)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rockoon_core.errors import AccessKeyNotFound, InvalidArgument
 from rockoon_nameserver.access_keys import AccessKeys, without_verifiers
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_proto.v1 import access_pb2 as pb
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysServicer
 
@@ -25,7 +25,7 @@ class AccessKeyService(AccessKeysServicer):
             create one and use it after keys are switched on.
     """
 
-    def __init__(self, keys: AccessKeys, follower: RouteFollower, *, is_on: bool) -> None:
+    def __init__(self, keys: AccessKeys, follower: EtcdFollower, *, is_on: bool) -> None:
         self._keys = keys
         self._follower = follower
         self._is_on = is_on

@@ -49,7 +49,7 @@ def next_record(
     return None if record == before else record
 
 
-def lacking(state: LogState, record: CommittedEnd | None, winner: str, rank: Rank) -> str:
+def missing_records(state: LogState, record: CommittedEnd | None, winner: str, rank: Rank) -> str:
     """Return why the winner of an election must not lead; empty if it has all recorded records.
 
     Args:

@@ -28,7 +28,7 @@ from rockoon_proto.v1.logs_pb2 import (
 EPOCH_MAX = (1 << 31) - 1
 
 
-class Outcome(NamedTuple):
+class LogDecision(NamedTuple):
     """Result of a call.
 
     Attributes:
@@ -40,36 +40,36 @@ class Outcome(NamedTuple):
     done: bool
 
 
-def suspect(state: LogState, caller: ReplicaCall, *, retract: bool = False) -> Outcome:
+def suspect(state: LogState, caller: ReplicaCall, *, retract: bool = False) -> LogDecision:
     """A follower has lost its leader, or (`retract`) found it again.
 
     The epoch ends when enough followers suspect the leader to elect another one: a leader that
     fewer followers cannot reach may still commit.
     """
     if caller.epoch != state.epoch or caller.replica_id not in state.in_sync:
-        return Outcome(state, done=False)
+        return LogDecision(state, done=False)
     if not state.leader:
-        return Outcome(state, done=not retract)
+        return LogDecision(state, done=not retract)
     if caller.replica_id == state.leader:
         raise InvalidArgument(reason="a leader does not suspect itself: it resigns")
     if (caller.replica_id in state.suspects) != retract:
-        return Outcome(state, done=True)
+        return LogDecision(state, done=True)
     after = changed(state)
     if retract:
         after.suspects.remove(caller.replica_id)
-        return Outcome(after, done=True)
+        return LogDecision(after, done=True)
     after.suspects.append(caller.replica_id)
     if len(after.suspects) >= election_size(config_of(after)):
         begin_election(after)
-    return Outcome(after, done=True)
+    return LogDecision(after, done=True)
 
 
 def report(
     state: LogState,
     caller: ReplicaCall,
-    told: Report,
+    reported: Report,
     lacks: Callable[[str, Rank], str] = lambda _winner, _rank: "",
-) -> Outcome:
+) -> LogDecision:
     """A replica has promised the epoch and reports its rank; the last report needed elects.
 
     Reports of replicas that do not vote are kept: an operator may have to elect one.
@@ -77,16 +77,16 @@ def report(
     Args:
         state: of the log.
         caller, told: the replica, and its report.
-        lacks: returns why a winner with a rank must not lead; see `committed_ends.lacking`.
+        lacks: returns why a winner with a rank must not lead; see `committed_ends.missing_records`.
     """
-    if not (0 <= told.rank.epoch < max(caller.epoch, 1) and told.rank.end >= 0):
+    if not (0 <= reported.rank.epoch < max(caller.epoch, 1) and reported.rank.end >= 0):
         raise InvalidArgument(reason="the rank is not one of a log before this epoch")
     if caller.epoch != state.epoch or state.leader or not state.epoch:
-        return Outcome(state, done=state.leader == caller.replica_id)
-    if state.reports.get(caller.replica_id) == told:
-        return Outcome(state, done=True)
+        return LogDecision(state, done=state.leader == caller.replica_id)
+    if state.reports.get(caller.replica_id) == reported:
+        return LogDecision(state, done=True)
     after = changed(state)
-    after.reports[caller.replica_id].CopyFrom(told)
+    after.reports[caller.replica_id].CopyFrom(reported)
     winner = elected(
         config_of(after),
         {who: rule_report(each) for who, each in after.reports.items()},
@@ -95,31 +95,31 @@ def report(
     if winner is not None:
         after.held = lacks(winner, after.reports[winner].rank)
         if not after.held:
-            put_in(after, winner, after.reports[winner].rank)
-    return Outcome(after, done=True)
+            install_leader(after, winner, after.reports[winner].rank)
+    return LogDecision(after, done=True)
 
 
-def confirm(state: LogState, caller: ReplicaCall) -> Outcome:
+def confirm(state: LogState, caller: ReplicaCall) -> LogDecision:
     """The leader's first record is committed: the epoch no longer counts as a vain one."""
     if not leads(state, caller):
-        return Outcome(state, done=False)
+        return LogDecision(state, done=False)
     if state.confirmed:
-        return Outcome(state, done=True)
+        return LogDecision(state, done=True)
     after = changed(state)
     after.confirmed, after.vain_epochs = True, 0
-    return Outcome(after, done=True)
+    return LogDecision(after, done=True)
 
 
-def resign(state: LogState, caller: ReplicaCall) -> Outcome:
+def resign(state: LogState, caller: ReplicaCall) -> LogDecision:
     """The leader resigns; an election begins."""
     if not leads(state, caller):
-        return Outcome(state, done=caller.epoch < state.epoch)
+        return LogDecision(state, done=caller.epoch < state.epoch)
     after = changed(state)
     begin_election(after)
-    return Outcome(after, done=True)
+    return LogDecision(after, done=True)
 
 
-def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) -> Outcome:
+def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) -> LogDecision:
     """The leader, which accepts no records, names its successor.
 
     It must know the current state of the log: this call may arrive after the leader stopped waiting
@@ -129,16 +129,16 @@ def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) 
         raise InvalidArgument(reason=f"{successor!r} is not another member of the in-sync set")
     if not leads(state, caller) or not knows(state, caller):
         done = state.epoch == caller.epoch + 1 and state.leader == successor
-        return Outcome(state, done=done)
+        return LogDecision(state, done=done)
     after = changed(state)
     begin_election(after)
-    put_in(after, successor, rank)
-    return Outcome(after, done=True)
+    install_leader(after, successor, rank)
+    return LogDecision(after, done=True)
 
 
 def change_in_sync(
     state: LogState, caller: ReplicaCall, in_sync: Sequence[str], quorum: int
-) -> Outcome:
+) -> LogDecision:
     """The leader proposes another in-sync set; which ones are safe is its decision.
 
     Raises:
@@ -146,9 +146,9 @@ def change_in_sync(
     """
     proposed = sorted(in_sync)
     if leads(state, caller) and proposed == list(state.in_sync) and quorum == state.quorum:
-        return Outcome(state, done=True)
+        return LogDecision(state, done=True)
     if not leads(state, caller) or not knows(state, caller):
-        return Outcome(state, done=False)
+        return LogDecision(state, done=False)
     known = {each.replica_id for each in state.replicas}
     if len(set(proposed)) < len(proposed) or not set(proposed) <= known:
         raise InvalidArgument(reason="an in-sync set has distinct registered replicas as members")
@@ -164,11 +164,11 @@ def change_in_sync(
     if quorum != quorum_of(len(proposed), 1):
         raise InvalidArgument(reason=f"{quorum} of {len(proposed)} replicas are not their majority")
     after = changed(state)
-    put_in_sync(after, proposed)
-    return Outcome(after, done=True)
+    set_voters(after, proposed)
+    return LogDecision(after, done=True)
 
 
-def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> Outcome:
+def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> LogDecision:
     """An operator starts an election, or (`accept_loss`) ends one that cannot finish.
 
     Raises:
@@ -185,29 +185,29 @@ def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> Outco
     after = changed(state)
     if not accept_loss:
         if not state.leader:
-            return Outcome(state, done=True)
+            return LogDecision(state, done=True)
         begin_election(after)
-        return Outcome(after, done=True)
+        return LogDecision(after, done=True)
     if state.leader:
         raise InvalidArgument(reason=f"log {state.log!r} has a leader: begin an election first")
     if not state.reports:
         raise InvalidArgument(reason=f"no replica of log {state.log!r} has reported its rank")
     voters = [who for who in state.reports if who in state.in_sync]
-    told = {who: rule_report(state.reports[who]) for who in voters or state.reports}
+    reported = {who: rule_report(state.reports[who]) for who in voters or state.reports}
 
     def order(who: str) -> tuple[bool, RuleRank, bool]:
-        return not told[who].damaged, told[who].rank, told[who].sound
+        return not reported[who].damaged, reported[who].rank, reported[who].sound
 
     # Undamaged copies first: a damaged one may have no other to be repaired from. The former
     # leader counts like any copy.
-    winner = max(sorted(told), key=order)
+    winner = max(sorted(reported), key=order)
     after.losses += 1
-    after.loss_epoch, after.loss_end = after.epoch, told[winner].rank.end
+    after.loss_epoch, after.loss_end = after.epoch, reported[winner].rank.end
     if winner not in after.in_sync:
         # No member of the set has reported: the winner replaces the first member.
-        put_in_sync(after, [winner, *after.in_sync[1:]])
-    put_in(after, winner, state.reports[winner].rank)
-    return Outcome(after, done=True)
+        set_voters(after, [winner, *after.in_sync[1:]])
+    install_leader(after, winner, state.reports[winner].rank)
+    return LogDecision(after, done=True)
 
 
 def changed(state: LogState) -> LogState:
@@ -220,7 +220,7 @@ def changed(state: LogState) -> LogState:
 
 
 def begin_election(after: LogState) -> None:
-    """End the epoch. `put_in` sets the leader of the next one, once."""
+    """End the epoch. `install_leader` sets the leader of the next one, once."""
     if after.epoch >= EPOCH_MAX:
         raise InvalidArgument(reason=f"log {after.log!r} has no epoch left")
     if after.leader:
@@ -234,14 +234,14 @@ def begin_election(after: LogState) -> None:
     del after.suspects[:]
 
 
-def put_in(after: LogState, leader: str, rank: Rank) -> None:
+def install_leader(after: LogState, leader: str, rank: Rank) -> None:
     assert not after.leader, "an epoch has one leader"
     after.leader, after.held = leader, ""
     after.at_least.CopyFrom(rank)
     after.reports.clear()
 
 
-def put_in_sync(after: LogState, in_sync: Sequence[str]) -> None:
+def set_voters(after: LogState, in_sync: Sequence[str]) -> None:
     """Set the voters, with the quorum, suspects and moves that follow."""
     after.in_sync[:] = sorted(in_sync)
     after.quorum = quorum_of(len(in_sync), 1)
@@ -277,9 +277,9 @@ def config_of(state: LogState) -> Config:
     return Config(frozenset(state.in_sync), state.quorum)
 
 
-def rank_of(told: Report) -> RuleRank:
-    return RuleRank(told.rank.epoch, told.rank.end)
+def rank_of(reported: Report) -> RuleRank:
+    return RuleRank(reported.rank.epoch, reported.rank.end)
 
 
-def rule_report(told: Report) -> RuleReport:
-    return RuleReport(rank_of(told), told.sound, told.damaged)
+def rule_report(reported: Report) -> RuleReport:
+    return RuleReport(rank_of(reported), reported.sound, reported.damaged)

@@ -25,15 +25,15 @@ from types import TracebackType
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
-    Committed,
-    Compare,
-    Delete,
-    Event,
-    Found,
+    DeleteKey,
     Header,
+    KeyCondition,
+    KeyEvent,
+    KeyRange,
     KeyValue,
-    Put,
-    Span,
+    PutKey,
+    RangeRead,
+    TransactionResult,
     WatchBatch,
 )
 from rockoon_nameserver.route_file import DiskFull, RouteFile
@@ -50,7 +50,7 @@ RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Lease:
+class StoredLease:
     """A lease: its length, and its end by the loop's clock unless it is renewed."""
 
     ttl_seconds: int
@@ -63,7 +63,7 @@ class Unwritten:
 
     keys: dict[str, KeyValue | None] = field(default_factory=dict)
     leases: dict[int, int | None] = field(default_factory=dict)
-    told: list[tuple[int, list[Event]]] = field(default_factory=list)
+    events_by_revision: list[tuple[int, list[KeyEvent]]] = field(default_factory=list)
     number: int = 0
 
 
@@ -85,18 +85,18 @@ class EmbeddedStore:
         self.request_times: Mapping[tuple[str, bool], Times] = {}
         self._keys = RouteKeys(0, ())
         self._cluster_id = 0
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, StoredLease] = {}
         self._lease_timer: asyncio.TimerHandle | None = None
         # Changes in memory are numbered; those up to `_written` are on disk.
         self._unwritten = Unwritten()
         self._written = 0
         self._trouble = ""
         # Events by revision, ascending; only revisions that are on disk.
-        self._history: deque[tuple[int, list[Event]]] = deque()
-        self._oldest_known = self._told = 0
+        self._history: deque[tuple[int, list[KeyEvent]]] = deque()
+        self._oldest_known = self._published = 0
         self._closing = False
-        # Each is set once and then replaced: `_news` after a change, `_progress` after a write.
-        self._news, self._progress = asyncio.Event(), asyncio.Event()
+        # Set after a change in memory, cleared by the writer; set after a write, and replaced.
+        self._unwritten_event, self._written_event = asyncio.Event(), asyncio.Event()
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> "EmbeddedStore":
@@ -104,10 +104,10 @@ class EmbeddedStore:
         file = await asyncio.to_thread(RouteFile, self._path)
         self._keys = RouteKeys(file.header.revision, file.items)
         self._cluster_id = file.header.cluster_id
-        self._oldest_known = self._told = file.header.revision
+        self._oldest_known = self._published = file.header.revision
         now = asyncio.get_running_loop().time()
-        self._leases = {each: Lease(ttl, now + ttl) for each, ttl in file.leases.items()}
-        self._look_at_leases()
+        self._leases = {each: StoredLease(ttl, now + ttl) for each, ttl in file.leases.items()}
+        self._end_expired_leases()
         await self._tasks.__aenter__()
         self._tasks.create_task(self._write_changes(file), name="write routes")
         return self
@@ -121,7 +121,7 @@ class EmbeddedStore:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         self._closing = True
-        self._news.set()
+        self._unwritten_event.set()
         # Without the failure: the group would cancel the write in progress, and wrap the failure.
         await self._tasks.__aexit__(None, None, None)
 
@@ -134,51 +134,53 @@ class EmbeddedStore:
         """Empty: there is no server."""
         return {}
 
-    async def read(self, span: Span) -> Found:
-        found = Found(self._header(), self._keys.range(span))
+    async def read(self, key_range: KeyRange) -> RangeRead:
+        found = RangeRead(self._header(), self._keys.range(key_range))
         await self._on_disk()
         return found
 
-    async def count_and_changes(self, span: Span, after_revision: int) -> tuple[Header, int, int]:
-        header, items = await self.read(span)
+    async def count_and_changes(
+        self, key_range: KeyRange, after_revision: int
+    ) -> tuple[Header, int, int]:
+        header, items = await self.read(key_range)
         return header, len(items), sum(item.mod_revision > after_revision for item in items)
 
-    async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
-        return (await self.read_with_others(*spans))[1]
+    async def read_at_once(self, *key_ranges: KeyRange) -> list[list[KeyValue]]:
+        return (await self.read_jointly(*key_ranges))[1]
 
-    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]:
-        found = self._header(), [self._keys.range(span) for span in spans]
+    async def read_jointly(self, *key_ranges: KeyRange) -> tuple[Header, list[list[KeyValue]]]:
+        found = self._header(), [self._keys.range(key_range) for key_range in key_ranges]
         await self._on_disk()
         return found
 
     async def transaction(
         self,
-        conditions: Sequence[Compare],
-        operations: Sequence[Put | Delete],
-        otherwise: Sequence[Span] = (),
-    ) -> Committed:
+        conditions: Sequence[KeyCondition],
+        operations: Sequence[PutKey | DeleteKey],
+        otherwise: Sequence[KeyRange] = (),
+    ) -> TransactionResult:
         assert len(operations) <= TRANSACTION_OPERATIONS_MAX, "etcd would refuse so many"
         self._refuse_in_trouble()
         succeeded = all(map(self._keys.holds, conditions))
         found: list[list[KeyValue]] = []
         if succeeded:
             for each in operations:
-                if isinstance(each, Put) and each.lease_id and each.lease_id not in self._leases:
+                if isinstance(each, PutKey) and each.lease_id and each.lease_id not in self._leases:
                     raise LeaseGone(f"there is no lease {each.lease_id}")
             self._change(operations)
         else:
-            found = [self._keys.range(span) for span in otherwise]
+            found = [self._keys.range(key_range) for key_range in otherwise]
         revision = self._keys.revision
         await self._on_disk()
-        return Committed(succeeded, revision, found)
+        return TransactionResult(succeeded, revision, found)
 
     async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]:
         self._refuse_in_trouble()
         lease_id = secrets.randbits(62) | 1
         now = asyncio.get_running_loop().time()
-        self._leases[lease_id] = Lease(ttl_seconds, now + ttl_seconds)
-        self._note_lease(lease_id, ttl_seconds)
-        self._look_at_leases()
+        self._leases[lease_id] = StoredLease(ttl_seconds, now + ttl_seconds)
+        self._record_lease(lease_id, ttl_seconds)
+        self._end_expired_leases()
         await self._on_disk()
         return lease_id, float(ttl_seconds)
 
@@ -202,26 +204,26 @@ class EmbeddedStore:
 
     @asynccontextmanager
     async def watch(
-        self, span: Span, start_revision: int
+        self, key_range: KeyRange, start_revision: int
     ) -> AsyncIterator[tuple[Header, AsyncIterator[WatchBatch]]]:
         if start_revision <= self._oldest_known:
             raise Compacted(f"nothing is kept before revision {self._oldest_known + 1}")
         header = await self.header()
-        yield header, self._batches(span, start_revision - 1)
+        yield header, self._batches(key_range, start_revision - 1)
 
-    async def _batches(self, span: Span, after_revision: int) -> AsyncIterator[WatchBatch]:
+    async def _batches(self, key_range: KeyRange, after_revision: int) -> AsyncIterator[WatchBatch]:
         while True:
-            progress = self._progress
+            progress = self._written_event
             self._refuse_in_trouble()
             if after_revision < self._oldest_known:
                 raise Compacted(f"nothing is kept before revision {self._oldest_known + 1}")
-            if after_revision < self._told:
-                found: list[Event] = []
-                for revision, told in reversed(self._history):
+            if after_revision < self._published:
+                found: list[KeyEvent] = []
+                for revision, changes in reversed(self._history):
                     if revision <= after_revision:
                         break
-                    found[:0] = [event for event in told if covers(span, event.key)]
-                after_revision = self._told
+                    found[:0] = [event for event in changes if covers(key_range, event.key)]
+                after_revision = self._published
                 yield WatchBatch(after_revision, found)
             else:
                 await progress.wait()
@@ -231,28 +233,28 @@ class EmbeddedStore:
     def _header(self) -> Header:
         return Header(self._keys.revision, self._cluster_id)
 
-    def _change(self, operations: Sequence[Put | Delete]) -> None:
+    def _change(self, operations: Sequence[PutKey | DeleteKey]) -> None:
         changed = self._keys.change(operations)
         if changed:
             revision = self._keys.revision
             self._unwritten.keys.update(changed)
-            self._unwritten.told.append((revision, list(events(changed, revision))))
-            self._note_unwritten()
+            self._unwritten.events_by_revision.append((revision, list(events(changed, revision))))
+            self._mark_unwritten()
 
-    def _note_lease(self, lease_id: int, ttl_seconds: int | None) -> None:
+    def _record_lease(self, lease_id: int, ttl_seconds: int | None) -> None:
         self._unwritten.leases[lease_id] = ttl_seconds
-        self._note_unwritten()
+        self._mark_unwritten()
 
-    def _note_unwritten(self) -> None:
+    def _mark_unwritten(self) -> None:
         self._unwritten.number += 1
-        self._news.set()
+        self._unwritten_event.set()
 
     def _end_lease(self, lease_id: int) -> None:
         if self._leases.pop(lease_id, None) is not None:
             self._change(self._keys.under_lease(lease_id))
-            self._note_lease(lease_id, None)
+            self._record_lease(lease_id, None)
 
-    def _look_at_leases(self) -> None:
+    def _end_expired_leases(self) -> None:
         """End the expired leases; run again when the next one can expire."""
         loop = asyncio.get_running_loop()
         if self._lease_timer is not None:
@@ -261,7 +263,7 @@ class EmbeddedStore:
             self._end_lease(each)
         first = min((lease.ends_at for lease in self._leases.values()), default=None)
         # Renewals do not move the timer: this function finds renewed leases when it runs.
-        self._lease_timer = None if first is None else loop.call_at(first, self._look_at_leases)
+        self._lease_timer = None if first is None else loop.call_at(first, self._end_expired_leases)
 
     # To the disk.
 
@@ -274,7 +276,7 @@ class EmbeddedStore:
         self._refuse_in_trouble()
         number = self._unwritten.number
         while self._written < number:
-            progress = self._progress
+            progress = self._written_event
             self._refuse_in_trouble()
             await progress.wait()
 
@@ -282,19 +284,21 @@ class EmbeddedStore:
         """Write changes until the store is closed and all are on disk, or a write fails."""
         try:
             while not self._closing or self._unwritten.number > self._written:
-                await self._news.wait()
-                self._news.clear()
+                await self._unwritten_event.wait()
+                self._unwritten_event.clear()
                 written, self._unwritten = self._unwritten, Unwritten(number=self._unwritten.number)
                 if written.number > self._written and not await self._write(file, written):
                     return
         finally:
             self._trouble = self._trouble or "it is closed"
-            self._note_progress()
+            self._signal_progress()
             await asyncio.to_thread(file.close)
 
     async def _write(self, file: RouteFile, changes: Unwritten) -> bool:
         """Write the changes, waiting while the disk is full; True if they are on disk."""
-        revision = changes.told[-1][0] if changes.told else self._told
+        revision = (
+            changes.events_by_revision[-1][0] if changes.events_by_revision else self._published
+        )
         while True:
             try:
                 await asyncio.to_thread(file.write, revision, changes.keys, changes.leases)
@@ -305,7 +309,7 @@ class EmbeddedStore:
                         "could not write %s: %s; retrying every second", self._path, failure
                     )
                 self._trouble = str(failure)
-                self._note_progress()
+                self._signal_progress()
                 if self._closing:
                     return False
                 await asyncio.sleep(RETRY_SECONDS)
@@ -314,13 +318,13 @@ class EmbeddedStore:
                 self._failed(f"{self._path} cannot be written: {failure}")
                 return False
         self._trouble = ""
-        self._written, self._told = changes.number, revision
-        self._history.extend(changes.told)
+        self._written, self._published = changes.number, revision
+        self._history.extend(changes.events_by_revision)
         while len(self._history) > HISTORY_REVISIONS_MAX:
             self._oldest_known, _ = self._history.popleft()
-        self._note_progress()
+        self._signal_progress()
         return True
 
-    def _note_progress(self) -> None:
-        self._progress.set()
-        self._progress = asyncio.Event()
+    def _signal_progress(self) -> None:
+        self._written_event.set()
+        self._written_event = asyncio.Event()

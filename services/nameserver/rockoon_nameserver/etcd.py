@@ -25,15 +25,15 @@ from rockoon_core.errors import EtcdUnavailable
 from rockoon_core.failed_call import connection_trouble
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
-    Committed,
-    Compare,
-    Delete,
-    Event,
-    Found,
+    DeleteKey,
     Header,
+    KeyCondition,
+    KeyEvent,
+    KeyRange,
     KeyValue,
-    Put,
-    Span,
+    PutKey,
+    RangeRead,
+    TransactionResult,
     WatchBatch,
 )
 from rockoon_nameserver.joint_requests import JointRequests
@@ -54,8 +54,8 @@ REQUIRE_LEADER = ("hasleader", "true")
 
 # How long a periodic read waits for more of its kind: the timers of nodes fire at different times.
 GATHER_SECONDS = 0.02
-# Of one `read_with_others`.
-SPANS_MAX = 3
+# Of one `read_jointly`.
+RANGES_MAX = 3
 LEASES_MAX = 1_000
 
 NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
@@ -106,14 +106,14 @@ class Etcd:
         self._password = password
         self._timeout_seconds = timeout_seconds
         self._dialer = Dialer(tls, answer_bytes_max=UNBOUNDED_BYTES)
-        # Changed by __aenter__ (channels belong to the running loop) and `_give_up`.
+        # Changed by __aenter__ (channels belong to the running loop) and `_switch_member`.
         self._endpoints: list[Endpoint] = []
         self._current = 0
         # Changed by `_attempt` only; by request name and whether etcd replied.
         self.request_times: dict[tuple[str, bool], Times] = {}
         self._tasks = asyncio.TaskGroup()
         self._reads = JointRequests(
-            self._read_all, self._tasks, GATHER_SECONDS, TRANSACTION_OPERATIONS_MAX // SPANS_MAX
+            self._read_all, self._tasks, GATHER_SECONDS, TRANSACTION_OPERATIONS_MAX // RANGES_MAX
         )
         self._renewals = JointRequests(self._renew_all, self._tasks, 0.0, LEASES_MAX)
 
@@ -156,14 +156,16 @@ class Etcd:
                 found[endpoint.address] = str(reply.version)
         return found
 
-    async def read(self, span: Span) -> Found:
-        """Return all keys of a span at one revision, ordered by name.
+    async def read(self, key_range: KeyRange) -> RangeRead:
+        """Return all keys of a range at one revision, ordered by name.
 
         Raises:
-            Compacted: etcd compacted the revision while a large span was read.
+            Compacted: etcd compacted the revision while a large range was read.
             EtcdUnavailable: no reply in time.
         """
-        request = rpc.RangeRequest(key=span.first, range_end=span.end, limit=PAGE_KEYS_MAX)
+        request = rpc.RangeRequest(
+            key=key_range.first, range_end=key_range.end, limit=PAGE_KEYS_MAX
+        )
         reply = await self._call("kv", "Range", request)
         header = header_of(reply)
         items = [key_value(item) for item in reply.kvs]
@@ -173,13 +175,15 @@ class Etcd:
             request.revision = header.revision
             reply = await self._call("kv", "Range", request)
             items.extend(key_value(item) for item in reply.kvs)
-        return Found(header, items)
+        return RangeRead(header, items)
 
-    async def count_and_changes(self, span: Span, after_revision: int) -> tuple[Header, int, int]:
-        """Return how many keys a span has, and how many were put after a revision."""
+    async def count_and_changes(
+        self, key_range: KeyRange, after_revision: int
+    ) -> tuple[Header, int, int]:
+        """Return how many keys a range has, and how many were put after a revision."""
         request = rpc.RangeRequest(
-            key=span.first,
-            range_end=span.end,
+            key=key_range.first,
+            range_end=key_range.end,
             # `count` includes the keys that this filter leaves out: one call returns both.
             min_mod_revision=after_revision + 1,
             keys_only=True,
@@ -187,37 +191,39 @@ class Etcd:
         reply = await self._call("kv", "Range", request)
         return header_of(reply), reply.count, len(reply.kvs)
 
-    async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
-        """Return the keys of several (small) spans, all at the same revision."""
-        request = rpc.TxnRequest(success=[range_operation(span) for span in spans])
+    async def read_at_once(self, *key_ranges: KeyRange) -> list[list[KeyValue]]:
+        """Return the keys of several (small) ranges, all at the same revision."""
+        request = rpc.TxnRequest(success=[range_operation(key_range) for key_range in key_ranges])
         return ranges_found(await self._call("kv", "Txn", request))
 
-    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]:
-        """Like `read_together`, but joined with the calls of the next `GATHER_SECONDS`.
+    async def read_jointly(self, *key_ranges: KeyRange) -> tuple[Header, list[list[KeyValue]]]:
+        """Like `read_at_once`, but joined with the calls of the next `GATHER_SECONDS`.
 
         For periodic reads. Also returns the current revision, like `header`.
 
         Args:
-            spans: one to `SPANS_MAX`.
+            key_ranges: one to `RANGES_MAX`.
         """
-        return await self._reads.ask(spans)
+        return await self._reads.ask(key_ranges)
 
     async def _read_all(
-        self, asked: Sequence[tuple[Span, ...]]
+        self, asked: Sequence[tuple[KeyRange, ...]]
     ) -> list[tuple[Header, list[list[KeyValue]]]]:
-        spans = [span for each in asked for span in each]
+        key_ranges = [key_range for each in asked for key_range in each]
         reply = await self._call(
-            "kv", "Txn", rpc.TxnRequest(success=[range_operation(span) for span in spans])
+            "kv",
+            "Txn",
+            rpc.TxnRequest(success=[range_operation(key_range) for key_range in key_ranges]),
         )
         header, found = header_of(reply), iter(ranges_found(reply))
         return [(header, [next(found) for _ in each]) for each in asked]
 
     async def transaction(
         self,
-        conditions: Sequence[Compare],
-        operations: Sequence[Put | Delete],
-        otherwise: Sequence[Span] = (),
-    ) -> Committed:
+        conditions: Sequence[KeyCondition],
+        operations: Sequence[PutKey | DeleteKey],
+        otherwise: Sequence[KeyRange] = (),
+    ) -> TransactionResult:
         """Do all operations at one revision if all conditions hold; otherwise read `otherwise`.
 
         Raises:
@@ -228,11 +234,11 @@ class Etcd:
         request = rpc.TxnRequest(
             compare=[compare_request(condition) for condition in conditions],
             success=[operation_request(operation) for operation in operations],
-            failure=[range_operation(span) for span in otherwise],
+            failure=[range_operation(key_range) for key_range in otherwise],
         )
         reply = await self._call("kv", "Txn", request)
         found = [] if reply.succeeded else ranges_found(reply)
-        return Committed(reply.succeeded, reply.header.revision, found)
+        return TransactionResult(reply.succeeded, reply.header.revision, found)
 
     async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]:
         """Create a lease; returns its id and its seconds, which may be more than requested."""
@@ -278,9 +284,9 @@ class Etcd:
 
     @asynccontextmanager
     async def watch(
-        self, span: Span, start_revision: int
+        self, key_range: KeyRange, start_revision: int
     ) -> AsyncIterator[tuple[Header, AsyncIterator[WatchBatch]]]:
-        """Follow the changes of a span from a revision on (included).
+        """Follow the changes of a range from a revision on (included).
 
         Entering waits until etcd has accepted the watch, and returns its current revision. Each
         batch holds whole revisions, in order. The stream ends only by an exception.
@@ -297,8 +303,8 @@ class Etcd:
             try:
                 # Without `fragment`, etcd never cuts one revision into two replies.
                 create = rpc.WatchCreateRequest(
-                    key=span.first,
-                    range_end=span.end,
+                    key=key_range.first,
+                    range_end=key_range.end,
                     start_revision=start_revision,
                     progress_notify=True,
                 )
@@ -323,9 +329,9 @@ class Etcd:
                     revision = events[-1].mod_revision if events else reply.header.revision
                     yield WatchBatch(revision, events)
             except aio.AioRpcError as failure:
-                self._give_up(endpoint)
+                self._switch_member(endpoint)
                 raise translated(failure, endpoint) from failure
-            self._give_up(endpoint)
+            self._switch_member(endpoint)
             raise EtcdUnavailable("etcd ended the watch")
 
         try:
@@ -344,14 +350,14 @@ class Etcd:
         self, request: str, operation: Callable[[Endpoint], Awaitable[Result]]
     ) -> Result:
         """Run `_tried` and record its time."""
-        began_seconds, answered = time.monotonic(), False
+        start_seconds, answered = time.monotonic(), False
         try:
             result = await self._tried(operation)
             answered = True
             return result
         finally:
             times = self.request_times.setdefault((request, answered), Times(REQUEST_BOUNDS_MS))
-            times.note(time.monotonic() - began_seconds)
+            times.note(time.monotonic() - start_seconds)
 
     async def _tried(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
         """Run an operation on the member in use.
@@ -373,11 +379,11 @@ class Etcd:
                 return await operation(endpoint)
         except aio.AioRpcError as failure:
             if failure.code() in NO_ANSWER:
-                self._give_up(endpoint)
+                self._switch_member(endpoint)
             raise translated(failure, endpoint) from failure
         except (TimeoutError, asyncio.InvalidStateError) as failure:
             # grpc raises InvalidStateError for a write into a call that has failed.
-            self._give_up(endpoint)
+            self._switch_member(endpoint)
             raise EtcdUnavailable(f"etcd at {endpoint.address} does not answer") from failure
 
     async def _authenticate(self, endpoint: Endpoint) -> None:
@@ -386,7 +392,7 @@ class Etcd:
             reply = await endpoint.auth.Authenticate(request, timeout=self._timeout_seconds)
             endpoint.token = reply.token
 
-    def _give_up(self, endpoint: Endpoint) -> None:
+    def _switch_member(self, endpoint: Endpoint) -> None:
         """Use the next member, unless another call has already switched."""
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
@@ -444,11 +450,11 @@ def key_value(item: Any) -> KeyValue:
     return KeyValue(key, item.value, item.create_revision, item.mod_revision, item.lease)
 
 
-def event_of(event: Any) -> Event:
+def event_of(event: Any) -> KeyEvent:
     item = event.kv
     value = item.value if event.type == event.PUT else None
     key = item.key.decode(errors="replace")
-    return Event(key, value, item.create_revision, item.mod_revision)
+    return KeyEvent(key, value, item.create_revision, item.mod_revision)
 
 
 def ranges_found(reply: Any) -> list[list[KeyValue]]:
@@ -457,15 +463,17 @@ def ranges_found(reply: Any) -> list[list[KeyValue]]:
     ]
 
 
-def range_operation(span: Span) -> Any:
-    return rpc.RequestOp(request_range=rpc.RangeRequest(key=span.first, range_end=span.end))
+def range_operation(key_range: KeyRange) -> Any:
+    return rpc.RequestOp(
+        request_range=rpc.RangeRequest(key=key_range.first, range_end=key_range.end)
+    )
 
 
-def compare_request(condition: Compare) -> Any:
-    span, revision_of, relation, revision = condition
+def compare_request(condition: KeyCondition) -> Any:
+    key_range, revision_of, relation, revision = condition
     request = rpc.Compare(
-        key=span.first,
-        range_end=span.end,
+        key=key_range.first,
+        range_end=key_range.end,
         result={"=": rpc.Compare.EQUAL, "<": rpc.Compare.LESS, ">": rpc.Compare.GREATER}[relation],
     )
     if revision_of == "create":
@@ -477,12 +485,12 @@ def compare_request(condition: Compare) -> Any:
     return request
 
 
-def operation_request(operation: Put | Delete) -> Any:
-    if isinstance(operation, Put):
+def operation_request(operation: PutKey | DeleteKey) -> Any:
+    if isinstance(operation, PutKey):
         put = rpc.PutRequest(
             key=operation.key.encode(), value=operation.value, lease=operation.lease_id
         )
         return rpc.RequestOp(request_put=put)
-    span = operation.span
-    delete = rpc.DeleteRangeRequest(key=span.first, range_end=span.end)
+    key_range = operation.key_range
+    delete = rpc.DeleteRangeRequest(key=key_range.first, range_end=key_range.end)
     return rpc.RequestOp(request_delete_range=delete)

@@ -7,21 +7,21 @@ from typing import NamedTuple
 TRANSACTION_OPERATIONS_MAX = 128
 
 
-class Span(NamedTuple):
+class KeyRange(NamedTuple):
     """Keys from `first` (included) to `end` (excluded); only `first` when `end` is empty."""
 
     first: bytes
     end: bytes = b""
 
 
-def only(key: str) -> Span:
-    return Span(key.encode())
+def only(key: str) -> KeyRange:
+    return KeyRange(key.encode())
 
 
-def under(prefix: str) -> Span:
+def under(prefix: str) -> KeyRange:
     """All keys that start with `prefix`, which ends in "/"."""
     first = prefix.encode()
-    return Span(first, first[:-1] + bytes([first[-1] + 1]))
+    return KeyRange(first, first[:-1] + bytes([first[-1] + 1]))
 
 
 class KeyValue(NamedTuple):
@@ -33,7 +33,7 @@ class KeyValue(NamedTuple):
     lease_id: int
 
 
-class Event(NamedTuple):
+class KeyEvent(NamedTuple):
     """A key was put, or (`value` None) deleted."""
 
     key: str
@@ -51,7 +51,7 @@ class Header(NamedTuple):
     cluster_id: int
 
 
-class Found(NamedTuple):
+class RangeRead(NamedTuple):
     """Result of a read, valid at `header.revision`."""
 
     header: Header
@@ -62,13 +62,13 @@ class WatchBatch(NamedTuple):
     """Events of whole revisions; without events, a notice that there are none up to `revision`."""
 
     revision: int
-    events: list[Event]
+    events: list[KeyEvent]
 
 
-class Compare(NamedTuple):
-    """A condition that must hold for each key of `span`; true for a span without keys."""
+class KeyCondition(NamedTuple):
+    """A condition on each key of `key_range`; if there is none, it is checked with revision 0."""
 
-    span: Span
+    key_range: KeyRange
     # "create" or "mod".
     revision_of: str
     # "=", "<" or ">".
@@ -76,43 +76,43 @@ class Compare(NamedTuple):
     revision: int
 
 
-def absent(span: Span) -> Compare:
-    """No key of the span exists."""
-    return Compare(span, "create", "=", 0)
+def absent(key_range: KeyRange) -> KeyCondition:
+    """No key of the range exists."""
+    return KeyCondition(key_range, "create", "=", 0)
 
 
-def exists(key: str) -> Compare:
-    return Compare(only(key), "create", ">", 0)
+def exists(key: str) -> KeyCondition:
+    return KeyCondition(only(key), "create", ">", 0)
 
 
-def unchanged(key: str, mod_revision: int) -> Compare:
+def unchanged(key: str, mod_revision: int) -> KeyCondition:
     """The key's last change has this revision; 0: the key does not exist."""
-    return Compare(only(key), "mod", "=", mod_revision)
+    return KeyCondition(only(key), "mod", "=", mod_revision)
 
 
-def quiet_since(span: Span, revision: int) -> Compare:
-    """No key of the span was put after a revision. Deletions are not detected."""
-    return Compare(span, "mod", "<", revision + 1)
+def not_put_since(key_range: KeyRange, revision: int) -> KeyCondition:
+    """No key of the range was put after a revision. Deletions are not detected."""
+    return KeyCondition(key_range, "mod", "<", revision + 1)
 
 
-class Put(NamedTuple):
+class PutKey(NamedTuple):
     key: str
     value: bytes
     lease_id: int = 0
 
 
-class Delete(NamedTuple):
-    span: Span
+class DeleteKey(NamedTuple):
+    key_range: KeyRange
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class TransactionResult:
     """The outcome of a transaction.
 
     Attributes:
         succeeded: the conditions held and the operations were done.
         revision: the revision of the change (when it succeeded).
-        found: when it did not succeed, the keys of each span in `otherwise`.
+        found: when it did not succeed, the keys of each range in `otherwise`.
     """
 
     succeeded: bool

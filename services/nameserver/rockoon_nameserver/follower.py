@@ -15,7 +15,15 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
-from rockoon_nameserver.etcd_data import Header, KeyValue, Put, Span, WatchBatch, absent, only
+from rockoon_nameserver.etcd_data import (
+    Header,
+    KeyRange,
+    KeyValue,
+    PutKey,
+    WatchBatch,
+    absent,
+    only,
+)
 from rockoon_nameserver.keyspace import (
     DeletionKey,
     Keyspace,
@@ -37,14 +45,14 @@ BROKER_SECONDS_MAX = 1.0
 # How long the reply to a change waits for the watch, which usually follows within milliseconds.
 SERVED_SECONDS_MAX = 1.0
 # A key that never exists: read for the header of the reply.
-NOTHING = Span(b"\0")
+NOTHING = KeyRange(b"\0")
 
 
 class AnotherEtcd(Exception):
     """etcd's revision went back, or its identity changed: its history was replaced."""
 
 
-class RouteFollower:
+class EtcdFollower:
     """Follows etcd in `run`; all other methods read the table.
 
     Args:
@@ -86,10 +94,10 @@ class RouteFollower:
         # See RouteUpdate.history.
         self._history = secrets.randbits(62) | 1
         # Since when etcd does not reply; None while it does. Written by `run` only.
-        self._away_since: float | None = clock()
+        self._unreachable_since: float | None = clock()
         self.trouble = "no request was sent yet"
         # Whether the present outage of etcd has been logged.
-        self._logged_away = False
+        self._logged_unreachable = False
         # Set, and replaced by a new one, when the table, `reachable` or `closing` changes.
         self._changed = asyncio.Event()
         # Set by a reader that waits for a revision that etcd may have reached without our keys.
@@ -97,7 +105,7 @@ class RouteFollower:
 
     @property
     def reachable(self) -> bool:
-        return self._away_since is None
+        return self._unreachable_since is None
 
     @property
     def etcd_cluster_id(self) -> int:
@@ -120,7 +128,7 @@ class RouteFollower:
 
     @property
     def away_seconds(self) -> float:
-        return 0.0 if self._away_since is None else self._clock() - self._away_since
+        return 0.0 if self._unreachable_since is None else self._clock() - self._unreachable_since
 
     async def run(self) -> None:
         """Follow etcd until `close` is called and this task is cancelled."""
@@ -141,7 +149,7 @@ class RouteFollower:
                 log.warning("%s: reading all again", group.exceptions[0])
                 reload = new_history = True
             except* EtcdUnavailable as group:
-                self._went_away(str(first_of(group)))
+                self._record_unreachable(str(first_exception(group)))
                 # etcd may return restored from a backup, with a revision above the table's.
                 reload = True
                 await asyncio.sleep(self._retry_seconds)
@@ -219,13 +227,13 @@ class RouteFollower:
             NotReady: before the first snapshot.
         """
         self.refuse_unloaded()
-        place, seen = after_revision, max(after_revision, seen_revision)
+        position, seen = after_revision, max(after_revision, seen_revision)
         history = self.table.history
         is_foreign = held_history not in (0, self.history)
-        due, told_reachable = self._clock(), self.reachable
+        due, sent_reachable = self._clock(), self.reachable
         # A change of access keys changes no routes, but it has a revision: a caller that changed a
         # key elsewhere may wait until watchers of this nameserver reach that revision.
-        told_keys = self.table.access_changes
+        sent_keys = self.table.access_changes
         ahead_since: float | None = None
         while not self._closing:
             changed = self._changed
@@ -239,22 +247,22 @@ class RouteFollower:
                 update = self.table.snapshot(interest)
                 update.etcd_went_back = True
                 seen, history, ahead_since, is_foreign = 0, self.table.history, None, False
-            elif place <= self.table.revision:
-                update = self.table.update_after(0 if is_foreign else place, interest)
+            elif position <= self.table.revision:
+                update = self.table.update_after(0 if is_foreign else position, interest)
                 is_foreign = False
             else:
-                update = RouteUpdate(revision=place)
-            if max(seen, place) > self.table.revision:
+                update = RouteUpdate(revision=position)
+            if max(seen, position) > self.table.revision:
                 self._probe_wanted.set()
                 due = min(due, (ahead_since or now) + self._reach_seconds_max)
-            place = update.revision
+            position = update.revision
             update.etcd_reachable = self.reachable
             # 0 until the reader's routes are of this history.
             update.history = 0 if is_foreign else self.history
-            is_new = told_reachable != self.reachable or told_keys != self.table.access_changes
-            if says_something(update) or is_new or now >= due:
-                due, told_reachable = now + self._heartbeats.seconds_left(), self.reachable
-                told_keys = self.table.access_changes
+            is_new = sent_reachable != self.reachable or sent_keys != self.table.access_changes
+            if has_changes(update) or is_new or now >= due:
+                due, sent_reachable = now + self._heartbeats.seconds_left(), self.reachable
+                sent_keys = self.table.access_changes
                 yield update
                 continue
             try:
@@ -263,7 +271,7 @@ class RouteFollower:
             except TimeoutError:
                 pass
 
-    async def turns(self) -> AsyncIterator[bool]:
+    async def wakeups(self) -> AsyncIterator[bool]:
         """Yield now, after each change of the table or of `reachable`, and as a heartbeat.
 
         Yields:
@@ -294,11 +302,11 @@ class RouteFollower:
             NotReady: before the first snapshot, or etcd has been unreachable for too long.
         """
         self.refuse_unloaded()
-        told = -1
+        sent = -1
         while not self._closing:
             changed = self._changed
-            if told != self.table.access_changes:
-                told = self.table.access_changes
+            if sent != self.table.access_changes:
+                sent = self.table.access_changes
                 yield KeysUpdate(
                     keys=self.table.access_keys,
                     revision=self.table.revision,
@@ -324,14 +332,16 @@ class RouteFollower:
             found = await self._etcd.read(self._keyspace.everything)
         if not any(item.key.startswith(since.removesuffix("since")) for item in found.items):
             # Deletions are recorded from this revision on.
-            await self._etcd.transaction([absent(self._keyspace.deletions())], [Put(since, b"{}")])
+            await self._etcd.transaction(
+                [absent(self._keyspace.deletions())], [PutKey(since, b"{}")]
+            )
             found = await self._etcd.read(self._keyspace.everything)
         header = found.header
         if self.table.loaded and header.revision < self.table.revision:
             new_history = True
         self._cluster_id, self._identity = header.cluster_id, identity
         self._etcd_revision = header.revision
-        complain(self.table.load(header.revision, found.items, new_history=new_history))
+        log_unreadable(self.table.load(header.revision, found.items, new_history=new_history))
         self._announce_change()
 
     async def _make_identity(self, *, has_routes: bool) -> None:
@@ -341,7 +351,7 @@ class RouteFollower:
         """
         number = 0 if has_routes else secrets.randbits(63) | 1
         key = self._keyspace.identity
-        await self._etcd.transaction([absent(only(key))], [Put(key, identity_value(number))])
+        await self._etcd.transaction([absent(only(key))], [PutKey(key, identity_value(number))])
 
     async def _follow(self) -> None:
         """Apply the watch until it breaks or etcd does not reply to a probe."""
@@ -350,7 +360,7 @@ class RouteFollower:
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
             # Its revision proves nothing: the member that accepted the watch may lag.
             self._check_same(header, at_least=0)
-            self._came_back()
+            self._record_reachable()
             # After the watch is open: replacing etcd later breaks the watch.
             await self._check_identity()
             async with asyncio.TaskGroup() as tasks:
@@ -359,7 +369,7 @@ class RouteFollower:
 
     async def _read(self, batches: AsyncIterator[WatchBatch]) -> None:
         async for batch in batches:
-            complain(self.table.apply(batch))
+            log_unreadable(self.table.apply(batch))
             self._announce_change()
 
     async def _probe(self) -> None:
@@ -380,7 +390,7 @@ class RouteFollower:
                 header = await self._etcd.header()
             else:
                 # Joined with the renewals of leases.
-                header, _ = await self._etcd.read_with_others(NOTHING)
+                header, _ = await self._etcd.read_jointly(NOTHING)
             self._check_same(header, at_least=before)
             self._etcd_revision = header.revision
             if header.revision <= self.table.revision:
@@ -418,20 +428,20 @@ class RouteFollower:
         if identity_in(found.items, self._keyspace) != self._identity:
             raise AnotherEtcd("etcd was replaced: it was set up again")
 
-    def _went_away(self, trouble: str) -> None:
+    def _record_unreachable(self, trouble: str) -> None:
         self.trouble = trouble
-        if not self._logged_away:
-            self._logged_away = True
+        if not self._logged_unreachable:
+            self._logged_unreachable = True
             log.warning("%s; reads are served from the cache, changes wait for etcd", trouble)
-        if self._away_since is None:
-            self._away_since = self._clock()
+        if self._unreachable_since is None:
+            self._unreachable_since = self._clock()
             self._announce_change()
 
-    def _came_back(self) -> None:
-        if self._away_since is not None:
+    def _record_reachable(self) -> None:
+        if self._unreachable_since is not None:
             log.info("etcd answers, routes are at revision %d", self.table.revision)
-        self._away_since = None
-        self._logged_away = False
+        self._unreachable_since = None
+        self._logged_unreachable = False
         self.trouble = ""
         self._announce_change()
 
@@ -453,7 +463,7 @@ def identity_in(items: Iterable[KeyValue], keyspace: Keyspace) -> int | None:
     return None
 
 
-def says_something(update: RouteUpdate) -> bool:
+def has_changes(update: RouteUpdate) -> bool:
     return update.snapshot or any(
         (
             update.nodes,
@@ -469,12 +479,12 @@ def says_something(update: RouteUpdate) -> bool:
     )
 
 
-def complain(complaints: list[str]) -> None:
+def log_unreadable(complaints: list[str]) -> None:
     for complaint in complaints:
         log.warning("left out of the routes: %s", complaint)
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

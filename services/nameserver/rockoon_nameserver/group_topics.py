@@ -8,7 +8,7 @@ later gets its queues with the first message that fails there.
 from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
 from rockoon_core.group_settings import RETRY_QUEUES_DEFAULT
 from rockoon_format.names import dlq_topic, retry_topic
-from rockoon_nameserver.etcd_data import Delete, Put, exists, unchanged
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists, unchanged
 from rockoon_nameserver.keyspace import (
     PATH_PART,
     BlockKey,
@@ -25,7 +25,7 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_group,
 )
 from rockoon_nameserver.route_store import RouteStore
-from rockoon_nameserver.topics import Topics, born, existing, next_queue_id, sort_blocks
+from rockoon_nameserver.topics import TopicRecords, existing, new_blocks, next_queue_id, sort_blocks
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
     GROUP_RETRY,
@@ -45,7 +45,7 @@ ATTEMPTS_MAX = 8
 class GroupTopics:
     """Creates the topics of groups in etcd."""
 
-    def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: Topics) -> None:
+    def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: TopicRecords) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._topics = topics
@@ -68,7 +68,7 @@ class GroupTopics:
         brokers = [request.broker] if request.broker else sorted(await self._topics.live_brokers())
         group, topic_key = GroupKey(request.group), TopicKey(name)
         for _ in range(ATTEMPTS_MAX):
-            groups, items, blocks = await self._etcd.read_together(
+            groups, items, blocks = await self._etcd.read_at_once(
                 self._keyspace.one(group),
                 self._keyspace.one(topic_key),
                 self._keyspace.blocks(name),
@@ -80,7 +80,7 @@ class GroupTopics:
                 topic = self._topics.stored(topic_key, [items, blocks])
             config = read_group(group, groups[0].value)
             queues = max(request.queues, queues_of(config, request.topic))
-            missing = lacking(topic, brokers, queues)
+            missing = missing_placements(topic, brokers, queues)
             if items and not missing:
                 return existing(topic)
             new = [
@@ -89,12 +89,12 @@ class GroupTopics:
             key = self._keyspace.key(topic_key)
             outcome = await self._etcd.transaction(
                 [exists(self._keyspace.key(group)), unchanged(key, topic.modified_revision)],
-                [Put(key, topic_value(topic.config)), *self._topics.puts(new, missing)],
+                [PutKey(key, topic_value(topic.config)), *self._topics.puts(new, missing)],
             )
             if outcome.succeeded:
                 topic.incarnation = topic.incarnation or outcome.revision
                 topic.modified_revision = outcome.revision
-                topic.blocks.extend(born(new, missing, outcome.revision))
+                topic.blocks.extend(new_blocks(new, missing, outcome.revision))
                 sort_blocks(topic)
                 return TopicReply(topic=topic, revision=outcome.revision, created=not items)
         raise Busy(reason=f"topic {name!r} keeps changing: try again")
@@ -115,7 +115,7 @@ def queues_of(config: GroupConfig, topic: GroupTopic) -> int:
     return config.retry_queues if config.HasField("retry_queues") else RETRY_QUEUES_DEFAULT
 
 
-def lacking(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
+def missing_placements(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
     """Return the queues to add so that each broker has at least `queues`.
 
     At most as many as fit into one transaction: the other brokers get theirs when they need them.
@@ -128,12 +128,12 @@ def lacking(topic: Topic, brokers: list[str], queues: int) -> list[Placement]:
     return missing[:PLACEMENTS_MAX]
 
 
-def deletions(keyspace: Keyspace, group: str) -> list[Delete]:
+def deletions(keyspace: Keyspace, group: str) -> list[DeleteKey]:
     """Operations that delete the topics of a group."""
     return [
-        Delete(span)
+        DeleteKey(key_range)
         for topic in (retry_topic(group), dlq_topic(group))
-        for span in (
+        for key_range in (
             keyspace.one(TopicKey(topic)),
             keyspace.blocks(topic),
             keyspace.subscriptions_to(topic),

@@ -4,13 +4,13 @@ from rockoon_core.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
-    Delete,
+    DeleteKey,
     KeyValue,
-    Put,
+    PutKey,
     absent,
     exists,
+    not_put_since,
     only,
-    quiet_since,
     unchanged,
 )
 from rockoon_nameserver.group_topics import deletions
@@ -29,7 +29,7 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_topic,
 )
 from rockoon_nameserver.route_store import RouteStore
-from rockoon_nameserver.topics import Forgotten, notes
+from rockoon_nameserver.topics import OldestDeletions, deletion_records
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     DeleteReply,
@@ -45,15 +45,15 @@ from rockoon_proto.v1.nameserver_pb2 import (
 ATTEMPTS_MAX = 8
 
 
-class Groups:
+class GroupRecords:
     """Changes groups and subscriptions in etcd."""
 
     def __init__(
-        self, etcd: RouteStore, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()
+        self, etcd: RouteStore, keyspace: Keyspace, oldest_deletions: OldestDeletions = lambda _: ()
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
-        self._forgotten = forgotten
+        self._oldest_deletions = oldest_deletions
 
     async def create(self, request: CreateGroupRequest) -> GroupReply:
         """Create a group.
@@ -67,7 +67,7 @@ class Groups:
         key = GroupKey(config.name)
         one = self._keyspace.one(key)
         outcome = await self._etcd.transaction(
-            [absent(one)], [Put(self._keyspace.key(key), group_value(config))], otherwise=[one]
+            [absent(one)], [PutKey(self._keyspace.key(key), group_value(config))], otherwise=[one]
         )
         if outcome.succeeded:
             group = Group(
@@ -96,7 +96,7 @@ class Groups:
                 raise GroupNotFound(group=config.name)
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
-                [Put(found[0].key, group_value(config))],
+                [PutKey(found[0].key, group_value(config))],
             )
             if outcome.succeeded:
                 group = Group(
@@ -120,20 +120,20 @@ class Groups:
         refuse_impossible_group(name)
         group = self._keyspace.key(GroupKey(name))
         every = self._keyspace.subscriptions()
-        topics: list[Put | Delete] = [*deletions(self._keyspace, name)]
+        topics: list[PutKey | DeleteKey] = [*deletions(self._keyspace, name)]
         deleted = DeletionKey(group=name), *map(DeletionKey, (retry_topic(name), dlq_topic(name)))
-        topics += notes(self._keyspace, self._forgotten, *deleted)
+        topics += deletion_records(self._keyspace, self._oldest_deletions, *deleted)
         own_max = TRANSACTION_OPERATIONS_MAX - 1 - len(topics)
         for _ in range(ATTEMPTS_MAX):
             read = await self._etcd.read(every)
             own = [only(item.key) for item in read.items if item.key.endswith(f"/{name}")]
             while len(own) > own_max:
                 some, own = own[:own_max], own[own_max:]
-                await self._etcd.transaction([], [Delete(span) for span in some])
+                await self._etcd.transaction([], [DeleteKey(key_range) for key_range in some])
             # A subscription created after the read would outlive its group.
             outcome = await self._etcd.transaction(
-                [exists(group), quiet_since(every, read.header.revision)],
-                [Delete(only(group)), *topics, *(Delete(span) for span in own)],
+                [exists(group), not_put_since(every, read.header.revision)],
+                [DeleteKey(only(group)), *topics, *(DeleteKey(key_range) for key_range in own)],
                 otherwise=[only(group)],
             )
             if outcome.succeeded:
@@ -160,7 +160,7 @@ class Groups:
         group, topic = GroupKey(request.group), TopicKey(request.topic)
         key = SubscriptionKey(request.topic, request.group)
         for _ in range(ATTEMPTS_MAX):
-            groups, topics, records = await self._etcd.read_together(
+            groups, topics, records = await self._etcd.read_at_once(
                 self._keyspace.one(group), self._keyspace.one(topic), self._keyspace.one(key)
             )
             if not topics:
@@ -169,9 +169,9 @@ class Groups:
                 raise GroupNotFound(group=request.group)
             if groups and records:
                 return subscribed(key, records[0].create_revision, stored_group(group, groups[0]))
-            operations = [Put(self._keyspace.key(key), b"{}")]
+            operations = [PutKey(self._keyspace.key(key), b"{}")]
             if not groups:
-                operations.append(Put(self._keyspace.key(group), group_value(config)))
+                operations.append(PutKey(self._keyspace.key(group), group_value(config)))
             outcome = await self._etcd.transaction(
                 [
                     unchanged(topics[0].key, topics[0].mod_revision),

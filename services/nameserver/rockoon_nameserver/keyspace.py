@@ -13,7 +13,7 @@
     /rockoon/{cluster}/deleted/since                            empty: deletions are recorded since
     /rockoon/{cluster}@committed/{broker|offset}/{log}          committed end of a log
 
-The last key is outside of the span that nameservers watch: it changes every few seconds, and no
+The last key is outside of the range that nameservers watch: it changes every few seconds, and no
 route changes with it.
 
 Values are JSON, readable with `etcdctl get`; fields of a later version are skipped. A value does
@@ -30,7 +30,7 @@ import google.protobuf.message
 from google.protobuf import json_format
 
 from rockoon_nameserver.committed_ends import CommittedEnd
-from rockoon_nameserver.etcd_data import Span, only, under
+from rockoon_nameserver.etcd_data import KeyRange, only, under
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -139,7 +139,7 @@ class Keyspace:
         self._root = f"/rockoon/{cluster}/"
 
     @property
-    def everything(self) -> Span:
+    def everything(self) -> KeyRange:
         return under(self._root)
 
     @property
@@ -171,7 +171,7 @@ class Keyspace:
                     path = f"deleted/topics/{topic}" if topic else f"deleted/groups/{group}"
         return self._root + path
 
-    def one(self, key: RouteKey) -> Span:
+    def one(self, key: RouteKey) -> KeyRange:
         return only(self.key(key))
 
     def committed_end(self, key: LogKey) -> str:
@@ -179,26 +179,26 @@ class Keyspace:
         root = self._root.removesuffix("/")
         return f"{root}@committed/{KIND_FOLDERS[key.kind]}/{key.log}"
 
-    def nodes(self, kind: NodeKind) -> Span:
+    def nodes(self, kind: NodeKind) -> KeyRange:
         return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
 
-    def replicas(self, kind: NodeKind, log: str = "") -> Span:
+    def replicas(self, kind: NodeKind, log: str = "") -> KeyRange:
         """Live replicas, of one log or of all."""
         return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
-    def blocks(self, topic: str) -> Span:
+    def blocks(self, topic: str) -> KeyRange:
         return under(f"{self._root}queues/{topic}/")
 
-    def access_keys(self) -> Span:
+    def access_keys(self) -> KeyRange:
         return under(f"{self._root}access/")
 
-    def deletions(self) -> Span:
+    def deletions(self) -> KeyRange:
         return under(f"{self._root}deleted/")
 
-    def subscriptions(self) -> Span:
+    def subscriptions(self) -> KeyRange:
         return under(f"{self._root}subscriptions/")
 
-    def subscriptions_to(self, topic: str) -> Span:
+    def subscriptions_to(self, topic: str) -> KeyRange:
         return under(f"{self._root}subscriptions/{topic}/")
 
     def parse(self, key: str) -> RouteKey:

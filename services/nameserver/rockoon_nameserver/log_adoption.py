@@ -6,14 +6,14 @@ their state, and an operator adopts it. See the invariants of `elections`.
 """
 
 from rockoon_core.errors import InvalidArgument
-from rockoon_nameserver.elections import EPOCH_MAX, Outcome, changed, put_in_sync
+from rockoon_nameserver.elections import EPOCH_MAX, LogDecision, changed, set_voters
 from rockoon_proto.v1.logs_pb2 import LogState, ReplicaCall, Report
 
 # Epochs that may have been used after the latest one that a replica reports.
 EPOCHS_LEFT_OUT = 65_536
 
 
-def knows_more(state: LogState, who: str, epoch: int, history: int, version: int) -> str:
+def newer_state_known(state: LogState, who: str, epoch: int, history: int, version: int) -> str:
     """Return how a replica shows that etcd went back; empty if it does not.
 
     Args:
@@ -41,16 +41,16 @@ def frozen(state: LogState, reason: str) -> LogState:
     return after
 
 
-def report_frozen(state: LogState, caller: ReplicaCall, told: Report) -> Outcome:
+def report_frozen(state: LogState, caller: ReplicaCall, reported: Report) -> LogDecision:
     """Keep a replica's report of a frozen log for its adoption."""
-    if state.reports.get(caller.replica_id) == told:
-        return Outcome(state, done=True)
+    if state.reports.get(caller.replica_id) == reported:
+        return LogDecision(state, done=True)
     after = changed(state)
-    after.reports[caller.replica_id].CopyFrom(told)
-    return Outcome(after, done=True)
+    after.reports[caller.replica_id].CopyFrom(reported)
+    return LogDecision(after, done=True)
 
 
-def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
+def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> LogDecision:
     """An operator unfreezes a log: an election begins in an epoch that no replica has used.
 
     Args:
@@ -87,8 +87,8 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
     for who in chosen:
         if who not in known:
             after.replicas.add(replica_id=who)
-    put_in_sync(after, chosen)
-    return Outcome(after, done=True)
+    set_voters(after, chosen)
+    return LogDecision(after, done=True)
 
 
 def newest_in_sync(state: LogState) -> list[str]:

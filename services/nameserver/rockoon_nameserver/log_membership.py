@@ -4,8 +4,8 @@ See the invariants of `elections`. A replica that registers becomes a voter only
 """
 
 from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
-from rockoon_nameserver.elections import Outcome, changed, put_in_sync
-from rockoon_nameserver.log_adoption import frozen, knows_more
+from rockoon_nameserver.elections import LogDecision, changed, set_voters
+from rockoon_nameserver.log_adoption import frozen, newer_state_known
 from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Replica, ReplicaCall
 from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaFacts
 
@@ -19,7 +19,7 @@ def registered(
     node: Node,
     facts: ReplicaFacts,
     *,
-    comes: bool,
+    is_new: bool,
     name_exists: bool,
 ) -> LogState:
     """Return the state of a log after a replica registered; the same object if nothing changes.
@@ -43,14 +43,14 @@ def registered(
         first = first_state(node, facts, name_exists=name_exists)
         first.replicas[0].CopyFrom(entry_of(first.replicas[0], node, facts))
         return first
-    doubt = knows_more(state, who, facts.promised, facts.history, facts.version)
+    doubt = newer_state_known(state, who, facts.promised, facts.history, facts.version)
     after = frozen(state, doubt) if doubt and not state.frozen else state
     if who not in {each.replica_id for each in state.replicas}:
         after = joined(state, after, node, facts)
-    elif comes and (who in after.suspects or homecomings(after, who)):
+    elif is_new and (who in after.suspects or obsolete_moves(after, who)):
         after = changed(after)
         suspects = [each for each in after.suspects if each != who]
-        moves = [each for each in after.moves if each not in homecomings(after, who)]
+        moves = [each for each in after.moves if each not in obsolete_moves(after, who)]
         del after.suspects[:], after.moves[:]
         after.suspects.extend(suspects)
         after.moves.extend(moves)
@@ -85,21 +85,21 @@ def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
     )
 
 
-def plainly_registered(state: LogState | None, node: Node) -> LogState:
+def registered_without_replication(state: LogState | None, node: Node) -> LogState:
     """Return the state of a log after a broker without replication registered: its only copy.
 
     Raises:
         NodeNameTaken: the log has other copies.
     """
     if state is None:
-        return alone(LogState(kind=node.kind, log=node.name), node)
+        return make_only_replica(LogState(kind=node.kind, log=node.name), node)
     if is_only_voter(state, node.store_id):
         return of_one_copy(state)
     if [each.replica_id for each in state.replicas] == [node.store_id]:
         return state
     if len(state.replicas) == 1 and state.copies == 1 and not state.frozen:
         # An emptied store may replace the only copy; the loss is recorded here.
-        after = alone(changed(state), node)
+        after = make_only_replica(changed(state), node)
         after.losses += 1
         after.loss_epoch, after.loss_end = after.epoch, 0
         return after
@@ -128,7 +128,7 @@ def is_only_voter(state: LogState, replica_id: str) -> bool:
     return list(state.in_sync) == [replica_id] and not state.frozen
 
 
-def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
+def move(state: LogState, asked: Move, *, withdraw: bool) -> LogDecision:
     """An operator requests one replica instead of another; the leader carries it out.
 
     Raises:
@@ -138,23 +138,23 @@ def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
     if state.frozen:
         raise LogFrozen(log=state.log, reason=state.frozen)
     if (asked in state.moves) != withdraw:
-        return Outcome(state, done=True)
+        return LogDecision(state, done=True)
     after = changed(state)
     if withdraw:
         after.moves.remove(asked)
-        return Outcome(after, done=True)
+        return LogDecision(after, done=True)
     known = {each.replica_id for each in state.replicas}
     if asked.leaves not in state.in_sync:
         raise InvalidArgument(reason=f"{asked.leaves!r} is not in sync: it cannot be replaced")
     if asked.joins not in known or asked.joins in state.in_sync:
         raise InvalidArgument(reason=f"{asked.joins!r} is not a registered replica out of sync")
-    if {asked.leaves, asked.joins} & {who for each in state.moves for who in parts(each)}:
+    if {asked.leaves, asked.joins} & {who for each in state.moves for who in move_replicas(each)}:
         raise InvalidArgument(reason="another move of one of the two is requested: withdraw it")
     after.moves.append(asked)
-    return Outcome(after, done=True)
+    return LogDecision(after, done=True)
 
 
-def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
+def set_copies(state: LogState, copies: int, stays: str) -> LogDecision:
     """An operator requests more or fewer copies; the leader carries it out.
 
     Raises:
@@ -183,24 +183,24 @@ def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
     if copies != state.copies:
         after.copies_wish.CopyFrom(CopiesWish(copies=copies, stays=stays))
     same = after.copies_wish == state.copies_wish
-    return Outcome(state if same else after, done=True)
+    return LogDecision(state if same else after, done=True)
 
 
-def go_on_alone(state: LogState, caller: ReplicaCall) -> Outcome:
+def go_on_alone(state: LogState, caller: ReplicaCall) -> LogDecision:
     """The only voter turns its log into one without replication.
 
     The epoch ends and the other replicas are removed: a learner may have bytes of this epoch that
     the caller lost in a crash and will write differently. The learner is refused when it registers.
     """
     if not is_only_voter(state, caller.replica_id):
-        return Outcome(state, done=False)
+        return LogDecision(state, done=False)
     (itself,) = [each for each in state.replicas if each.replica_id == caller.replica_id]
     node = Node(kind=state.kind, store_id=itself.replica_id, replica=itself.name, rack=itself.rack)
-    after = alone(changed(state), node)
+    after = make_only_replica(changed(state), node)
     after.copies = 1
     after.ClearField("copies_wish")
     del after.moves[:], after.suspects[:]
-    return Outcome(after, done=True)
+    return LogDecision(after, done=True)
 
 
 def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogState:
@@ -214,7 +214,7 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
             state, f"etcd has lost its state, which {node.replica!r} knows to have existed"
         )
     if not facts.empty or (copies == 1 and not name_exists):
-        return alone(state, node)
+        return make_only_replica(state, node)
     if name_exists:
         raise NotReady(
             service=f"log {node.name!r}",
@@ -226,7 +226,7 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
     return state
 
 
-def alone(state: LogState, node: Node) -> LogState:
+def make_only_replica(state: LogState, node: Node) -> LogState:
     """Make the replica the log's only one; its records before the next epoch are committed."""
     state.version = max(1, state.version)
     state.epoch += 1
@@ -236,7 +236,7 @@ def alone(state: LogState, node: Node) -> LogState:
     state.reports.clear()
     del state.replicas[:]
     state.replicas.add(replica_id=node.store_id, name=node.replica or node.name, rack=node.rack)
-    put_in_sync(state, [node.store_id])
+    set_voters(state, [node.store_id])
     return state
 
 
@@ -249,7 +249,7 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
     if not facts.empty and not is_known:
         if not state.epoch:
             # The other replicas are empty and wait for more: they copy this one.
-            after = alone(changed(state), node)
+            after = make_only_replica(changed(state), node)
             after.replicas.extend(state.replicas)
             return after
         raise NodeNameTaken(
@@ -259,28 +259,28 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
             address=node.address,
         )
     after = changed(frozen_or_same)
-    forget_former(after, node)
+    remove_former(after, node)
     after.replicas.add(replica_id=node.store_id, name=node.replica, rack=node.rack)
     if not after.epoch and not after.frozen and len(after.replicas) >= after.copies:
         after.epoch = 1
-        put_in_sync(after, [each.replica_id for each in after.replicas])
+        set_voters(after, [each.replica_id for each in after.replicas])
     elif not after.frozen:
-        succeed_namesake(after, node)
+        request_replacement(after, node)
     return after
 
 
-def succeed_namesake(after: LogState, node: Node) -> None:
+def request_replacement(after: LogState, node: Node) -> None:
     """Request a move from the voter of this replica's name, whose disk was emptied, to this one,
     unless the voter already leaves. The leader changes the voters only once the copy is made.
     """
-    moving = {who for each in after.moves for who in parts(each)}
+    moving = {who for each in after.moves for who in move_replicas(each)}
     for each in after.replicas:
         if each.name == node.replica and each.replica_id in set(after.in_sync) - moving:
             after.moves.add(leaves=each.replica_id, joins=node.store_id)
             return
 
 
-def homecomings(state: LogState, who: str) -> list[Move]:
+def obsolete_moves(state: LogState, who: str) -> list[Move]:
     """Moves away from a replica to one of its name: obsolete, it has returned with its disk."""
     names = {each.replica_id: each.name for each in state.replicas}
     return [
@@ -290,7 +290,7 @@ def homecomings(state: LogState, who: str) -> list[Move]:
     ]
 
 
-def forget_former(after: LogState, node: Node) -> None:
+def remove_former(after: LogState, node: Node) -> None:
     """Make room for a replica: remove the former one of its name, unless that one votes.
 
     Moves to the former one become moves to this one, because the operator meant the process.
@@ -313,5 +313,5 @@ def forget_former(after: LogState, node: Node) -> None:
     after.moves.extend(moves)
 
 
-def parts(asked: Move) -> set[str]:
+def move_replicas(asked: Move) -> set[str]:
     return {asked.leaves, asked.joins}

@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from rockoon_core.errors import InvalidArgument, LogNotFound
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import KIND_FOLDERS, LogKey
 from rockoon_nameserver.logs import Logs
-from rockoon_nameserver.visible_routes import address
+from rockoon_nameserver.visible_routes import set_addresses
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
 from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.tls import peer_identity
 
 
-class LogService(LogsServicer):
+class LogStateService(LogsServicer):
     """See logs.proto.
 
     Args:
@@ -28,7 +28,7 @@ class LogService(LogsServicer):
     def __init__(
         self,
         logs: Logs,
-        follower: RouteFollower,
+        follower: EtcdFollower,
         node_identities: NodeIdentities | None = None,
         *,
         external: bool = False,
@@ -45,19 +45,19 @@ class LogService(LogsServicer):
         if request.kind not in KIND_FOLDERS:
             raise InvalidArgument(reason="a log is a broker's or an offset service's")
         table, names = self._follower.table, frozenset(request.logs)
-        place, history, told_reachable = 0, table.history, False
-        async for is_due in self._follower.turns():
+        position, history, sent_reachable = 0, table.history, False
+        async for is_due in self._follower.wakeups():
             if table.history != history:
                 # The watcher's logs are of another etcd, and may have had later revisions.
-                place, history = 0, table.history
+                position, history = 0, table.history
             update = pb.LogUpdate(
-                logs=table.logs.changed_since(request.kind, names, place),
+                logs=table.logs.changed_since(request.kind, names, position),
                 revision=table.revision,
                 etcd_reachable=self._follower.reachable,
             )
-            place = update.revision
-            if update.logs or is_due or told_reachable != update.etcd_reachable:
-                told_reachable = update.etcd_reachable
+            position = update.revision
+            if update.logs or is_due or sent_reachable != update.etcd_reachable:
+                sent_reachable = update.etcd_reachable
                 yield update
 
     async def SuspectLeader(self, request: pb.SuspectLeaderRequest, context: Any) -> pb.LogReply:
@@ -136,7 +136,7 @@ class LogService(LogsServicer):
     def _log(self, key: LogKey) -> pb.Log | None:
         log = self._follower.table.log(key)
         if log is not None:
-            address(log.nodes, external=self._external)
+            set_addresses(log.nodes, external=self._external)
         return log
 
     def _check_replica(self, logs: Any, context: Any) -> None:

@@ -22,7 +22,7 @@ class LogCounts(NamedTuple):
 
 
 @dataclass(slots=True)
-class LogRecord:
+class LogEntry:
     """A log as its keys arrive; `state` is None while only replicas are known."""
 
     state: LogState | None = None
@@ -34,7 +34,7 @@ class LogTable:
     """States and live replicas by log."""
 
     def __init__(self) -> None:
-        self._records: dict[LogKey, LogRecord] = {}
+        self._records: dict[LogKey, LogEntry] = {}
 
     def put_state(self, key: LogKey, state: LogState | None, revision: int) -> None:
         """Set the state of a log; None: it has none."""
@@ -119,17 +119,17 @@ class LogTable:
             sum(bool(state.frozen) for state in states),
         )
 
-    def _record(self, key: LogKey, revision: int) -> LogRecord:
-        record = self._records.setdefault(key, LogRecord())
+    def _record(self, key: LogKey, revision: int) -> LogEntry:
+        record = self._records.setdefault(key, LogEntry())
         record.changed_at = max(record.changed_at, revision)
         return record
 
-    def _drop_empty(self, key: LogKey, record: LogRecord) -> None:
+    def _drop_empty(self, key: LogKey, record: LogEntry) -> None:
         if record.state is None and not record.nodes:
             del self._records[key]
 
 
-def is_without_leader(record: LogRecord) -> bool:
+def is_without_leader(record: LogEntry) -> bool:
     """Whether a log has no leader: an election runs, or the leader is not live and too few
     replicas are left to elect another. The only copy of a log counts as a missing node instead."""
     state = record.state

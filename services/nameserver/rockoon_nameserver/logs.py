@@ -11,10 +11,10 @@ from functools import partial
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
 from rockoon_nameserver import elections, log_adoption, log_membership
-from rockoon_nameserver.committed_ends import CommittedEnd, lacking, next_record
-from rockoon_nameserver.elections import Outcome
-from rockoon_nameserver.etcd_data import KeyValue, Put, only, unchanged
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
+from rockoon_nameserver.elections import LogDecision
+from rockoon_nameserver.etcd_data import KeyValue, PutKey, only, unchanged
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     Keyspace,
@@ -36,7 +36,7 @@ ATTEMPTS_MAX = 16
 # Changes of a log's state that are counted.
 CHANGES = ("election", "leader", "hold", "loss", "freeze", "adoption")
 
-Decision = Callable[[pb.LogState], Outcome]
+Decision = Callable[[pb.LogState], LogDecision]
 
 
 class Logs:
@@ -64,10 +64,10 @@ class Logs:
     async def report(self, request: pb.ReportLogRequest) -> pb.LogReply:
         committed = await self._committed_end(checked(request.caller.kind, request.caller.log))
 
-        def decide(state: pb.LogState) -> Outcome:
+        def decide(state: pb.LogState) -> LogDecision:
             if state.frozen:
                 return log_adoption.report_frozen(state, request.caller, request.report)
-            lacks = partial(lacking, state, committed)
+            lacks = partial(missing_records, state, committed)
             return elections.report(state, request.caller, request.report, lacks)
 
         return await self._call(request.caller, decide, also_frozen=True)
@@ -78,7 +78,7 @@ class Logs:
         key = checked(caller.kind, caller.log)
         name = self._keyspace.committed_end(key)
         for _ in range(ATTEMPTS_MAX):
-            states, records = await self._etcd.read_together(self._keyspace.one(key), only(name))
+            states, records = await self._etcd.read_at_once(self._keyspace.one(key), only(name))
             if not states:
                 raise LogNotFound(log=key.log)
             state, revision = read_log(key, states[0].value), states[0].mod_revision
@@ -91,7 +91,7 @@ class Logs:
             # accepted before it makes the record invalid.
             written = await self._etcd.transaction(
                 [unchanged(name, records[0].mod_revision if records else 0)],
-                [Put(name, committed_end_value(record))],
+                [PutKey(name, committed_end_value(record))],
             )
             if written.succeeded:
                 return pb.LogReply(state=state, done=done, revision=revision)
@@ -163,9 +163,9 @@ class Logs:
     async def freeze(self, key: LogKey, reason: str) -> pb.LogReply:
         """Freeze a log; no change if it is frozen."""
 
-        def decide(state: pb.LogState) -> Outcome:
+        def decide(state: pb.LogState) -> LogDecision:
             after = state if state.frozen else log_adoption.frozen(state, reason)
-            return Outcome(after, done=True)
+            return LogDecision(after, done=True)
 
         return await self._change(key, decide)
 
@@ -180,22 +180,22 @@ class Logs:
             Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
 
-        def heard(state: pb.LogState) -> Outcome:
+        def decide_checked(state: pb.LogState) -> LogDecision:
             if caller.replica_id not in {each.replica_id for each in state.replicas}:
                 raise InvalidArgument(
                     reason=f"{caller.replica_id!r} is not registered as a replica of log "
                     f"{state.log!r}"
                 )
-            doubt = log_adoption.knows_more(
+            doubt = log_adoption.newer_state_known(
                 state, caller.replica_id, caller.epoch, caller.history, caller.version
             )
             if doubt and not state.frozen:
-                return Outcome(log_adoption.frozen(state, doubt), done=False)
+                return LogDecision(log_adoption.frozen(state, doubt), done=False)
             if state.frozen and not also_frozen:
-                return Outcome(state, done=False)
+                return LogDecision(state, done=False)
             return decide(state)
 
-        return await self._change(checked(caller.kind, caller.log), heard)
+        return await self._change(checked(caller.kind, caller.log), decide_checked)
 
     async def _change(self, key: LogKey, decide: Decision) -> pb.LogReply:
         name = self._keyspace.key(key)
@@ -208,16 +208,16 @@ class Logs:
             if outcome.state == before:
                 return pb.LogReply(state=before, done=outcome.done, revision=revision)
             committed = await self._etcd.transaction(
-                [unchanged(name, revision)], [Put(name, log_value(outcome.state))]
+                [unchanged(name, revision)], [PutKey(name, log_value(outcome.state))]
             )
             if committed.succeeded:
-                self._note(before, outcome.state)
+                self._log_change(before, outcome.state)
                 return pb.LogReply(
                     state=outcome.state, done=outcome.done, revision=committed.revision
                 )
         raise Busy(reason=f"log {key.log!r} keeps changing: try again")
 
-    def _note(self, before: pb.LogState, after: pb.LogState) -> None:
+    def _log_change(self, before: pb.LogState, after: pb.LogState) -> None:
         """Count and log the changes that operators need to know."""
         name = f"log {after.log}, epoch {after.epoch}"
         if after.losses > before.losses:
@@ -246,14 +246,14 @@ class Logs:
             log.info("%s: %s leads, %s before", name, after.leader, before.leader or "nobody")
 
 
-async def freeze_when_etcd_goes_back(follower: RouteFollower, logs: Logs) -> None:
+async def freeze_when_etcd_goes_back(follower: EtcdFollower, logs: Logs) -> None:
     """Freeze all logs with copies after etcd went back; runs until the follower is closed.
 
     Their replicas would detect it too, but only when they call: replicas that newer in-sync sets
     have left out could be elected before.
     """
     table, history = follower.table, 0
-    async for _ in follower.turns():
+    async for _ in follower.wakeups():
         if history in (0, table.history):
             history = table.history
             continue

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.logs import CHANGES, Logs
 from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, RouteStore
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
@@ -45,7 +45,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 class NameserverMetrics:
     """Values of a nameserver's metrics."""
 
-    def __init__(self, follower: RouteFollower, etcd: RouteStore, logs: Logs) -> None:
+    def __init__(self, follower: EtcdFollower, etcd: RouteStore, logs: Logs) -> None:
         self._follower = follower
         self._logs = logs
         self._etcd = etcd

@@ -11,7 +11,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
-from rockoon_nameserver.etcd_data import Compare, Delete, KeyValue, Put, absent, only, unchanged
+from rockoon_nameserver.etcd_data import (
+    DeleteKey,
+    KeyCondition,
+    KeyValue,
+    PutKey,
+    absent,
+    only,
+    unchanged,
+)
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     PATH_PART,
@@ -26,8 +34,8 @@ from rockoon_nameserver.keyspace import (
 )
 from rockoon_nameserver.log_membership import (
     is_only_voter,
-    plainly_registered,
     registered,
+    registered_without_replication,
 )
 from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import LeaseGone, RouteStore
@@ -122,8 +130,8 @@ class Nodes:
             node.predecessor_lease_id = await self._predecessor(node, held, holder)
             if not lease_id:
                 lease_id, ttl_seconds = await self._etcd.grant_lease(self._lease_seconds)
-            put = Put(self._keyspace.key(key), node_value(node), lease_id)
-            conditions, operations = self._taking(key, put, holder)
+            put = PutKey(self._keyspace.key(key), node_value(node), lease_id)
+            conditions, operations = self._registration_operations(key, put, holder)
             for condition, operation in log_changes:
                 conditions.append(condition)
                 operations.append(operation)
@@ -153,7 +161,7 @@ class Nodes:
         as_node = NodeKey(request.kind, request.name)
         as_replica = ReplicaKey(request.kind, request.name, request.store_id)
         for _ in range(ATTEMPTS_MAX):
-            nodes, replicas = await self._etcd.read_together(
+            nodes, replicas = await self._etcd.read_at_once(
                 self._keyspace.one(as_node), self._keyspace.one(as_replica)
             )
             if not (found := [*replicas, *nodes]):
@@ -167,7 +175,7 @@ class Nodes:
                 return UnregisterNodeReply()
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
-                [Delete(only(found[0].key))],
+                [DeleteKey(only(found[0].key))],
             )
             if outcome.succeeded:
                 await self._end_lease(found[0].lease_id)
@@ -181,7 +189,7 @@ class Nodes:
     ) -> RegisterNodeReply | None:
         """Renew the lease of an unchanged node; None if it has to register again."""
         node, lease_id = request.node, request.lease_id
-        entries = await self._entries(key, node, with_others=True)
+        entries = await self._entries(key, node, joint=True)
         found = entries.holder
         if found is None or found.key != self._keyspace.key(key) or found.lease_id != lease_id:
             return None
@@ -195,7 +203,7 @@ class Nodes:
         return await self._reply(node, lease_id, ttl_seconds, found.mod_revision)
 
     async def _entries(
-        self, key: NodeKey | ReplicaKey, node: Node, *, with_others: bool = False
+        self, key: NodeKey | ReplicaKey, node: Node, *, joint: bool = False
     ) -> Entries:
         """Read the entries of a node's name, and for an offset service those of all names.
 
@@ -204,22 +212,22 @@ class Nodes:
         as_node, keyspace = NodeKey(node.kind, node.name), self._keyspace
         as_log = LogKey(node.kind, node.name)
         is_only = node.kind == OFFSET_SERVICE
-        spans = (
+        key_ranges = (
             keyspace.nodes(node.kind) if is_only else keyspace.one(as_node),
             keyspace.replicas(node.kind, "" if is_only else node.name),
             keyspace.one(as_log),
         )
-        if with_others:
-            _, found = await self._etcd.read_with_others(*spans)
+        if joint:
+            _, found = await self._etcd.read_jointly(*key_ranges)
         else:
-            found = await self._etcd.read_together(*spans)
+            found = await self._etcd.read_at_once(*key_ranges)
         nodes, replicas, logs = found
         state = next(iter(logs), None)
         others = [each for each in (*nodes, *replicas) if self._name_in(each.key) != node.name]
         if others:
             return Entries(others[0], is_named=False, log=state)
-        in_its_place = keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
-        same = [each for each in replicas if each.key == in_its_place]
+        replica_key = keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
+        same = [each for each in replicas if each.key == replica_key]
         if isinstance(key, NodeKey):
             if state is not None and is_only_voter(read_log(as_log, state.value), node.store_id):
                 # Replicas that are not, or no longer, copies of its log.
@@ -240,7 +248,7 @@ class Nodes:
 
     def _log_changes(
         self, request: RegisterNodeRequest, entries: Entries
-    ) -> list[tuple[Compare, Put]]:
+    ) -> list[tuple[KeyCondition, PutKey]]:
         """Return the write of the node's log state and its condition; empty if it stays."""
         node = request.node
         key = LogKey(node.kind, node.name)
@@ -250,30 +258,30 @@ class Nodes:
         if node.replica:
             has_queues = node.kind == BROKER and self._has_queues(node.name)
             name_exists = entries.is_named or has_queues
-            comes = request.lease_id == 0
-            after = registered(state, node, request.replica, comes=comes, name_exists=name_exists)
+            is_new = request.lease_id == 0
+            after = registered(state, node, request.replica, is_new=is_new, name_exists=name_exists)
         else:
-            after = plainly_registered(state, node)
+            after = registered_without_replication(state, node)
         if after == state:
             return []
         if after.frozen and (state is None or not state.frozen):
             log.error("log %s is frozen: %s", node.name, after.frozen)
         name = self._keyspace.key(key)
         revision = 0 if entries.log is None else entries.log.mod_revision
-        return [(unchanged(name, revision), Put(name, log_value(after)))]
+        return [(unchanged(name, revision), PutKey(name, log_value(after)))]
 
-    def _taking(
-        self, key: NodeKey | ReplicaKey, put: Put, holder: KeyValue | None
-    ) -> tuple[list[Compare], list[Put | Delete]]:
+    def _registration_operations(
+        self, key: NodeKey | ReplicaKey, put: PutKey, holder: KeyValue | None
+    ) -> tuple[list[KeyCondition], list[PutKey | DeleteKey]]:
         """Conditions and operations that register a node and remove the entry of `holder`."""
         if holder is not None:
             conditions = [unchanged(holder.key, holder.mod_revision)]
             if holder.key == put.key:
                 return conditions, [put]
-            return [*conditions, unchanged(put.key, 0)], [put, Delete(only(holder.key))]
+            return [*conditions, unchanged(put.key, 0)], [put, DeleteKey(only(holder.key))]
         if key.kind == OFFSET_SERVICE and isinstance(key, NodeKey):
-            spans = (self._keyspace.nodes(key.kind), self._keyspace.replicas(key.kind))
-            return [absent(span) for span in spans], [put]
+            key_ranges = (self._keyspace.nodes(key.kind), self._keyspace.replicas(key.kind))
+            return [absent(key_range) for key_range in key_ranges], [put]
         return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
@@ -341,7 +349,7 @@ class Nodes:
 
 
 @lru_cache(maxsize=ENTRIES_COMPARED_MAX)
-def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, told: bytes) -> int | None:
+def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, node_bytes: bytes) -> int | None:
     """Return the predecessor's lease in an entry; None if the node differs from the entry.
 
     Cached: usually both are unchanged, and JSON is half of an idle nameserver's CPU time.
@@ -350,7 +358,7 @@ def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, told: bytes) -> int 
         key, value: of the entry.
         told: the node, serialized.
     """
-    node = Node.FromString(told)
+    node = Node.FromString(node_bytes)
     node.predecessor_lease_id = read_node(key, value).predecessor_lease_id
     return node.predecessor_lease_id if node_value(node) == value else None
 

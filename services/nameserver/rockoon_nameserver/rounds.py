@@ -19,14 +19,14 @@ class Rounds:
         clock: monotonic seconds.
     """
 
-    def __init__(self, apart_seconds: float, clock: Callable[[], float]) -> None:
-        self._apart_seconds = apart_seconds
+    def __init__(self, interval_seconds: float, clock: Callable[[], float]) -> None:
+        self._interval_seconds = interval_seconds
         self._clock = clock
 
     def seconds_left(self) -> float:
         """Seconds until the next round that is not too near: 0.25 to 1.25 intervals."""
-        if not self._apart_seconds:
+        if not self._interval_seconds:
             return 0.0
-        left = self._apart_seconds - self._clock() % self._apart_seconds
-        is_near = left < SHARE_MIN * self._apart_seconds
-        return left + self._apart_seconds if is_near else left
+        left = self._interval_seconds - self._clock() % self._interval_seconds
+        is_near = left < SHARE_MIN * self._interval_seconds
+        return left + self._interval_seconds if is_near else left

@@ -86,7 +86,7 @@ class RouteFile:
         execute("COMMIT")
         # The last process's writes may be in the page cache only: sync them before new ones.
         with contextlib.suppress(DiskFull):
-            self.fold()
+            self.checkpoint()
         sync_directory(path.parent)
         found = dict(execute("SELECT name, value FROM facts"))
         if found["layout"] != LAYOUT:
@@ -128,7 +128,7 @@ class RouteFile:
                 execute("ROLLBACK")
             raise _as_os_error(failure) from failure
 
-    def fold(self) -> None:
+    def checkpoint(self) -> None:
         """Move all writes from the WAL into the database, synced.
 
         Closing does that too, but reports no failure.

@@ -8,7 +8,15 @@ and a condition on no key is evaluated for a key that was never put.
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 
-from rockoon_nameserver.etcd_data import Compare, Delete, Event, KeyValue, Put, Span, only
+from rockoon_nameserver.etcd_data import (
+    DeleteKey,
+    KeyCondition,
+    KeyEvent,
+    KeyRange,
+    KeyValue,
+    PutKey,
+    only,
+)
 
 NEVER_PUT = KeyValue("", b"", 0, 0, 0)
 
@@ -26,20 +34,20 @@ class RouteKeys:
         self._items = {item.key.encode(): item for item in items}
         self._names = sorted(self._items)
 
-    def range(self, span: Span) -> list[KeyValue]:
-        """Keys of a span, ordered by name."""
-        return [self._items[name] for name in self._names_in(span)]
+    def range(self, key_range: KeyRange) -> list[KeyValue]:
+        """Keys of a range, ordered by name."""
+        return [self._items[name] for name in self._names_in(key_range)]
 
-    def holds(self, condition: Compare) -> bool:
-        span, revision_of, relation, revision = condition
+    def holds(self, condition: KeyCondition) -> bool:
+        key_range, revision_of, relation, revision = condition
 
         def is_so(item: KeyValue) -> bool:
             found = item.create_revision if revision_of == "create" else item.mod_revision
             return (found > revision) - (found < revision) == {"<": -1, "=": 0, ">": 1}[relation]
 
-        return all(map(is_so, self.range(span) or [NEVER_PUT]))
+        return all(map(is_so, self.range(key_range) or [NEVER_PUT]))
 
-    def change(self, operations: Sequence[Put | Delete]) -> dict[str, KeyValue | None]:
+    def change(self, operations: Sequence[PutKey | DeleteKey]) -> dict[str, KeyValue | None]:
         """Do operations at the next revision.
 
         Returns:
@@ -49,7 +57,7 @@ class RouteKeys:
         revision = self.revision + 1
         changed: dict[str, KeyValue | None] = {}
         for operation in operations:
-            if isinstance(operation, Put):
+            if isinstance(operation, PutKey):
                 name = operation.key.encode()
                 before = self._items.get(name, NEVER_PUT)
                 item = KeyValue(
@@ -63,34 +71,34 @@ class RouteKeys:
                     insort(self._names, name)
                 self._items[name] = changed[operation.key] = item
             else:
-                for name in self._names_in(operation.span):
+                for name in self._names_in(operation.key_range):
                     changed[self._items.pop(name).key] = None
                     del self._names[bisect_left(self._names, name)]
         if changed:
             self.revision = revision
         return changed
 
-    def under_lease(self, lease_id: int) -> list[Delete]:
+    def under_lease(self, lease_id: int) -> list[DeleteKey]:
         """Operations that delete the keys of a lease."""
         return [
-            Delete(only(item.key)) for item in self._items.values() if item.lease_id == lease_id
+            DeleteKey(only(item.key)) for item in self._items.values() if item.lease_id == lease_id
         ]
 
-    def _names_in(self, span: Span) -> list[bytes]:
-        first = bisect_left(self._names, span.first)
-        end = bisect_left(self._names, span.end or span.first + b"\0")
+    def _names_in(self, key_range: KeyRange) -> list[bytes]:
+        first = bisect_left(self._names, key_range.first)
+        end = bisect_left(self._names, key_range.end or key_range.first + b"\0")
         return self._names[first:end]
 
 
-def events(changed: dict[str, KeyValue | None], revision: int) -> Iterator[Event]:
+def events(changed: dict[str, KeyValue | None], revision: int) -> Iterator[KeyEvent]:
     """Events of a change, for watches."""
     for key, item in changed.items():
         if item is None:
-            yield Event(key, None, 0, revision)
+            yield KeyEvent(key, None, 0, revision)
         else:
-            yield Event(key, item.value, item.create_revision, revision)
+            yield KeyEvent(key, item.value, item.create_revision, revision)
 
 
-def covers(span: Span, key: str) -> bool:
+def covers(key_range: KeyRange, key: str) -> bool:
     name = key.encode()
-    return span.first <= name < (span.end or span.first + b"\0")
+    return key_range.first <= name < (key_range.end or key_range.first + b"\0")

@@ -9,14 +9,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from rockoon_nameserver.etcd_data import (
-    Committed,
-    Compare,
-    Delete,
-    Found,
+    DeleteKey,
     Header,
+    KeyCondition,
+    KeyRange,
     KeyValue,
-    Put,
-    Span,
+    PutKey,
+    RangeRead,
+    TransactionResult,
     WatchBatch,
 )
 from rockoon_runtime.telemetry.metrics import Times
@@ -50,22 +50,22 @@ class RouteStore(Protocol):
 
     async def versions(self) -> Mapping[str, str]: ...
 
-    async def read(self, span: Span) -> Found: ...
+    async def read(self, key_range: KeyRange) -> RangeRead: ...
 
     async def count_and_changes(
-        self, span: Span, after_revision: int
+        self, key_range: KeyRange, after_revision: int
     ) -> tuple[Header, int, int]: ...
 
-    async def read_together(self, *spans: Span) -> list[list[KeyValue]]: ...
+    async def read_at_once(self, *key_ranges: KeyRange) -> list[list[KeyValue]]: ...
 
-    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]: ...
+    async def read_jointly(self, *key_ranges: KeyRange) -> tuple[Header, list[list[KeyValue]]]: ...
 
     async def transaction(
         self,
-        conditions: Sequence[Compare],
-        operations: Sequence[Put | Delete],
-        otherwise: Sequence[Span] = (),
-    ) -> Committed: ...
+        conditions: Sequence[KeyCondition],
+        operations: Sequence[PutKey | DeleteKey],
+        otherwise: Sequence[KeyRange] = (),
+    ) -> TransactionResult: ...
 
     async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]: ...
 
@@ -76,5 +76,5 @@ class RouteStore(Protocol):
     async def revoke_lease(self, lease_id: int) -> None: ...
 
     def watch(
-        self, span: Span, start_revision: int
+        self, key_range: KeyRange, start_revision: int
     ) -> AbstractAsyncContextManager[tuple[Header, AsyncIterator[WatchBatch]]]: ...

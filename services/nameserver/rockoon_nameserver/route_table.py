@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
-from rockoon_nameserver.etcd_data import Event, KeyValue, WatchBatch
+from rockoon_nameserver.etcd_data import KeyEvent, KeyValue, WatchBatch
 from rockoon_nameserver.keyspace import (
     AccessKeyName,
     BlockKey,
@@ -84,7 +84,7 @@ class Interest:
 
 
 @dataclass(slots=True)
-class TopicRecord:
+class TopicEntry:
     """A topic as its keys arrive; `config` is None while only blocks are known."""
 
     config: TopicConfig | None = None
@@ -129,7 +129,7 @@ class RouteTable:
         self.logs = LogTable()
         # Number of queue blocks of all topics, by broker.
         self._block_counts: Counter[str] = Counter()
-        self._records: dict[str, TopicRecord] = {}
+        self._records: dict[str, TopicEntry] = {}
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
@@ -159,7 +159,7 @@ class RouteTable:
         """Revision since which all deletions are recorded; 0: none is recorded."""
         return next(iter(self._deletions.values()), 0)
 
-    def forgotten_next(self, count: int) -> list[DeletionKey]:
+    def oldest_deletions(self, count: int) -> list[DeletionKey]:
         """The oldest deletions, to be removed when `count` more are recorded."""
         return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
 
@@ -225,9 +225,9 @@ class RouteTable:
         first = not self.loaded
         assert first or new_history or revision >= self.revision, "etcd does not go back"
         present = {item.key for item in items}
-        gone = [Event(key, None, 0, revision) for key in self._keys if key not in present]
+        gone = [KeyEvent(key, None, 0, revision) for key in self._keys if key not in present]
         put = [
-            Event(item.key, item.value, item.create_revision, item.mod_revision)
+            KeyEvent(item.key, item.value, item.create_revision, item.mod_revision)
             for item in items
             if new_history or self._keys.get(item.key) != (item.mod_revision, item.value)
         ]
@@ -324,7 +324,7 @@ class RouteTable:
                 if (topic or group) and entity in self._deletions:
                     update.deletions.add(topic=topic, group=group, revision=self._deletions[entity])
 
-    def _apply(self, revision: int, events: Iterable[Event]) -> list[str]:
+    def _apply(self, revision: int, events: Iterable[KeyEvent]) -> list[str]:
         complaints: list[str] = []
         changed: set[Entity] = set()
         logs: set[LogKey] = set()
@@ -340,16 +340,16 @@ class RouteTable:
                     continue
                 key = self._keyspace.parse(event.key)
                 if isinstance(key, AccessKeyName):
-                    self._take_access_key(key, event)
+                    self._put_access_key(key, event)
                     continue
                 if isinstance(key, LogKey | ReplicaKey):
                     logs.add(LogKey(key.kind, key.log))
-                    self._take_log(key, event, revision)
+                    self._put_log(key, event, revision)
                     continue
                 changed.add(TopicKey(key.topic) if isinstance(key, BlockKey) else key)
-                self._forget(key)
+                self._remove(key)
                 if event.value is not None:
-                    self._remember(key, event.value, event.create_revision, event.mod_revision)
+                    self._put(key, event.value, event.create_revision, event.mod_revision)
             except UnreadableKey as failure:
                 complaints.append(f"{event.key}: {failure}")
         changed |= self._route({each for each in changed if isinstance(each, NodeKey)}, logs)
@@ -363,7 +363,7 @@ class RouteTable:
                 self.oldest_known, _ = self._log.popleft()
         return complaints
 
-    def _take_access_key(self, key: AccessKeyName, event: Event) -> None:
+    def _put_access_key(self, key: AccessKeyName, event: KeyEvent) -> None:
         """Replace an access key; an unreadable one is removed, so that no caller can use it."""
         self.access_changes += 1
         self._access_keys.pop(key.key_id, None)
@@ -371,7 +371,7 @@ class RouteTable:
             info = read_access_key(key, event.value, event.mod_revision)
             self._access_keys[key.key_id] = info
 
-    def _take_log(self, key: LogKey | ReplicaKey, event: Event, revision: int) -> None:
+    def _put_log(self, key: LogKey | ReplicaKey, event: KeyEvent, revision: int) -> None:
         """Replace an entry of a log; an unreadable one is removed from it."""
         log, value = LogKey(key.kind, key.log), event.value
         if isinstance(key, ReplicaKey):
@@ -395,7 +395,7 @@ class RouteTable:
                 changed.add(key)
         return changed
 
-    def _forget(self, key: RouteKey) -> None:
+    def _remove(self, key: RouteKey) -> None:
         match key:
             case NodeKey():
                 self._registered.pop(key, None)
@@ -414,7 +414,7 @@ class RouteTable:
             case DeletionKey():
                 self._deletions.pop(key, None)
 
-    def _remember(self, key: RouteKey, value: bytes, created: int, modified: int) -> None:
+    def _put(self, key: RouteKey, value: bytes, created: int, modified: int) -> None:
         match key:
             case NodeKey():
                 self._registered[key] = read_node(key, value)
@@ -441,8 +441,8 @@ class RouteTable:
             case DeletionKey():
                 self._deletions[key] = modified
 
-    def _record(self, topic: str) -> TopicRecord:
-        return self._records.setdefault(topic, TopicRecord())
+    def _record(self, topic: str) -> TopicEntry:
+        return self._records.setdefault(topic, TopicEntry())
 
     def _assemble(self, topic: str) -> None:
         """Build a topic's message from its keys, once per change and not once per reader."""
@@ -454,12 +454,12 @@ class RouteTable:
             del self._records[topic]
 
 
-def assembled(config: TopicConfig, record: TopicRecord) -> Topic:
+def assembled(config: TopicConfig, record: TopicEntry) -> Topic:
     return Topic(
         config=config,
         incarnation=record.incarnation,
         modified_revision=record.modified_revision,
-        blocks=[record.blocks[place] for place in sorted(record.blocks)],
+        blocks=[record.blocks[key] for key in sorted(record.blocks)],
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rockoon_core.errors import StoreCorrupt
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Header, KeyValue, Put, under
+from rockoon_nameserver.etcd_data import Header, KeyValue, PutKey, under
 from rockoon_nameserver.route_file import RouteFile, sync_directory
 from rockoon_nameserver.route_store import RouteStore
 
@@ -37,7 +37,7 @@ async def to_file(etcd: RouteStore, path: Path) -> None:
     file = RouteFile(partial, Header(revision, cluster_id))
     file.write(revision, {item.key: item for item in kept}, {})
     # Only the database file is renamed below, not its WAL.
-    file.fold()
+    file.checkpoint()
     file.close()
     partial.replace(path)
     sync_directory(path.parent)
@@ -55,13 +55,13 @@ async def to_etcd(etcd: RouteStore, path: Path) -> None:
         last = header.revision + (len(items) < len(file.items))
     finally:
         file.close()
-    puts: dict[int, list[Put]] = {}
+    puts: dict[int, list[PutKey]] = {}
     for item in items:
         for revision in {item.create_revision, item.mod_revision}:
-            puts.setdefault(revision, []).append(Put(item.key, item.value))
+            puts.setdefault(revision, []).append(PutKey(item.key, item.value))
     revision = (await etcd.header()).revision
     while revision < last:
-        operations = puts.get(revision + 1, [Put(FILLER, b"{}")])
+        operations = puts.get(revision + 1, [PutKey(FILLER, b"{}")])
         revision = (await etcd.transaction([], operations)).revision
     if await etcd.read(ROUTES) != (Header(last, header.cluster_id), sorted(items)):
         raise StoreCorrupt(path=path, reason="etcd does not have the same routes afterwards")
@@ -81,8 +81,8 @@ def main() -> None:
     parser.add_argument("direction", choices=("to-file", "to-etcd"))
     parser.add_argument("etcd", help="host:port")
     parser.add_argument("file", type=Path)
-    given = parser.parse_args()
-    asyncio.run(transfer(given.direction, given.etcd, given.file))
+    arguments = parser.parse_args()
+    asyncio.run(transfer(arguments.direction, arguments.etcd, arguments.file))
 
 
 if __name__ == "__main__":

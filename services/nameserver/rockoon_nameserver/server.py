@@ -19,11 +19,11 @@ from rockoon_nameserver.access_rules import RULES
 from rockoon_nameserver.access_servicer import AccessKeyService
 from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.fingerprints import Fingerprints
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.group_topics import GroupTopics
-from rockoon_nameserver.groups import Groups
+from rockoon_nameserver.groups import GroupRecords
 from rockoon_nameserver.keyspace import Keyspace
-from rockoon_nameserver.log_servicer import LogService
+from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
 from rockoon_nameserver.nodes import RENEW_SHARE, Nodes
@@ -31,7 +31,7 @@ from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_nameserver.topics import Topics
+from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
@@ -96,13 +96,13 @@ async def run_with(
 ) -> None:
     """Serve the routes of a store; see `serve`."""
     # One interval for all periodic work; see `rounds`.
-    apart_seconds = min(settings.node_lease_seconds * RENEW_SHARE, ROUND_SECONDS_MAX)
-    follower = RouteFollower(
+    interval_seconds = min(settings.node_lease_seconds * RENEW_SHARE, ROUND_SECONDS_MAX)
+    follower = EtcdFollower(
         etcd,
         keyspace,
         time.monotonic,
-        probe_seconds=apart_seconds,
-        heartbeat_seconds=apart_seconds,
+        probe_seconds=interval_seconds,
+        heartbeat_seconds=interval_seconds,
         log_revisions_max=settings.route_log_revisions_max,
     )
     logs = Logs(etcd, keyspace)
@@ -152,18 +152,21 @@ def registration(
     frontend: Frontend,
     etcd: RouteStore,
     keyspace: Keyspace,
-    follower: RouteFollower,
+    follower: EtcdFollower,
     logs: Logs,
     node_identities: NodeIdentities | None,
 ) -> Callable[..., None]:
     """Return a function that adds the services to a server; `external` is passed to NameServer."""
-    forgotten = follower.table.forgotten_next
-    topics = Topics(etcd, keyspace, forgotten, follower.wait_broker)
+    oldest_deletions = follower.table.oldest_deletions
+    topics = TopicRecords(etcd, keyspace, oldest_deletions, follower.wait_broker)
     has_queues = follower.table.has_queues
     lease_seconds = settings.node_lease_seconds
     rounds = Rounds(lease_seconds * RENEW_SHARE, time.monotonic)
     nodes = Nodes(etcd, keyspace, lease_seconds, has_queues, rounds)
-    groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
+    groups, group_topics = (
+        GroupRecords(etcd, keyspace, oldest_deletions),
+        GroupTopics(etcd, keyspace, topics),
+    )
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
     key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
@@ -182,7 +185,7 @@ def registration(
             external=external,
             routes_in_file=settings.routes_path is not None,
         )
-        log_service = LogService(logs, follower, node_identities, external=external)
+        log_service = LogStateService(logs, follower, node_identities, external=external)
         add_NameServerServicer_to_server(servicer, server)
         add_LogsServicer_to_server(log_service, server)
         add_AccessKeysServicer_to_server(key_service, server)
@@ -225,7 +228,7 @@ def route_store(
         raise SettingsError(str(failure)) from failure
 
 
-async def keep_keys(gate: Gate, follower: RouteFollower) -> None:
+async def keep_keys(gate: Gate, follower: EtcdFollower) -> None:
     """Update the gate's keys until the follower is closed."""
     async for update in follower.access_keys():
         gate.update(update.keys)
@@ -260,7 +263,7 @@ async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None
         log.warning("%s", fault)
 
 
-async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, stop: Stop) -> bool:
+async def wait_loaded(settings: NameserverSettings, follower: EtcdFollower, stop: Stop) -> bool:
     """Wait for the first snapshot; False if a stop was requested before."""
     if settings.routes_path is None:
         log.info("waiting for etcd at %s", ", ".join(settings.etcd))

@@ -8,13 +8,13 @@ from rockoon_core.errors import GroupNotFound, InvalidArgument
 from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic, lite_topic_of
 from rockoon_format.resources import topic_resource
 from rockoon_nameserver.fingerprints import Fingerprints
-from rockoon_nameserver.follower import RouteFollower
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.group_topics import GroupTopics
-from rockoon_nameserver.groups import Groups
+from rockoon_nameserver.groups import GroupRecords
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.route_table import Interest
-from rockoon_nameserver.topics import Topics
-from rockoon_nameserver.visible_routes import address, keep_visible
+from rockoon_nameserver.topics import TopicRecords
+from rockoon_nameserver.visible_routes import keep_visible, set_addresses
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
@@ -50,10 +50,10 @@ class NameServer(NameServerServicer):
         self,
         cluster: str,
         name: str,
-        follower: RouteFollower,
+        follower: EtcdFollower,
         nodes: Nodes,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicRecords,
+        groups: GroupRecords,
         group_topics: GroupTopics,
         fingerprints: Fingerprints,
         node_identities: NodeIdentities | None = None,
@@ -98,7 +98,7 @@ class NameServer(NameServerServicer):
         update.cluster = self._cluster
         update.etcd_cluster_id = self._follower.etcd_cluster_id
         update.cluster_id = self._follower.cluster_id
-        address(update.nodes, external=self._external)
+        set_addresses(update.nodes, external=self._external)
         if current_caller() is not None:
             keep_visible(update, sees)
         return update
@@ -107,19 +107,19 @@ class NameServer(NameServerServicer):
         self, request: pb.WatchRoutesRequest, context: Any
     ) -> AsyncIterator[pb.RouteUpdate]:
         wanted = interest(list(request.topics), groups=request.include_groups)
-        place, caller = request.after_revision, current_caller()
-        if caller is not None and caller.permissions_revision > place:
+        position, caller = request.after_revision, current_caller()
+        if caller is not None and caller.permissions_revision > position:
             # Other topics are visible since, so the whole routes are sent.
-            place = 0
+            position = 0
         async for update in self._follower.updates(
-            place, wanted, request.seen_revision, request.history
+            position, wanted, request.seen_revision, request.history
         ):
             if caller is not None:
                 keep_visible(update, sees)
             update.cluster = self._cluster
             update.etcd_cluster_id = self._follower.etcd_cluster_id
             update.cluster_id = self._follower.cluster_id
-            address(update.nodes, external=self._external)
+            set_addresses(update.nodes, external=self._external)
             yield update
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
@@ -214,7 +214,7 @@ class NameServer(NameServerServicer):
             away_brokers=table.away_brokers(),
             routes_in_file=self._routes_in_file,
         )
-        address(reply.nodes, external=self._external)
+        set_addresses(reply.nodes, external=self._external)
         return reply
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:

@@ -20,9 +20,9 @@ from rockoon_core.errors import (
 )
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
-    Delete,
+    DeleteKey,
     KeyValue,
-    Put,
+    PutKey,
     absent,
     exists,
     unchanged,
@@ -66,35 +66,37 @@ TOPICS_AT_ONCE_MAX = 4096
 
 
 # Returns the deletion records to remove when this number is added.
-Forgotten = Callable[[int], Sequence[DeletionKey]]
+OldestDeletions = Callable[[int], Sequence[DeletionKey]]
 
 
-def notes(keyspace: Keyspace, forgotten: Forgotten, *keys: DeletionKey) -> list[Put | Delete]:
+def deletion_records(
+    keyspace: Keyspace, oldest_deletions: OldestDeletions, *keys: DeletionKey
+) -> list[PutKey | DeleteKey]:
     """Operations that record deletions, for the transaction that makes them.
 
     A reader that was disconnected learns of a deletion by its record. An entity that is missing
     without a record was lost with etcd's data: its progress and messages are kept.
     """
-    old = [key for key in forgotten(len(keys)) if key not in keys]
+    old = [key for key in oldest_deletions(len(keys)) if key not in keys]
     return [
-        *(Put(keyspace.key(key), b"{}") for key in keys),
-        *(Delete(keyspace.one(key)) for key in old[: len(keys)]),
+        *(PutKey(keyspace.key(key), b"{}") for key in keys),
+        *(DeleteKey(keyspace.one(key)) for key in old[: len(keys)]),
     ]
 
 
-class Topics:
+class TopicRecords:
     """Changes topics in etcd; replies are built from etcd's replies, not from the route table."""
 
     def __init__(
         self,
         etcd: RouteStore,
         keyspace: Keyspace,
-        forgotten: Forgotten,
+        oldest_deletions: OldestDeletions,
         wait_broker: Callable[[], Awaitable[None]],
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
-        self._forgotten = forgotten
+        self._oldest_deletions = oldest_deletions
         self._wait_broker = wait_broker
 
     async def create(self, request: CreateTopicRequest, *, wait: bool = True) -> TopicReply:
@@ -115,7 +117,7 @@ class Topics:
         key, blocks = TopicKey(config.name), self._keyspace.blocks(config.name)
         if request.if_absent:
             # Before the check for live brokers: an existing topic needs none.
-            found = await self._etcd.read_together(self._keyspace.one(key), blocks)
+            found = await self._etcd.read_at_once(self._keyspace.one(key), blocks)
             if found[0]:
                 return existing(self.stored(key, found))
         new = planned(request, await self.live_brokers(wait=wait))
@@ -162,9 +164,9 @@ class Topics:
                 [absent(self._keyspace.one(key)) for key in keys],
                 [put for each in new for put in self._puts_of(each)],
                 otherwise=[
-                    span
+                    key_range
                     for key in keys
-                    for span in (self._keyspace.one(key), self._keyspace.blocks(key.topic))
+                    for key_range in (self._keyspace.one(key), self._keyspace.blocks(key.topic))
                 ],
             )
             if outcome.succeeded:
@@ -202,7 +204,7 @@ class Topics:
         key = TopicKey(request.name)
         one, blocks = self._keyspace.one(key), self._keyspace.blocks(request.name)
         for _ in range(ATTEMPTS_MAX):
-            found = await self._etcd.read_together(one, blocks)
+            found = await self._etcd.read_at_once(one, blocks)
             if not found[0]:
                 raise TopicNotFound(topic=request.name)
             topic = self.stored(key, found)
@@ -219,14 +221,14 @@ class Topics:
             outcome = await self._etcd.transaction(
                 [unchanged(self._keyspace.key(key), topic.modified_revision)],
                 [
-                    Put(self._keyspace.key(key), topic_value(config)),
+                    PutKey(self._keyspace.key(key), topic_value(config)),
                     *self.puts(new, placements),
                 ],
             )
             if outcome.succeeded:
                 topic.config.CopyFrom(config)
                 topic.modified_revision = outcome.revision
-                topic.blocks.extend(born(new, placements, outcome.revision))
+                topic.blocks.extend(new_blocks(new, placements, outcome.revision))
                 sort_blocks(topic)
                 return TopicReply(topic=topic, revision=outcome.revision)
         raise Busy(reason=f"topic {request.name!r} keeps changing: try again")
@@ -241,25 +243,25 @@ class Topics:
         name, expected = request.name, request.expected_modified_revision
         refuse_impossible_topic(name)
         key = TopicKey(name)
-        place = self._keyspace.key(key)
+        stored_key = self._keyspace.key(key)
         outcome = await self._etcd.transaction(
-            [unchanged(place, expected) if expected else exists(place)],
+            [unchanged(stored_key, expected) if expected else exists(stored_key)],
             [
-                Delete(self._keyspace.one(key)),
-                Delete(self._keyspace.blocks(name)),
-                Delete(self._keyspace.subscriptions_to(name)),
-                *notes(self._keyspace, self._forgotten, DeletionKey(topic=name)),
+                DeleteKey(self._keyspace.one(key)),
+                DeleteKey(self._keyspace.blocks(name)),
+                DeleteKey(self._keyspace.subscriptions_to(name)),
+                *deletion_records(self._keyspace, self._oldest_deletions, DeletionKey(topic=name)),
             ],
         )
         if not outcome.succeeded:
-            if expected and (await self._etcd.read_together(self._keyspace.one(key)))[0]:
+            if expected and (await self._etcd.read_at_once(self._keyspace.one(key)))[0]:
                 raise TopicChanged(topic=name)
             raise TopicNotFound(topic=name)
         return DeleteReply(revision=outcome.revision)
 
-    def _puts_of(self, new: "NewTopic") -> list[Put]:
+    def _puts_of(self, new: "NewTopic") -> list[PutKey]:
         key = self._keyspace.key(TopicKey(new.config.name))
-        return [Put(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
+        return [PutKey(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
     async def live_brokers(self, *, wait: bool = False) -> set[str]:
         """Names of live brokers; `wait` like `create`."""
@@ -271,7 +273,7 @@ class Topics:
 
     async def _live_brokers(self) -> set[str]:
         # From etcd and not from the route table: a broker that has just registered counts.
-        nodes, replicas = await self._etcd.read_together(
+        nodes, replicas = await self._etcd.read_at_once(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
         )
         keys = [self._keyspace.parse(item.key) for item in (*nodes, *replicas)]
@@ -281,9 +283,9 @@ class Topics:
             if isinstance(key, NodeKey | ReplicaKey)
         }
 
-    def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[Put]:
+    def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[PutKey]:
         return [
-            Put(self._keyspace.key(block), block_value(placement.queues))
+            PutKey(self._keyspace.key(block), block_value(placement.queues))
             for block, placement in zip(blocks, placements, strict=True)
         ]
 
@@ -296,11 +298,11 @@ class Topics:
             modified_revision=item.mod_revision,
         )
         for block in blocks:
-            place = self._keyspace.parse(block.key)
-            assert isinstance(place, BlockKey)
+            block_key = self._keyspace.parse(block.key)
+            assert isinstance(block_key, BlockKey)
             topic.blocks.add(
-                broker=place.broker,
-                first_queue_id=place.first_queue_id,
+                broker=block_key.broker,
+                first_queue_id=block_key.first_queue_id,
                 queues=read_block(block.value),
                 create_revision=block.create_revision,
             )
@@ -323,14 +325,14 @@ class NewTopic(NamedTuple):
             config=self.config,
             incarnation=revision,
             modified_revision=revision,
-            blocks=born(self.blocks, self.placements, revision),
+            blocks=new_blocks(self.blocks, self.placements, revision),
         )
         sort_blocks(topic)
         return TopicReply(topic=topic, revision=revision, created=True)
 
 
 def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
-    """Return the topic that a request creates; errors like `Topics.create`.
+    """Return the topic that a request creates; errors like `TopicRecords.create`.
 
     Args:
         request: any.
@@ -395,7 +397,7 @@ def next_queue_id(topic: Topic, broker: str) -> int:
     )
 
 
-def born(
+def new_blocks(
     blocks: Sequence[BlockKey], placements: Sequence[Placement], revision: int
 ) -> list[QueueBlock]:
     return [

@@ -47,7 +47,7 @@ def keep(field: Any, kept: list[Any]) -> None:
         field.extend(kept)
 
 
-def address(nodes: Iterable[Node], *, external: bool) -> None:
+def set_addresses(nodes: Iterable[Node], *, external: bool) -> None:
     """Set the addresses of nodes in a reply to those of the caller's network.
 
     Args:
@@ -57,7 +57,7 @@ def address(nodes: Iterable[Node], *, external: bool) -> None:
     if not external:
         return
     for node in nodes:
-        places: list[Node | ReplicaAddress] = [node, *node.replicas]
-        for each in places:
+        entries: list[Node | ReplicaAddress] = [node, *node.replicas]
+        for each in entries:
             each.address = each.external_address
             each.ClearField("external_address")

@@ -4,8 +4,8 @@ from functools import partial
 
 from rockoon_core.errors import RockoonError
 from rockoon_nameserver import elections, log_adoption, log_membership
-from rockoon_nameserver.committed_ends import CommittedEnd, lacking, next_record
-from rockoon_nameserver.elections import Outcome
+from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
+from rockoon_nameserver.elections import LogDecision
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as FactsOnTheWire
@@ -66,7 +66,7 @@ class NameserverRegister:
         caller = pb.ReplicaCall(kind=BROKER, log=self._wire.log, replica_id=who)
         caller.epoch, caller.version, caller.history = action.epoch, version.number, version.history
         known = (caller.history, caller.version)
-        doubt = log_adoption.knows_more(self._wire, who, action.epoch, *known)
+        doubt = log_adoption.newer_state_known(self._wire, who, action.epoch, *known)
         frozen = bool(self._wire.frozen)
         if doubt and not frozen:
             self._put(log_adoption.frozen(self._wire, doubt))
@@ -76,7 +76,7 @@ class NameserverRegister:
             except RockoonError:
                 return
 
-    def _decide(self, caller: pb.ReplicaCall, action: Action) -> Outcome:
+    def _decide(self, caller: pb.ReplicaCall, action: Action) -> LogDecision:
         state = self._wire
         match action:
             case actions.ReportLog():
@@ -84,11 +84,11 @@ class NameserverRegister:
                 if state.frozen:
                     return log_adoption.report_frozen(state, caller, report)
                 return elections.report(
-                    state, caller, report, partial(lacking, state, self.recorded)
+                    state, caller, report, partial(missing_records, state, self.recorded)
                 )
             case actions.RecordCommittedEnd(_, _, end):
                 self.recorded = next_record(state, self.recorded, caller, end) or self.recorded
-                return Outcome(state, done=True)
+                return LogDecision(state, done=True)
             case actions.SuspectLeader():
                 return elections.suspect(state, caller)
             case actions.RetractSuspicion():
@@ -116,7 +116,7 @@ class NameserverRegister:
             return
         node = Node(kind=BROKER, name=self._wire.log, store_id=replica, replica=replica)
         facts = FactsOnTheWire(empty=True, copies=self._wire.copies)
-        known = {"comes": True, "name_exists": True}
+        known = {"is_new": True, "name_exists": True}
         self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def come(self, replica: str, run: Run) -> None:
@@ -124,7 +124,7 @@ class NameserverRegister:
         if replica in self.state.replicas:
             node = Node(kind=BROKER, name=self._wire.log, store_id=replica, replica=replica)
             facts = FactsOnTheWire(starts=run.starts, run=run.number)
-            known = {"comes": False, "name_exists": True}
+            known = {"is_new": False, "name_exists": True}
             self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def move(self, leaves: str, joins: str) -> None:
@@ -150,7 +150,9 @@ class NameserverRegister:
         caller.epoch, caller.version = facts.promised, facts.version.number
         caller.history = facts.version.history
         known = (caller.history, caller.version)
-        if self._wire.frozen or log_adoption.knows_more(self._wire, who, caller.epoch, *known):
+        if self._wire.frozen or log_adoption.newer_state_known(
+            self._wire, who, caller.epoch, *known
+        ):
             return False
         outcome = log_membership.go_on_alone(self._wire, caller)
         self._put(outcome.state)
@@ -161,7 +163,7 @@ class NameserverRegister:
         node = Node(kind=BROKER, name=self._wire.log, store_id=who, replica=who)
         facts = FactsOnTheWire(copies=copies)
         if not self._wire.frozen and who in self.state.replicas:
-            known = {"comes": True, "name_exists": True}
+            known = {"is_new": True, "name_exists": True}
             self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def restore(self, past: LogState, *, frozen: bool) -> None:
