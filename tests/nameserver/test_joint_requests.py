@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rockoon_nameserver.joint_requests import JointRequests
+from rockoon_nameserver.etcd import JointRequests
 
 
 async def test_each_gets_its_reply_in_one_call() -> None:

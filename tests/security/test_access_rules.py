@@ -11,7 +11,7 @@ from rockoon_core.errors import InvalidArgument, NotPermitted
 from rockoon_format import resources
 from rockoon_format.resources import topic_need
 from rockoon_nameserver import access_rules as nameserver
-from rockoon_nameserver.access_permissions import granted
+from rockoon_nameserver.access_keys import granted
 from rockoon_offset import access_rules as offset
 from rockoon_proto.v1 import (
     access_pb2,

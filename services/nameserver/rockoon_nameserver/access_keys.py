@@ -1,15 +1,16 @@
-"""Access keys in etcd: create, update, rotate, delete."""
+"""Access keys: their permissions, their changes in etcd, and the AccessKeys service."""
+# ruff: noqa: ARG002 - gRPC passes a request and a context to each method
 
-from collections.abc import Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
-from rockoon_nameserver.access_permissions import (
-    check_description,
-    check_key_id,
-    check_verifier,
-    granted,
-)
+from rockoon_core.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
+from rockoon_format.names import GROUP_BYTES_MAX
+from rockoon_format.resources import CLUSTER
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
+from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (
     AccessKeyName,
     Keyspace,
@@ -17,19 +18,34 @@ from rockoon_nameserver.keyspace import (
     read_access_key,
 )
 from rockoon_nameserver.route_store import RouteStore
+from rockoon_proto.v1 import access_pb2 as pb
 from rockoon_proto.v1.access_pb2 import (
+    ACCESS_ADMIN,
+    ACCESS_READ,
+    ACCESS_WRITE,
     AccessKeyInfo,
+    AccessPermission,
     CreateKeyRequest,
     DeleteKeyReply,
     KeyReply,
     RotateKeyRequest,
     UpdateKeyRequest,
 )
+from rockoon_proto.v1.access_pb2_grpc import AccessKeysServicer
 
 ATTEMPTS_MAX = 8
 # Each service holds all keys, and receives all keys after a change of one.
 KEYS_MAX = 5_000
 FORMER_SECONDS_MAX = 30 * 86_400.0
+PERMISSIONS_MAX = 256
+DESCRIPTION_CHARACTERS_MAX = 200
+ACTIONS = (ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN)
+
+# Names or prefixes of topics and groups.
+_NAMED = re.compile(rf"(topic|group):[%|a-zA-Z0-9_-]{{0,{GROUP_BYTES_MAX + 7}}}\*?")
+# How long WatchKeys stays open while etcd is unreachable: another nameserver may have revoked
+# keys.
+AWAY_SECONDS_MAX = 5.0
 
 
 class AccessKeys:
@@ -181,3 +197,151 @@ def without_verifiers(info: AccessKeyInfo) -> AccessKeyInfo:
     shown.ClearField("verifier")
     shown.ClearField("former_verifier")
     return shown
+
+
+def check_key_id(key_id: str) -> None:
+    """Raises InvalidArgument if a key cannot have this id, or the id is the services' own."""
+    if not KEY_ID.fullmatch(key_id):
+        raise InvalidArgument(
+            reason=f"{key_id[:80]!r} is no access key's name: 1 to 64 letters, digits and . _ -"
+        )
+    if key_id == CLUSTER_KEY_ID:
+        raise InvalidArgument(
+            reason=f"{key_id!r} is the services' own key: its secret is their cluster_secret"
+        )
+
+
+def check_verifier(verifier: bytes) -> None:
+    """Raises InvalidArgument if the verifier has a wrong length."""
+    if len(verifier) != VERIFIER_BYTES:
+        raise InvalidArgument(
+            reason=f"a verifier of {len(verifier)} bytes: it has {VERIFIER_BYTES}"
+        )
+
+
+def check_description(description: str) -> None:
+    """Raises InvalidArgument if the description is too long."""
+    if len(description) > DESCRIPTION_CHARACTERS_MAX:
+        raise InvalidArgument(
+            reason=f"the description is longer than {DESCRIPTION_CHARACTERS_MAX} characters"
+        )
+
+
+def granted(
+    present: Iterable[AccessPermission],
+    grant: Iterable[AccessPermission],
+    revoke: Iterable[AccessPermission] = (),
+) -> list[AccessPermission]:
+    """Return the permissions of a key after a change.
+
+    Args:
+        present: permissions before the change.
+        grant: added after `revoke` is removed.
+        revoke: removed.
+
+    Raises:
+        InvalidArgument: a permission is malformed, or one in `revoke` was not granted with this
+            resource: revoking `topic:orders` from a key with `topic:*` would change nothing.
+    """
+    actions = {permission.resource: set(permission.actions) for permission in present}
+    for permission in checked(revoke):
+        missing = set(permission.actions) - actions.get(permission.resource, set())
+        if missing:
+            raise InvalidArgument(
+                reason=f"{permission.resource} was not granted with all of that: permissions are "
+                "revoked by the resource with which they were granted"
+            )
+        actions[permission.resource] -= set(permission.actions)
+    for permission in checked(grant):
+        actions.setdefault(permission.resource, set()).update(permission.actions)
+    left = [
+        AccessPermission(resource=resource, actions=sorted(actions[resource]))
+        for resource in sorted(actions)
+        if actions[resource]
+    ]
+    if len(left) > PERMISSIONS_MAX:
+        raise InvalidArgument(
+            reason=f"more than {PERMISSIONS_MAX} resources: use names that end in *"
+        )
+    return left
+
+
+def checked(permissions: Iterable[AccessPermission]) -> Iterable[AccessPermission]:
+    for permission in permissions:
+        if permission.resource != CLUSTER and not well_named(permission.resource):
+            raise InvalidArgument(
+                reason=f"{permission.resource[:200]!r} is no resource: topic:NAME, group:NAME, "
+                "either with * at its end, or cluster"
+            )
+        unknown = set(permission.actions) - set(ACTIONS)
+        if unknown or not permission.actions:
+            raise InvalidArgument(
+                reason=f"{permission.resource}: permissions are read, write and admin"
+            )
+        yield permission
+
+
+def well_named(resource: str) -> bool:
+    return bool(_NAMED.fullmatch(resource)) and not resource.endswith(":")
+
+
+class AccessKeyService(AccessKeysServicer):
+    """See access.proto.
+
+    Args:
+        keys: makes the changes.
+        follower: holds the keys as read from etcd.
+        is_on: whether callers need keys. If they do not, no key can be created: any caller could
+            create one and use it after keys are switched on.
+    """
+
+    def __init__(self, keys: AccessKeys, follower: EtcdFollower, *, is_on: bool) -> None:
+        self._keys = keys
+        self._follower = follower
+        self._is_on = is_on
+
+    async def CreateKey(self, request: pb.CreateKeyRequest, context: Any) -> pb.KeyReply:
+        self._refuse_when_off()
+        return await self._served(await self._keys.create(request))
+
+    async def ListKeys(self, request: pb.ListKeysRequest, context: Any) -> pb.ListKeysReply:
+        self._refuse_when_off()
+        self._follower.refuse_unloaded()
+        table = self._follower.table
+        keys = [key for key in table.access_keys if request.key_id in ("", key.key_id)]
+        if request.key_id and not keys:
+            raise AccessKeyNotFound(key=request.key_id)
+        return pb.ListKeysReply(keys=map(without_verifiers, keys), revision=table.revision)
+
+    async def UpdateKey(self, request: pb.UpdateKeyRequest, context: Any) -> pb.KeyReply:
+        self._refuse_when_off()
+        return await self._served(await self._keys.update(request))
+
+    async def RotateKey(self, request: pb.RotateKeyRequest, context: Any) -> pb.KeyReply:
+        self._refuse_when_off()
+        return await self._served(await self._keys.rotate(request))
+
+    async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Any) -> pb.DeleteKeyReply:
+        self._refuse_when_off()
+        reply = await self._keys.delete(request.key_id)
+        await self._follower.wait_served(reply.revision)
+        return reply
+
+    async def WatchKeys(
+        self, request: pb.WatchKeysRequest, context: Any
+    ) -> AsyncIterator[pb.KeysUpdate]:
+        self._refuse_when_off()
+        async for update in self._follower.access_keys(AWAY_SECONDS_MAX):
+            yield update
+
+    async def _served(self, reply: pb.KeyReply) -> pb.KeyReply:
+        """Return the reply once this nameserver applies the change to its own callers."""
+        await self._follower.wait_served(reply.revision)
+        return reply
+
+    def _refuse_when_off(self) -> None:
+        if not self._is_on:
+            raise InvalidArgument(
+                reason="this nameserver has no access keys (access = off): set access and "
+                "cluster_secret"
+            )

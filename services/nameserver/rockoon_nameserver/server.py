@@ -14,9 +14,8 @@ from rockoon_core.channels import Tls
 from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
-from rockoon_nameserver.access_keys import AccessKeys
+from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
 from rockoon_nameserver.access_rules import RULES
-from rockoon_nameserver.access_servicer import AccessKeyService
 from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import EtcdFollower
