@@ -74,7 +74,7 @@ async def test_nor_while_no_nameserver_says_how_it_is(
     announced: list[object] = []
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(settings, stop, announce=lambda *told: announced.append(told)))
-        await eventually(lambda: caplog.text.count("not known yet") > 1)
+        await eventually(lambda: caplog.text.count("did not say whether it has other copies") > 1)
         stop.request("the test is over")
     assert announced == []
     assert is_untouched(root)
@@ -96,7 +96,7 @@ async def test_an_offset_service_of_one_copy_does_not_open_the_store_of_a_copy_e
     before = {path.name for path in settings.store_path.iterdir()}
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_offset(settings, stop))
-        await eventually(lambda: caplog.text.count("not known yet") > 1)
+        await eventually(lambda: caplog.text.count("did not say whether it has other copies") > 1)
         stop.request("the test is over")
     assert {path.name for path in settings.store_path.iterdir()} == before | {"lock"}
 

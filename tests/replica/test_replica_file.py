@@ -72,7 +72,7 @@ def test_a_file_that_is_gone_is_told_even_if_the_crash_came_right_behind_it(tmp_
     assert read(tmp_path) == AFTER
 
     (tmp_path / "replica").unlink()
-    with pytest.raises(StoreCorrupt, match="is gone"):
+    with pytest.raises(StoreCorrupt, match="is missing"):
         read(tmp_path)
 
 

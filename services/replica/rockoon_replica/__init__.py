@@ -1,3 +1,3 @@
-"""Copies of a log: who leads, what is committed, how a follower's log is made equal."""
+"""Replicated logs: elections of leaders, committed ends, copying to followers."""
 
-import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+import rockoon_proto as rockoon_proto  # before gRPC: it silences gRPC's own log lines

@@ -1,13 +1,14 @@
-"""Up to where a replica has acknowledged its log, or counted it as a leader, in a file beside it.
+"""Acknowledged end: position up to which a replica acknowledged its log, in a file beside the log.
 
     acknowledged    position u64 | CRC-32 u32, little-endian                             12 bytes
 
-A log that ends below has lost what was promised, though its end may look like a write that never
-finished. Written before each acknowledgement and not synced: a process that is killed leaves it as
-it was; a power cut may leave an older one, of the last half minute, which is still true.
+A leader also counts its own log as acknowledged. A log that ends below the position has lost
+acknowledged records, even if its end looks like an incomplete write. The file is written before
+each acknowledgement and not synced: it survives a killed process, and after a power cut it may have
+an older position (up to half a minute), which is still valid.
 
 Invariants:
-- It is never beyond what was durable in the log.
+- The position is never beyond the durable end of the log.
 - It is lowered, durably, before the log is cut.
 """
 
@@ -26,7 +27,7 @@ assert FILE_BYTES == 12
 
 
 class AcknowledgedEnd:
-    """The file, read when it is first asked for.
+    """The file; read on first use.
 
     Args:
         directory: the store's `config`.
@@ -41,7 +42,7 @@ class AcknowledgedEnd:
 
     @property
     def end(self) -> int:
-        """A position; 0 while nothing is known. Raises OSError."""
+        """Position; 0 if the file is missing or damaged. Raises OSError."""
         if self._end is None:
             try:
                 self._end = decode(self._path.read_bytes())
@@ -50,12 +51,12 @@ class AcknowledgedEnd:
         return self._end
 
     def note(self, end: int) -> None:
-        """The log is about to be acknowledged up to here, where it is durable.
+        """Record the position, before the log is acknowledged up to it; the log is durable there.
 
-        Without room on the disk for it less is known.
+        If the disk is full, the file keeps an older position.
 
         Raises:
-            OSError: the disk, for another reason.
+            OSError: another failure of the disk.
         """
         if end <= self.end:
             return
@@ -66,12 +67,12 @@ class AcknowledgedEnd:
                 raise
 
     def lower(self, end: int) -> None:
-        """The log is about to end here; durable on return. Raises OSError."""
+        """Lower the position, durably, before the log is cut there. Raises OSError."""
         if end < self.end:
             self._disk.fdatasync(self._write(end))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None
@@ -91,7 +92,7 @@ def encode(end: int) -> bytes:
 
 
 def decode(content: bytes) -> int:
-    """What `encode` was given; 0 for what it has not made: nothing is known then."""
+    """Return the position of a file's content; 0 if it is damaged."""
     position = content[: _POSITION.size]
     if content[_POSITION.size :] != _CRC.pack(zlib.crc32(position)):
         return 0

@@ -1,8 +1,8 @@
-"""Actions that a `Member` decides on.
+"""Actions that a `Member` returns.
 
-The caller carries them out in their order, each finished before the next, and all of them before
-the next event; a crash may come between any two. Calls to nameservers and messages to replicas need
-only be sent: each may be lost.
+The caller carries them out in their order, each finished before the next, and all before the next
+event; a crash may happen between any two. Calls to nameservers and messages to replicas need only
+be sent: each may be lost.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Persist(NamedTuple):
 
 
 class OpenEpoch(NamedTuple):
-    """`log.open_epoch`; then connections of followers are taken."""
+    """`log.open_epoch`; then connections of followers are accepted."""
 
     epoch: int
 
@@ -36,7 +36,7 @@ class Write(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Have a `log.sync` begin unless one on its way covers all; `Synced` tells of its end."""
+    """Start a `log.sync` unless a running one covers all records; `Synced` reports its end."""
 
 
 class Truncate(NamedTuple):
@@ -58,15 +58,15 @@ class NeedGeneration(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """`log.commit` as far as the log goes: `min(end, log.end)`, after what was written before."""
+    """`log.commit` up to `min(end, log.end)`, after the writes before this action."""
 
     end: int
 
 
 class AllowDeletion(NamedTuple):
-    """The leader has deleted what is below; this replica may, when its own clock says so too.
+    """The leader has deleted records below; this replica may, once its own retention allows it.
 
-    What has to be kept of it is in the generation that both have in force.
+    The generation that both have in use contains those of their records that must be kept.
     """
 
     min_offset: int
@@ -76,9 +76,9 @@ class AllowDeletion(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """Connect to the epoch's leader, again and again until it stands; then `SessionOpened`.
+    """Connect to the epoch's leader, retrying until connected; then `SessionOpened`.
 
-    A connection to another leader, or of another epoch, is ended first.
+    A connection to another leader, or of another epoch, is closed first.
     """
 
     leader: str
@@ -86,7 +86,7 @@ class Connect(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """End the connection to a leader, and make no other before the next `Connect`."""
+    """Close the connection to a leader, and make no other before the next `Connect`."""
 
 
 class SayHello(NamedTuple):
@@ -97,7 +97,7 @@ class SayHello(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Message to the leader. A later one of the session makes earlier ones needless."""
+    """Message to the leader. It replaces earlier ones of the session that were not sent yet."""
 
     session: int
     ack: Ack
@@ -107,16 +107,16 @@ class Acknowledge(NamedTuple):
 
 
 class SayWelcome(NamedTuple):
-    """First answer in a session; from `truncate_to` on, chunks follow. None: the session ends."""
+    """First reply in a session; chunks follow from `truncate_to` on. None: the session ends."""
 
     session: int
     welcome: Welcome
 
 
 class EndSession(NamedTuple):
-    """End a follower's connection, with a reason for its log.
+    """Close a follower's connection, with a reason for its log.
 
-    `leads` is false where another replica, or this one in another epoch, may take the follower.
+    `leads`: False if another replica, or this one in another epoch, may serve the follower.
     """
 
     session: int
@@ -125,7 +125,7 @@ class EndSession(NamedTuple):
 
 
 class SendRound(NamedTuple):
-    """Send each follower a chunk with this number at once, with or without records."""
+    """Send each follower a chunk with this number, with or without records."""
 
     round: int
 
@@ -136,8 +136,7 @@ class SendRound(NamedTuple):
 class Compare(NamedTuple):
     """End the session: the leader has other bytes in a range.
 
-    Find out which copy is damaged, by the records' checksums and by other copies, have it repaired,
-    then connect again.
+    Find the damaged copy by the records' checksums and by other copies, repair it, then reconnect.
     """
 
     leader: str
@@ -145,14 +144,14 @@ class Compare(NamedTuple):
     end: int
 
 
-# Calls to nameservers, about this log, on behalf of this replica. Each names the newest version
-# that the replica has seen, so that an etcd whose history went back is found out.
+# Calls to nameservers about this log. Each has the newest version that the replica has seen, which
+# reveals an etcd whose history went back.
 
 
 class ReportLog(NamedTuple):
-    """Take part in the epoch's election; or, of a frozen log, say what is known of it.
+    """Vote in the epoch's election; for a frozen log, report its state for the adoption.
 
-    `facts` are what was persisted last: `promised`, and the newest configuration with its version.
+    `facts` are as persisted last: `promised`, and the newest configuration with its version.
     """
 
     epoch: int
@@ -161,14 +160,14 @@ class ReportLog(NamedTuple):
 
 
 class ConfirmEpoch(NamedTuple):
-    """The record that opened the epoch is committed: the election was not in vain."""
+    """The record that opened the epoch is committed, so the election counts as successful."""
 
     epoch: int
     seen: Version
 
 
 class RecordCommittedEnd(NamedTuple):
-    """The epoch's leader has committed its log up to here."""
+    """The epoch's leader has committed its log up to `end`."""
 
     epoch: int
     seen: Version
@@ -176,28 +175,28 @@ class RecordCommittedEnd(NamedTuple):
 
 
 class SuspectLeader(NamedTuple):
-    """This replica has lost the epoch's leader."""
+    """This replica has lost its connection to the epoch's leader."""
 
     epoch: int
     seen: Version
 
 
 class RetractSuspicion(NamedTuple):
-    """It has not."""
+    """This replica has found the epoch's leader again."""
 
     epoch: int
     seen: Version
 
 
 class Resign(NamedTuple):
-    """The epoch's leader cannot or must not lead it: another epoch has to begin."""
+    """The epoch's leader cannot or must not lead: the nameservers start another epoch."""
 
     epoch: int
     seen: Version
 
 
 class ChangeInSync(NamedTuple):
-    """Propose a configuration; refused unless the log's state has this very version."""
+    """Propose a configuration; refused unless the log's state has this version."""
 
     epoch: int
     version: Version
@@ -205,7 +204,7 @@ class ChangeInSync(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """Give the next epoch to a follower; refused unless the log's state has this very version."""
+    """Give the next epoch to a follower; refused unless the log's state has this version."""
 
     epoch: int
     version: Version
@@ -217,47 +216,47 @@ class HandOver(NamedTuple):
 
 
 class Established(NamedTuple):
-    """The epoch's record is committed: this replica leads, and does what only a leader does."""
+    """The epoch's record is committed: this replica leads, and starts the work of a leader."""
 
     epoch: int
 
 
 class AllowAppends(NamedTuple):
-    """Take appends, or refuse them before they are written: too few followers, or a hand-over."""
+    """Accept appends, or refuse them before they are written: too few followers, or a hand-over."""
 
     allowed: bool
 
 
 class RoundAgreed(NamedTuple):
-    """Questions up to this round may be answered by what was committed when they were asked."""
+    """Reads of rounds up to this one may be served, with the records committed when they began."""
 
     round: int
 
 
 class Alarm(NamedTuple):
-    """Somebody should know: this replica is stuck, or its log was damaged."""
+    """An operator must know: this replica is blocked, or its log was damaged."""
 
     reason: str
 
 
-# Last actions: the member decides nothing more.
+# Last actions: the member returns no more.
 
 
 class Reopen(NamedTuple):
-    """No longer the leader: end all that was made of the log in memory, open it again.
+    """No longer the leader: discard all state derived from the log, and open it again.
 
-    What was appended may be cut, and nothing in memory can take it back.
+    Appended records may be cut, and the derived state cannot be reverted.
     """
 
 
 class Remake(NamedTuple):
-    """Set the log aside and begin anew, empty, as another replica."""
+    """Move the log to another directory, and start as another replica with an empty log."""
 
     reason: str
 
 
 class Halt(NamedTuple):
-    """A rule was broken: leave service, and leave the log as it is (`halt.py`)."""
+    """A rule was broken: stop participating, and do not change the log (`halt.py`)."""
 
     reason: str
 

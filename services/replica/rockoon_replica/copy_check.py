@@ -28,18 +28,18 @@ from rockoon_replica.peers import PeerRecords, Peers
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 << 10
-# Of another copy, for one repair.
+# Read from another copy for one repair.
 REPAIR_BYTES = 64 << 10
-# Ranges that wait for their check; the scrub checks the ones that are refused.
+# Queued ranges; refused ones are checked by the scrub.
 RANGES_MAX = 1024
-# Before a repair is tried again for which no other copy had the records.
+# Before a repair is retried that failed because no other copy had the records.
 RETRY_SECONDS = 5.0
-# Between the end of one scrub and the begin of the next.
+# Between the end of one scrub and the start of the next.
 PAUSE_SECONDS = 600.0
 
 
 class Outcome(enum.Enum):
-    """Of a check."""
+    """Result of a check."""
 
     INTACT = "intact"
     REPAIRED = "it was damaged, and is repaired"
@@ -51,7 +51,7 @@ class Range(NamedTuple):
 
     Attributes:
         begin, end: positions.
-        leader: the copy that has other bytes there, by its id; None if the range alone is in doubt.
+        leader: id of the leader, which has other bytes there; None: no other copy is involved.
     """
 
     begin: int
@@ -68,17 +68,17 @@ class CheckCounts:
 
 
 class CopyCheck:
-    """Checks one copy, in one life of its replica. Used by the event loop's thread alone.
+    """Checks one copy, for one run of its replica. Used by the event loop's thread alone.
 
     Args:
-        log_name: the log's.
+        log_name: of the log.
         replicated: the log.
         peers: the other copies.
         tell: passes an event to the member; its future completes with the member's actions.
-        damaged: positions of records that are damaged and not repaired, as the facts say now.
-        not_repaired: called when a repair failed, before it is tried again: a leader hands over.
-        counts: of this process, over all lives of its replica.
-        bytes_per_second: how fast the scrub reads; 0: there is none.
+        damaged: returns the positions of damaged records in the facts.
+        not_repaired: called when a repair failed, before the retry: a leader hands over.
+        counts: of this process, over all runs of its replica.
+        bytes_per_second: reading rate of the scrub; 0: no scrub.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class CopyCheck:
         self._not_repaired = not_repaired
         self._counts = counts
         self._bytes_per_second = bytes_per_second
-        # In the order in which they came; each once.
+        # Queued ranges in order of arrival, each once.
         self._ranges: dict[Range, None] = {}
         self._news = asyncio.Event()
         # Repairs are made one at a time.
         self._repairing = asyncio.Lock()
 
     def add(self, begin: int, end: int, leader: str | None = None) -> bool:
-        """Have a range checked soon, see `Range`; returns False if too many ranges wait already."""
+        """Queue a range for checking, see `Range`; False if too many are queued."""
         if len(self._ranges) >= RANGES_MAX:
             return False
         self._ranges[Range(begin, end, leader)] = None
@@ -115,7 +115,7 @@ class CopyCheck:
         return True
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
-        """Checked records for another copy.
+        """Return checked records for another copy.
 
         Raises:
             StoreCorrupt: the first record is damaged here too.
@@ -160,10 +160,10 @@ class CopyCheck:
                 continue
 
     async def _check_range(self, doubted: Range) -> None:
-        """Find out whether this copy is damaged in a range, and repair it."""
+        """Check a range of this copy and repair its damaged records."""
         begin, end, leader = doubted
         if leader is not None:
-            # It checks its own copy at the same time.
+            # The leader checks its own copy at the same time.
             try:
                 await self._peers.ask_check(leader, begin, end)
             except RockoonError as failure:
@@ -173,7 +173,7 @@ class CopyCheck:
         begin = max(begin, self._log.min_offset)
         outcome = await self._check_from(self._log.record_before(begin), end, is_record=False)
         if outcome is Outcome.DAMAGED:
-            # Perhaps the start was no record, but a body that looks like one.
+            # `begin` may not be a record but a body that looks like one.
             outcome = await self._check_from(self._log.file_begin(begin), end, is_record=True)
         if outcome is Outcome.INTACT:
             await self._vote(begin, end)
@@ -195,7 +195,7 @@ class CopyCheck:
         return outcome
 
     async def _read(self, at: int, bytes_max: int) -> tuple[bytes, int | None]:
-        """Records of this copy, none if they are deleted or cut; and where damage begins."""
+        """Read records of this copy, none if deleted or cut; also returns where damage begins."""
         try:
             data = await self._log.fetch(at, bytes_max)
         except (ValueError, OSError) as failure:
@@ -217,7 +217,7 @@ class CopyCheck:
         """Rewrite the record at a position from another copy; returns whether it is intact now.
 
         Args:
-            position: where it begins.
+            position: of the record.
             is_record: a record surely begins there. If not, it counts as damaged only if another
                 copy has an intact one.
         """
@@ -249,15 +249,15 @@ class CopyCheck:
             return False
 
     async def _declare(self, position: int, why: str) -> None:
-        """Make durable that the record at a position is damaged."""
+        """Persist that the record at a position is damaged."""
         if position not in self._damaged():
             log.error("log %s: the record at %d %s: it is damaged", self._log_name, position, why)
             await self._tell(DamageFound(position))
 
     def _usable(self, position: int, records: PeerRecords) -> bytes:
-        """Another copy's records that belong at a position here; ValueError if there are none.
+        """Return another copy's records for a position of this log; ValueError if it has none.
 
-        Behind the position up to which both logs have the same epochs, they may have other records.
+        Past the position up to which both logs have the same epochs, they may have other records.
         """
         common = common_end(records.boundaries, self._log.boundaries())
         data = records.data[: max(0, common - position)]
@@ -269,7 +269,7 @@ class CopyCheck:
         """Replace damaged records by those of another copy.
 
         Raises:
-            ValueError: the other copy's records do not belong here.
+            ValueError: the other copy's records are not those of this log.
             OSError: the disk.
         """
         data = self._usable(position, records)
@@ -285,9 +285,9 @@ class CopyCheck:
         await self._tell(DamageRepaired(position))
 
     async def _vote(self, begin: int, end: int) -> None:
-        """Compare a range with valid checksums with two other copies: two equal ones are right.
+        """Compare a range with two other copies: if two are equal, the third is wrong.
 
-        Checksums do not cover all bytes of a record, so they do not show every flipped bit.
+        Checksums do not cover all bytes of a record, and miss some flipped bits.
         """
         at = self._log.record_before(max(begin, self._log.min_offset))
         while at < min(end, self._log.end):
@@ -298,20 +298,20 @@ class CopyCheck:
             for who in self._peers.others():
                 with suppress(RockoonError, ValueError):
                     told.append(self._usable(at, await self._peers.read(who, at, REPAIR_BYTES)))
-            # Each copy may end at another position: only records that all copies have are compared.
+            # Each copy may end elsewhere: only records that all copies have are compared.
             size = min((len(own), *map(len, told)))
             votes = Counter(data[:size] for data in told)
             best, count = votes.most_common(1)[0] if votes else (own, 0)
             if count > 1 and best != own[:size]:
                 await self._declare(at, "differs from that of two other copies")
                 same = PeerRecords(best, tuple(self._log.boundaries()))
-                await self._rewrite(at, same, "two others")
+                await self._rewrite(at, same, "two other copies")
             at += size
 
     # Scrub.
 
     async def _scrub(self) -> None:
-        """Check the committed records, from the log's begin to its end, in an endless loop."""
+        """Check the committed records from the log's start to its end, in an endless loop."""
         clock = asyncio.get_running_loop().time
         at = self._log.min_offset
         while True:
@@ -324,7 +324,10 @@ class CopyCheck:
             try:
                 data, position = await self._read(at, PIECE_BYTES)
             except OSError as failure:
-                log.warning("log %s: the scrub waits: %s", self._log_name, failure)
+                log.warning(
+                    "log %s: the scrub stopped: %s; retrying in %d s",
+                    *(self._log_name, failure, RETRY_SECONDS),
+                )
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if position is None:
@@ -332,9 +335,9 @@ class CopyCheck:
             elif await self._repair(position, is_record=True):
                 at = position
             else:
-                # Nothing behind it can be checked: its length may be damaged.
+                # Records after it cannot be checked: its length may be damaged.
                 self._news.set()
                 await asyncio.sleep(RETRY_SECONDS)
             self._counts.scrubbed_bytes += len(data)
-            # The time of reading and checking is part of the pace.
+            # The rate includes the time of reading and checking.
             await asyncio.sleep(max(0.0, began + len(data) / self._bytes_per_second - clock()))

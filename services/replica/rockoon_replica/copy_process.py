@@ -1,7 +1,7 @@
-"""A process that is a replica of its service's log, until it is to stop.
+"""The process of a replica, until it stops.
 
-When its log cannot be made equal to the others' and does not count, its store is set aside, and it
-goes on as another replica, with an empty one.
+If its log cannot be made equal to the leader's and it is no voter, its store is moved to another
+directory, and the process continues as another replica with an empty store.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyProcess:
-    """What such a process is made of.
+    """Runs a replica of a service's log.
 
     Attributes:
         kind, service: of the service, and its short name.
-        settings, frontend, server, stop, disk: the service's.
-        replication: answers followers.
-        address: as nameservers are told.
+        settings, frontend, server, stop, disk: of the service.
+        replication: serves followers.
+        address: as registered at nameservers.
         now_ms: wall clock.
         config: directory of the replica's own files, in the store's.
-        id_file: name in it of the store's id.
+        id_file: name of the file in it with the store's id.
         moved_last: see `set_aside`.
-        announce: called with the service, the replica's name and its address when it takes part.
-        follow: called with each replica, for whoever looks at it.
+        announce: called with service, replica name and address when the replica participates.
+        follow: called with each replica, so that observers can refer to it.
     """
 
     kind: NodeKind
@@ -65,13 +65,13 @@ class CopyProcess:
     follow: Callable[[LogCopy[Any]], None]
 
     async def run(self, service_of: Callable[[str], LogService]) -> None:
-        """Be a replica until the process is to stop.
+        """Run replicas until the process stops.
 
         Args:
-            service_of: makes what is around the log of a replica, by its id.
+            service_of: returns the `LogService` for a replica's id.
 
         Raises:
-            Fatal: a rule was broken, or the store cannot be set aside.
+            Fatal: a rule was broken, or the store cannot be moved.
         """
         settings = self.settings
         channels = Channels(client_tls(settings), self.frontend.credentials)
@@ -99,7 +99,7 @@ class CopyProcess:
             await channels.close()
 
     async def _be(self, copy: LogCopy[Any]) -> Remake | None:
-        """Be one replica until `stop` is requested, or until it has to be made anew: says why."""
+        """Run one replica until `stop`, or until it must be remade: returns the reason."""
         stop, server = self.stop, self.server
         async with asyncio.TaskGroup() as tasks:
             over = asyncio.Event()
@@ -137,13 +137,13 @@ class CopyProcess:
         try:
             kept = await asyncio.to_thread(set_aside, path, store_id, self.moved_last, self.disk)
         except OSError as failure:
-            reason = f"the store cannot be set aside: {failure}"
+            reason = f"the store cannot be moved to another directory: {failure}"
             raise Fatal(ExitStatus.STORE, reason) from failure
-        log.error("the copy is made anew: %s; the former one is in %s", remake.reason, kept)
+        log.error("starting with an empty copy: %s; the former one is in %s", remake.reason, kept)
 
 
 async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
-    """Register each raised count of starts immediately: the copy waits for its registration."""
+    """Register each increased count of starts without delay, because the copy waits for it."""
     while True:
         await copy.record.run_raised.wait()
         copy.record.run_raised.clear()
@@ -151,7 +151,7 @@ async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
 
 
 async def tell_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
-    """Say through grpc.health.v1 whether this copy leads, or is level with who does."""
+    """Report by grpc.health.v1 whether this copy leads, or is level with the leader."""
     while True:
         await server.set_serving(copy.record.is_ready)
         await copy.readiness_news.wait()

@@ -1,11 +1,11 @@
 """Copying: a follower's side of a session, from Hello to acknowledgements. Pure.
 
 Invariants
-- Nothing is acknowledged before the log was made a beginning of the leader's, in this session
-  (rule 6), and nothing that is not durable (rule 7).
-- What the leader has deleted is deleted here only while both have the same generation in force: a
-  copy by itself has all of a compacted topic, in its log or beside it (rule 12).
-- Whoever ends a session (`leave`) does so before a promise: what arrives later in it is dropped.
+- Acknowledgements are sent only after the log was made a prefix of the leader's in this session
+  (rule 6), and only for durable records (rule 7).
+- Records that the leader has deleted are deleted here only while both have the same generation in
+  use: each copy has all of a compacted topic, in its log or in its generation (rule 12).
+- A session is ended (`leave`) before a promise: messages that arrive in it later are dropped.
 """
 
 from rockoon_core.replication_rules import Boundary
@@ -44,16 +44,16 @@ class OtherBytes(Exception):
 
 
 class CommittedCut(Exception):
-    """The leader wants records cut that are known to be committed."""
+    """The leader requests a cut of records that are known to be committed."""
 
 
 class Copying:
-    """What a follower knows of its connection to a leader.
+    """State of a follower's connection to a leader.
 
     Args:
         replica: own id.
         log: own log.
-        out: where actions go.
+        out: receives the actions.
     """
 
     def __init__(self, replica: str, log: LogView, out: list[Action]) -> None:
@@ -67,21 +67,21 @@ class Copying:
         self._leader_end = 0
         self._acked = Ack(0, 0)
         self._allowed = 0
-        # Identity of the one that the leader has in force, as it said last; 0: none.
+        # Generation that the leader has in use, as last reported; 0: none.
         self.leader_generation = 0
         # Each acknowledgement reports it.
         self.writes_fail = False
-        # Whether records of this log are proven wrong; the leader learns it by acknowledgements.
+        # Whether records of this log are proven wrong; acknowledgements report it to the leader.
         self.is_damaged = False
 
     @property
     def is_matched(self) -> bool:
-        """Whether the log is a beginning of the leader's, as of this session."""
+        """Whether the log is a prefix of the leader's in this session."""
         return self._welcomed
 
     @property
     def is_current(self) -> bool:
-        """Whether all that the leader had at this session's beginning is here, and committed."""
+        """Whether all records that the leader had at the session's start are here and committed."""
         return self._welcomed and self._log.committed_end >= self._leader_end
 
     def follow(self, leader: str, epoch: int) -> None:
@@ -93,15 +93,15 @@ class Copying:
             self._out.append(target)
 
     def leave(self) -> None:
-        """Copy from nobody."""
+        """Copy from no leader."""
         if self._target is not None:
             self._forget_session()
             self._target = None
             self._out.append(Disconnect())
 
     def end_session(self) -> str:
-        """Take nothing more of this session; returns the leader. Another one may be opened."""
-        assert self._target is not None, "a session stands"
+        """End the session; returns the leader. Another session may be opened."""
+        assert self._target is not None, "no session is open"
         self._forget_session()
         return self._target.leader
 
@@ -115,7 +115,7 @@ class Copying:
             self.follow(*target)
 
     def opened(self, session: int) -> None:
-        """The connection stands."""
+        """The connection is open."""
         if self._target is None:
             return
         log = self._log
@@ -125,7 +125,7 @@ class Copying:
         self._out.append(SayHello(session, hello))
 
     def closed(self, session: int) -> None:
-        """A connection ended; it may have been another one."""
+        """A connection ended; it may have been an earlier one."""
         if session == self._session:
             self._forget_session()
 
@@ -133,16 +133,16 @@ class Copying:
         """Cut the log where the leader's begins to differ (rule 6), and acknowledge the rest.
 
         Returns:
-            Whether the session stands from here on.
+            Whether the session is usable from here on.
 
         Raises:
-            Refused: it has to be made anew.
+            Refused: the log must be remade.
             OtherBytes: one of the two copies is damaged.
-            CommittedCut: a rule was broken somewhere.
+            CommittedCut: a rule was broken by some replica.
         """
         hello, log = self._hello, self._log
         if session != self._session or hello is None or self._welcomed or self._target is None:
-            # Once for each session: what came since is not to be cut.
+            # Once per session: records that arrived since must not be cut.
             return False
         if (welcome.leader, welcome.epoch) != self._target:
             self._connect_again()
@@ -158,30 +158,30 @@ class Copying:
                     f"{log.committed_end}"
                 )
             if point > log.end:
-                raise Refused(f"the leader goes on at {point}, this log ends at {log.end}")
+                raise Refused(f"the leader continues at {point}, this log ends at {log.end}")
             size = tail_size(point, hello, welcome.min_offset)
             if log.tail_crc(point, size) != welcome.tail_crc:
                 blank = log.blank_at(point - 1)
                 if blank is not None and blank >= log.committed_end:
-                    # The record of an epoch did not fit there, of which the leader knows nothing,
-                    # and it has records instead. The next Hello says where this log's end.
+                    # An epoch's record did not fit there; the leader lacks that epoch and has
+                    # records instead. The next Hello reports where this log's records end.
                     self._out.append(Truncate(blank))
                     self._connect_again()
                     return False
                 raise OtherBytes(point - size, point)
         needed = log.generation.needed_end
         if not has_records and point != log.end:
-            # It begins where the leader's log does, behind what only the leader's generation has.
+            # The log begins where the leader's does; only the generation has earlier records.
             needed = welcome.generation_end
         if needed > max(log.generation.end, welcome.generation_end):
-            raise Refused(f"the log begins behind a generation up to {needed}; the leader has none")
+            raise Refused(f"the log needs a generation up to {needed}; the leader has none")
         durable = min(log.durable_end, point) if has_records else point
         if needed != log.generation.needed_end:
             self._out.append(NeedGeneration(needed))
         if point != log.end:
             self._out.append(Truncate(point))
         if welcome.dropped:
-            # Behind the cut, which may forget what lies beyond it.
+            # After the cut, which may remove later entries.
             self._out.append(Drop(welcome.dropped))
         self._welcomed, self._leader_end = True, welcome.leader_end
         self._acked = Ack(
@@ -191,7 +191,7 @@ class Copying:
         return True
 
     def chunk(self, session: int, chunk: Chunk) -> None:
-        """Take what the leader sent: first it is written, then it is committed as far as told."""
+        """Write the leader's records, then commit up to the end that it reported."""
         if session != self._session or not self._welcomed or self._target is None:
             return
         if (chunk.leader, chunk.epoch) != self._target:
@@ -216,14 +216,14 @@ class Copying:
             self._acknowledge(self._acked.round)
 
     def tell_damage(self, *, is_damaged: bool) -> None:
-        """Have the leader know that this log is damaged, or no longer is."""
+        """Report to the leader that this log is damaged, or no longer is."""
         if is_damaged != self.is_damaged:
             self.is_damaged = is_damaged
             if self._welcomed:
                 self._acknowledge(self._acked.round)
 
     def _acknowledge(self, number: int) -> None:
-        assert self._session is not None, "a session stands"
+        assert self._session is not None, "no session is open"
         log = self._log
         number = max(number, self._acked.round)
         self._acked = Ack(

@@ -1,7 +1,7 @@
-"""Events that a `Member` is told of, one at a time.
+"""Events that a `Member` handles, one at a time.
 
-Sessions are numbers that the caller gives: one for each connection, in either direction, none
-twice in a process. What arrives on a connection arrives in order, or the connection ends.
+The caller numbers sessions: one for each connection, in either direction, unique in a process.
+Messages on a connection arrive in order, or the connection ends.
 """
 
 from typing import NamedTuple
@@ -12,44 +12,44 @@ from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
 
 
 class Started(NamedTuple):
-    """The log is open; told once, before anything else."""
+    """The log is open; the first event, once."""
 
 
 class StateSeen(NamedTuple):
-    """A nameserver told the log's state; states may come late, twice, and out of order."""
+    """A nameserver sent the log's state; states may arrive late, twice, and out of order."""
 
     state: LogState
 
 
 class SessionOpened(NamedTuple):
-    """A follower's connection to the leader that `Connect` named stands."""
+    """The follower's connection to the leader of `Connect` is open."""
 
     session: int
 
 
 class WelcomeArrived(NamedTuple):
-    """The leader's answer to `SayHello`."""
+    """The leader's reply to `SayHello`."""
 
     session: int
     welcome: Welcome
 
 
 class ChunkArrived(NamedTuple):
-    """Records of the leader; the wire's checksum was compared."""
+    """Records of the leader; the wire's checksum was verified."""
 
     session: int
     chunk: Chunk
 
 
 class HelloArrived(NamedTuple):
-    """A follower wants what this replica, as leader, has."""
+    """A follower requests records from this replica, as leader."""
 
     session: int
     hello: Hello
 
 
 class AckArrived(NamedTuple):
-    """A follower's word. `sent_end` is the end of what it was sent in this session."""
+    """A follower's acknowledgement. `sent_end`: end of the records sent to it in this session."""
 
     session: int
     ack: Ack
@@ -57,7 +57,7 @@ class AckArrived(NamedTuple):
 
 
 class SessionClosed(NamedTuple):
-    """A connection ended, in either direction, for whatever reason."""
+    """A connection ended, in either direction, for any reason."""
 
     session: int
 
@@ -67,37 +67,37 @@ class Synced(NamedTuple):
 
 
 class LeaderLost(NamedTuple):
-    """Nothing was heard of the leader for as long as `Member.patience` says, or it refuses."""
+    """The leader was silent for as long as `Member.patience` says, or refuses connections."""
 
 
 class LeaderHeard(NamedTuple):
-    """The leader that was lost is heard again."""
+    """The lost leader has sent a message again."""
 
 
 class RepeatDue(NamedTuple):
-    """Some time has passed: what was asked of nameservers and has had no effect is asked again."""
+    """Some time has passed: calls to nameservers without an effect are repeated."""
 
 
 class RoundAsked(NamedTuple):
-    """A reader's question decides something: `RoundAgreed` says when it may be answered (rule 11).
+    """A read must be confirmed: `RoundAgreed` reports when it may be served (rule 11).
 
-    The caller asks for one round for all that wait; its number is `Member.round` afterwards.
+    The caller starts one round for all waiting reads; its number is then `Member.round`.
     """
 
 
 class HandOverAsked(NamedTuple):
-    """The leader is to stop. `successor` None: who is furthest."""
+    """The leader should hand over. `successor` None: to the follower with the most records."""
 
     successor: str | None = None
 
 
 class HandOverAbandoned(NamedTuple):
-    """It took too long. Appends go on, unless the nameservers have been asked already."""
+    """The hand-over timed out. Appends resume, unless the nameservers were already called."""
 
 
 class RetentionHeld(NamedTuple):
-    """Retention has waited for copies long enough: what lies below `end` is to go. 0: it waits for
-    none any more."""
+    """Retention waited for copies long enough: records below `end` must be deleted. 0: it waits
+    for no copy any more."""
 
     end: int
 
@@ -109,18 +109,18 @@ class DamageFound(NamedTuple):
 
 
 class DamageRepaired(NamedTuple):
-    """The record at a position was rewritten from another copy and verified, or is gone: retention
-    deleted it, or the log was cut before it."""
+    """The record at a position was rewritten from another copy and verified, or does not exist any
+    more: retention deleted it, or the log was cut before it."""
 
     position: int
 
 
 class LogStalled(NamedTuple):
-    """The own log has not become durable for too long, while others may be well."""
+    """Syncs of the own log stalled for too long, while other replicas may be healthy."""
 
 
 class WritesChecked(NamedTuple):
-    """The own log was checked: whether it can be written has changed."""
+    """A check found that the own log can be written again, or no longer."""
 
     check: WriteCheck
 

@@ -1,11 +1,11 @@
-"""Follower's end of the stream: connects to the leader, hands on what it says, acknowledges.
+"""Follower's end of the stream: connects to the leader, passes its messages on, acknowledges.
 
 Invariants:
-- One connection at a time, to the leader named last. What comes on an earlier one is not handed on.
-- The next chunk is read when the member has acted on the one before: nothing piles up here.
-- A leader is silent when nothing was heard through so many looks in a row, during which this side
-  did nothing but wait for it. A process that did not run, or was busy with a chunk, had no looks:
-  it finds what has come meanwhile before it believes in silence.
+- One connection at a time, to the leader named last. Messages of an earlier one are dropped.
+- The next chunk is read when the member has handled the one before: no chunks are buffered here.
+- A leader counts as silent if no message arrived during several checks in a row, during which this
+  side only waited. A process that was suspended, or busy with a chunk, makes no checks: it reads
+  pending messages before the next one.
 """
 
 import asyncio
@@ -48,12 +48,12 @@ PROBE_SECONDS_MAX = 1.0
 # A newly elected leader may not know yet that it leads: after up to this many refusals in a row the
 # follower pauses only briefly. If the leader never leads (frozen log), it asks once a second.
 QUICK_REFUSALS_MAX = 20
-# Before what could not be written is asked for again.
+# Pause after a failed write, before the records are requested again.
 PAUSE_SECONDS = 1.0
 
 
 class Damaged(Exception):
-    """What came is not what was sent."""
+    """A message's checksum is wrong."""
 
 
 class LeaderSession:
@@ -62,7 +62,7 @@ class LeaderSession:
     def __init__(self, number: int) -> None:
         self.number = number
         self.news = asyncio.Event()
-        # Not sent yet.
+        # To be sent.
         self.hello: Hello | None = None
         self.ack: Ack | None = None
 
@@ -71,14 +71,14 @@ class Following:
     """The connection to the leader of a log.
 
     Args:
-        log_name: the log's.
+        log_name: of the log.
         cluster: sent along, so that a node of another cluster refuses.
-        channels: how nodes are called.
-        address_of: where a replica is reached, "host:port"; None while that is not known.
-        tell: hands an event to the member; what it returns is done when that was acted on.
-        numbers: gives each session its number; shared with the sessions of followers.
-        patience: how many seconds of silence are too many; asked at every look.
-        crc32: as `zlib.crc32`.
+        channels: for connections to nodes.
+        address_of: address of a replica, "host:port"; None while it is unknown.
+        tell: passes an event to the member; its future completes when it was handled.
+        numbers: session numbers, shared with the sessions of followers.
+        patience: seconds of silence after which the leader counts as lost; called at each check.
+        crc32: like `zlib.crc32`.
     """
 
     def __init__(
@@ -100,19 +100,19 @@ class Following:
         self._numbers = numbers
         self._patience = patience
         self._crc32 = crc32
-        # Who leads, and the epoch.
+        # Leader and epoch.
         self._target: tuple[str, int] | None = None
         self._changed = asyncio.Event()
         self._session: LeaderSession | None = None
-        # Looks in a row in which nothing had been heard.
+        # Checks in a row without a message.
         self._silent_looks = 0
-        # Of the leader, since something was heard.
+        # Refusals of the leader since its last message.
         self._refusals = 0
         self._is_busy = False
         self._is_lost = False
         self._is_paused = False
 
-    # What the member decides.
+    # Called for the member's actions.
 
     def connect(self, leader: str, epoch: int) -> None:
         if self._target != (leader, epoch):
@@ -129,7 +129,7 @@ class Following:
         self._leave()
 
     def pause(self) -> None:
-        """Leave the connection, and make another one in a while: what comes cannot be taken."""
+        """Close the connection, and reconnect after a pause: chunks cannot be written now."""
         self._is_paused = True
         self._leave()
 
@@ -190,11 +190,11 @@ class Following:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _converse(self, address: str, tasks: asyncio.TaskGroup, backoff: Backoff) -> None:
-        """One connection, from its beginning to its end.
+        """Run one connection from start to end.
 
         Raises:
-            grpc.RpcError: it ended, or did not come about.
-            Damaged: what came is not what was sent.
+            grpc.RpcError: it ended, or could not be opened.
+            Damaged: a message's checksum is wrong.
         """
         stub: ReplicationAsyncStub = ReplicationStub(self._channels.get(address))
         call: Any = stub.Replicate(metadata=self._metadata)
@@ -221,8 +221,8 @@ class Following:
                 self._session = None
 
     async def _write(self, call: Any, session: LeaderSession) -> None:
-        """Send Hello, then acknowledgements: the latest of those that came meanwhile."""
-        # Of a connection that has ended; who reads from it is told why.
+        """Send Hello, then acknowledgements: only the latest if several are pending."""
+        # Errors of an ended connection: the reading task reports the reason.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 await session.news.wait()
@@ -260,7 +260,7 @@ class Following:
 def event_of(
     session: int, said: "pb.LeaderSays", crc32: Callable[[bytes], int] = zlib.crc32
 ) -> Event:
-    """What a leader has said, as a member is told; Damaged if it is not what was sent."""
+    """Convert a leader's message to an event; raises Damaged if its checksum is wrong."""
     if said.WhichOneof("what") == "welcome":
         return WelcomeArrived(session, welcome_from_wire(said.welcome))
     chunk = chunk_from_wire(said.chunk)
@@ -273,7 +273,7 @@ def event_of(
 
 
 async def nobody_listens(address: str) -> bool:
-    """Whether a host refuses connections: the process has ended, and the host lives."""
+    """Whether a host refuses connections: the process has ended, and the host is up."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):

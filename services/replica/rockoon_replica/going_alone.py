@@ -1,7 +1,7 @@
-"""Going on alone: a replica becomes the only copy of its log, and knows no others any more.
+"""Leaving replication: a replica becomes the only copy of its log.
 
-Its store may hold what others never acknowledged, and lack what they did, unless it is the only one
-that counts. Who counts is for nameservers to say; so nothing is read, shown or taken before.
+Unless it is the only voter, its store may have records that were never acknowledged, and lack
+acknowledged ones. Only nameservers know the voters; so the store is not opened before they agree.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ async def leave_copies(
     file: "ReplicaFile",
     stop: Stop,
 ) -> ReplicaFacts | None:
-    """Have a store that was a copy be its log's only one, before it is opened.
+    """Make a store that was a copy its log's only one, before it is opened.
 
     Args:
-        nameservers, kind, log_name, replica_id, stop: as of `go_on_alone`.
-        file: what the replica knows. No other process may open its store meanwhile.
+        nameservers, kind, log_name, replica_id, stop: see `go_on_alone`.
+        file: the replica's facts. No other process may open its store at the same time.
 
     Returns:
-        What it knows now, durably; None where it never was a copy, or `stop` was requested.
+        The new facts, durable; None if it never was a copy, or `stop` was requested.
 
     Raises:
-        Fatal: it may not.
-        StoreCorrupt, OSError: as of `ReplicaFile`.
+        Fatal: the nameservers refuse.
+        StoreCorrupt, OSError: see `ReplicaFile`.
     """
     facts = file.read()
     if facts is None:
@@ -68,23 +68,23 @@ async def go_on_alone(
     facts: ReplicaFacts,
     stop: Stop,
 ) -> ReplicaFacts | None:
-    """Ask nameservers until one says whether a replica may; it must not run meanwhile.
+    """Ask nameservers until one replies whether a replica may; it must not run before.
 
     Args:
-        nameservers: whom to ask.
-        kind: whose log it is.
+        nameservers: of the cluster.
+        kind: of the node.
         log_name, replica_id: of the log, and of the replica.
-        facts: what it knows.
-        stop: the process's.
+        facts: of the replica.
+        stop: of the process.
 
     Returns:
-        What it knows from now on, to be written before anything else; None: `stop` was requested.
+        The new facts, to be written before the store is opened; None: `stop` was requested.
 
     Raises:
-        Fatal: it may not.
+        Fatal: the nameservers refuse.
     """
     if facts.is_alone(replica_id):
-        # Nobody can have changed that: only its own leadership could.
+        # Only this replica as leader could have changed that.
         return facts
     caller = pb.ReplicaCall(
         kind=kind,
@@ -110,7 +110,10 @@ async def go_on_alone(
         except RockoonError as reason:
             if not reason.retriable:
                 raise Fatal(ExitStatus.CONFIGURATION, f"log {log_name}: {reason}") from reason
-            log.warning("log %s: not known yet whether it has other copies: %s", log_name, reason)
+            log.warning(
+                "log %s: the nameservers did not say whether it has other copies: %s; retrying",
+                *(log_name, reason),
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_seconds()):
                     await stop.wait()
@@ -125,13 +128,13 @@ async def go_on_alone(
 
 
 def refusal(state: pb.LogState, replica_id: str) -> str:
-    """Why a replica may not go on alone, and what to do."""
+    """Reason why a replica may not become the only copy, and how to proceed."""
     if state.frozen:
         return f"log {state.log} is frozen: {state.frozen}"
     names = {each.replica_id: each.name for each in state.replicas}
     counting = ", ".join(names.get(who, who) for who in state.in_sync)
     return (
-        f"log {state.log} is what {counting} have, and this process is started as if it were its "
-        f"own: start {names.get(replica_id, replica_id)} with as many copies as before; to go back "
-        f"to one, ask for it first (rockoon log copies {state.log} 1)"
+        f"log {state.log} is stored by {counting}, and this process is started as its only copy: "
+        f"start {names.get(replica_id, replica_id)} with as many copies as before; to go back to "
+        f"one, request it first (rockoon log copies {state.log} 1)"
     )

@@ -15,7 +15,7 @@ FILE = "halted"
 
 
 def read_halt(directory: Path) -> str:
-    """Why a replica is halted; empty: it is not.
+    """Reason why a replica is halted; empty: it is not.
 
     Args:
         directory: the store's `config`.

@@ -1,10 +1,10 @@
-"""Leadership: what a leader knows of its followers in one epoch, and what follows from it. Pure.
+"""Leadership: a leader's state of its followers in one epoch, and its decisions. Pure.
 
 Invariants
-- Only acknowledgements of the present session count, and none beyond what it was sent (rule 7).
-- From the moment a change of the configuration is proposed until a state of a later version is
-  seen, the old one and the new one both decide (rule 8): no answer is not "no".
-- From the moment a hand-over is asked for until then, nothing is appended: it may still happen.
+- Only acknowledgements of the present session count, up to the end of the sent records (rule 7).
+- From the proposal of a configuration until a state of a later version is seen, both the old and
+  the new one must agree (rule 8): a missing reply is not a refusal.
+- From the request of a hand-over until then, no records are appended: it may still happen.
 """
 
 from collections.abc import Callable
@@ -37,16 +37,16 @@ from rockoon_replica.log import LogView
 from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
 
-# What is acknowledged is on two disks, however full they are.
+# Acknowledged records are on two disks, even if retention must delete records.
 VOTERS_MIN = 2
 
 
 class _Leaving(NamedTuple):
     """A hand-over.
 
-    `asked`: the call, once it was made; `stays`: it was given up since; `is_wish`: of operators, so
-    that it holds for as long as they wish it and `wanted` is there; `is_forced`: because the
-    own disk refuses writes. It holds while the disk does, and other voters can commit.
+    `asked`: the call, once it was made; `stays`: the hand-over was abandoned since; `is_wish`:
+    requested by operators, and valid as long as they wish it and `wanted` is connected;
+    `is_forced`: the own disk refuses writes; valid as long as it does and other voters can commit.
     """
 
     wanted: str | None = None
@@ -61,11 +61,11 @@ class Leadership:
 
     Args:
         replica: own id.
-        epoch: which one.
+        epoch: its number.
         config: of the state that gave it the epoch.
-        log: own log, whose last epoch is or will be this one.
-        out: where actions go.
-        lag_max: how far behind a learner may be when it takes another's place.
+        log: own log; its last epoch is or will be this one.
+        out: receives the actions.
+        lag_max: bytes that a learner may lag when it becomes a voter.
     """
 
     def __init__(
@@ -97,25 +97,25 @@ class Leadership:
         self._assigned: tuple[str, ...] = ()
         self._sessions: dict[int, str] = {}
         self._ends: dict[str, int] = {}
-        # What each has ever acknowledged in this epoch: a voter that is away has it still.
+        # Most that each follower acknowledged in this epoch: a disconnected voter still has it.
         self._reached: dict[str, int] = {}
-        # Retention waits for no voter that has less.
+        # Retention does not wait for voters with less.
         self._needed = 0
         self._rounds: dict[str, int] = {}
-        # Those that say so: they begin behind records that they have nowhere.
+        # Followers without the generation that their log needs.
         self._lacking: set[str] = set()
-        # Followers whose disks refuse writes, and whether the own one does.
+        # Followers whose disks refuse writes, and whether the own disk does.
         self._failing: set[str] = set()
         self._writes_fail = False
-        # Followers with damaged records: no successors.
+        # Followers with damaged records, which cannot succeed.
         self._damaged: set[str] = set()
         self._agreed = 0
         self._appends = False
 
-    # What nameservers tell
+    # States of nameservers
 
     def state_seen(self, state: LogState) -> None:
-        """A later state of this epoch: what was asked before has happened or never will."""
+        """A later state of this epoch: earlier requests have been applied or never will be."""
         self._version = state.version
         self._moves = () if state.frozen else state.moves
         self._copies = 1 if state.frozen else state.copies
@@ -126,7 +126,7 @@ class Leadership:
         if self._change is not None:
             self._configs, self._change = [state.config], None
         if self._leaving is not None and (self._leaving.is_wish or self._leaving.is_forced):
-            # Begun once more below, if its reason remains.
+            # Started again below, if its reason remains.
             self._leaving = None
         elif self._leaving is not None and self._leaving.asked is not None:
             again = _Leaving(self._leaving.wanted)
@@ -134,13 +134,13 @@ class Leadership:
         self.advance()
 
     def repeat(self) -> None:
-        """Ask again what had no effect: the call or its answer may be lost."""
+        """Repeat requests without an effect: the call or its reply may be lost."""
         if (asked := self._asked()) is not None:
             self._out.append(asked)
             return
         self.advance()
         if self._asked() is None and self.is_established:
-            # Not while a change is asked for, which a new version would foil.
+            # Not during a request for a change, which a new version would invalidate.
             self._confirm()
 
     def _asked(self) -> ChangeInSync | HandOver | None:
@@ -150,25 +150,25 @@ class Leadership:
         if not self._confirmed and self._version is not None:
             self._out.append(ConfirmEpoch(self.epoch, self._version))
 
-    # What followers say
+    # Messages of followers
 
     def knows(self, replica: str) -> bool:
-        """Whether it is another replica of this log, as far as the newest state says."""
+        """Whether it is another replica of this log, according to the newest state."""
         known = {*self._assigned}.union(*(config.in_sync for config in self._configs))
         return replica in known - {self._replica}
 
     def hello(self, session: int, hello: Hello) -> None:
-        """A follower comes: tell it how far its log is this one (rule 6)."""
+        """A follower connects: reply up to where its log equals this one (rule 6)."""
         follower = hello.replica
         for former, who in list(self._sessions.items()):
             if who == follower:
                 self.closed(former)
-                self._out.append(EndSession(former, f"{follower} has come again"))
+                self._out.append(EndSession(former, f"{follower} has connected again"))
         log = self._log
         point = self._matching(hello)
         if point is not None:
             self._sessions[session] = follower
-        # It may come back with less than it had: retention must not pass that.
+        # It may return with fewer records than it had: retention must keep those it lacks.
         self._reached[follower] = min(self._reached.get(follower, 0), point or 0)
         size = 0 if point is None else tail_size(point, hello, log.min_offset)
         crc = 0 if point is None else log.tail_crc(point, size)
@@ -178,28 +178,28 @@ class Leadership:
         self._out.append(SayWelcome(session, welcome))
 
     def _matching(self, hello: Hello) -> int | None:
-        """Where a follower's log goes on as this one; None: it is to be made anew."""
+        """Position from which a follower's log continues as this one; None: it must be remade."""
         if hello.end == hello.min_offset:
             begin = max(self._log.min_offset, hello.end)
             return begin if begin <= self._log.end else None
         point = consistent_point(self._log.boundaries(), hello.boundaries)
         if point is None or point < max(self._log.min_offset, hello.min_offset):
-            # The leader, or the follower, has deleted what is there.
+            # The leader or the follower has deleted the records there.
             return None
-        # Where the record of the next epoch did not fit, a record of the follower's may have: that
-        # epoch seems to end where the file does.
+        # The record of the next epoch did not fit at the end of a file, but a record of the
+        # follower may have: its earlier epoch seems to end where the file does.
         blank = self._log.blank_at(point)
         return point if blank is None else blank
 
     def acked(self, session: int, ack: Ack, sent_end: int) -> None:
-        """A follower has something on disk (rule 7)."""
+        """A follower acknowledged records (rule 7)."""
         follower = self._sessions.get(session)
         if follower is None:
             return
         if ack.durable_end > sent_end or ack.round > self.round:
             self.closed(session)
             self._out.append(
-                EndSession(session, f"{follower} has acknowledged what it was not sent")
+                EndSession(session, f"{follower} has acknowledged records that were not sent")
             )
             return
         self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
@@ -214,26 +214,26 @@ class Leadership:
         self.advance()
 
     def closed(self, session: int) -> None:
-        """A connection ended: what it acknowledged counts no more."""
+        """A connection ended: its acknowledgements no longer count."""
         follower = self._sessions.pop(session, None)
         if follower is not None:
             self._ends.pop(follower, None)
             self._rounds.pop(follower, None)
             self._tell_appends()
 
-    # What follows
+    # Decisions
 
     def epoch_start(self) -> int | None:
         """Position of the record that opened the epoch; None before it was written."""
         if self._start is None:
-            # Asked at each acknowledgement; and of the log that it leads nothing is ever cut.
+            # Called at each acknowledgement; the position stays, as a leader never cuts its log.
             boundaries = self._log.boundaries()
             if boundaries and boundaries[-1].epoch == self.epoch:
                 self._start = boundaries[-1].first
         return self._start
 
     def advance(self) -> None:
-        """Commit what a quorum has (rules 5 and 8), and do what waited for it."""
+        """Commit the records that a quorum has (rules 5 and 8), and make the next decisions."""
         start = self.epoch_start()
         if start is None:
             return
@@ -269,7 +269,7 @@ class Leadership:
             self._out.append(RoundAgreed(agreed))
 
     def _tell_appends(self) -> None:
-        """Refuse appends before they are written while too few could take them."""
+        """Refuse appends before they are written while too few replicas can commit them."""
         present = {self._replica, *self._sessions.values()}
         enough = all(len(config.in_sync & present) >= config.quorum for config in self._configs)
         allowed = enough and self.is_established and self._leaving is None
@@ -278,7 +278,7 @@ class Leadership:
             self._out.append(AllowAppends(allowed))
 
     def _change_voters(self, committed: int, start: int) -> None:
-        """Propose who votes, as operators want it, once those have almost everything (rule 9)."""
+        """Propose the voters that operators want, once those have almost everything (rule 9)."""
         version, config = self._version, self._configs[0]
         if version is None or self._change or self._leaving:
             return
@@ -286,8 +286,8 @@ class Leadership:
         if in_sync == config.in_sync:
             return
         if self._replica not in in_sync:
-            # The next leader does it: one that votes no longer leads no longer. The only voter has
-            # nobody to hand over to: it has to become one of several first.
+            # The next leader proposes it: a leader must be a voter. The only voter cannot hand
+            # over: it must become one of several first.
             if len(config.in_sync) > 1:
                 heir = self._wish.stays if self._wish and self._wish.stays in in_sync else None
                 self._leaving = _Leaving(heir, is_wish=True)
@@ -295,7 +295,7 @@ class Leadership:
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
             for who in sorted(self._left_behind(config.in_sync) - in_sync):
-                reason = f"{who} is to vote no longer: it lacks what retention has to delete"
+                reason = f"{who} is to vote no longer: it lacks records that retention must delete"
                 self._out.append(Alarm(reason))
             self._change = ChangeInSync(self.epoch, version, wanted)
             self._configs = [config, wanted]
@@ -305,7 +305,7 @@ class Leadership:
         """The voters that operators want and that can vote by now."""
 
         def is_near(who: str) -> bool:
-            # Who is away may be near, and would count without anybody knowing.
+            # Only connected followers: the state of a disconnected one is unknown.
             unable = self._failing | self._damaged
             is_here = who in self._ends and who not in unable and self._is_whole(who)
             return is_here and self._ends[who] + self._lag_max >= committed
@@ -316,7 +316,7 @@ class Leadership:
             return self._fewer(in_sync, self._wish, is_near)
         if len(in_sync) < copies:
             missing = copies - len(in_sync)
-            # Of one copy all at once: two need each other, and are worse off than one.
+            # From one copy to all copies in one step: two voters are worse than one.
             if len(ready) >= missing or (ready and len(in_sync) > 1):
                 return in_sync.union(ready[:missing])
             return in_sync - self._left_behind(in_sync)
@@ -326,9 +326,9 @@ class Leadership:
         return in_sync - self._left_behind(in_sync)
 
     def _left_behind(self, in_sync: frozenset[str]) -> frozenset[str]:
-        """Voters for which retention waits no longer: those furthest behind, and two others stay.
+        """Voters for which retention waits no longer: those furthest behind; one other stays.
 
-        Whoever comes back behind the log's beginning is made anew, which a voter may not be.
+        A replica whose log ends before this log's start must be remade, which a voter must not be.
         """
         if not self._needed or self._is_frozen:
             return frozenset()
@@ -341,7 +341,7 @@ class Leadership:
         return frozenset(who for _, who in behind[:spare])
 
     def _is_whole(self, who: str) -> bool:
-        """Whether a replica has, in its log or beside it, what this one has beside its own."""
+        """Whether a replica has, in its log or its generation, the records of this generation."""
         if not self._log.generation.end:
             return True
         return who in self._ends and who not in self._lacking
@@ -349,7 +349,7 @@ class Leadership:
     def _fewer(
         self, in_sync: frozenset[str], wish: CopiesWish, is_near: Callable[[str], bool]
     ) -> frozenset[str]:
-        """As many as are wished: one that stays, the leader if there is room, then the nearest."""
+        """Return fewer voters: the one that stays, the leader if possible, then the nearest."""
         first = wish.stays if wish.stays in in_sync else self._replica
         if first != self._replica and not is_near(first):
             return in_sync
@@ -363,7 +363,7 @@ class Leadership:
     # Handing over
 
     def leave(self, successor: str | None) -> None:
-        """Append nothing more; who has everything leads next. Not where nobody else votes."""
+        """Stop appends and hand over to a follower with all records, if there is another voter."""
         if self._leaving is None and self._configs[0].in_sync != {self._replica}:
             self._leaving = _Leaving(successor)
             self.advance()
@@ -390,7 +390,7 @@ class Leadership:
             self._leaving = None
 
     def stay(self) -> None:
-        """Go on, unless the nameservers were asked: then only a later state says how it went."""
+        """Abandon the hand-over; if the nameservers were called, a later state decides about it."""
         if self._leaving is not None:
             asked = self._leaving.asked is not None
             self._leaving = self._leaving._replace(stays=True) if asked else None
@@ -398,19 +398,19 @@ class Leadership:
 
     @property
     def successors(self) -> frozenset[str]:
-        """Connected voters that may lead next, once they have everything."""
+        """Connected voters that may lead next, once they have all records."""
         voters = self._configs[0].in_sync.intersection(self._ends) - {self._replica}
         return voters - self._lacking - self._failing - self._damaged
 
     def _hand_over(self, committed: int) -> None:
         leaving, version, log = self._leaving, self._version, self._log
         if leaving is not None and leaving.is_wish and not leaving.asked and self._is_gone(leaving):
-            # It may be away for long, and nothing is appended meanwhile.
+            # The successor may be away for long, and appends are refused in that time.
             self._leaving = leaving = None
         if leaving is None or leaving.asked or version is None or self._change:
             return
         if self._appends:
-            # Refused from this event on; until that is carried out the log may still grow.
+            # Appends are refused from this event on, but the log may grow until it is handled.
             return
         ready = {who for who in self.successors if self._ends.get(who) == log.end == committed}
         if leaving.wanted is not None:
@@ -426,12 +426,12 @@ class Leadership:
         return leaving.wanted is not None and leaving.wanted not in self._ends
 
     def retention_end(self) -> int:
-        """Up to where each voter has the log, as it acknowledged in this epoch."""
+        """Position up to which each voter has acknowledged the log in this epoch."""
         ends = {**self._reached, self._replica: self._log.durable_end}
         voters = frozenset[str]().union(*(config.in_sync for config in self._configs))
         return min(ends.get(who, 0) for who in voters)
 
     def retention_held(self, end: int) -> None:
-        """What lies below `end` is to go, whoever is away; 0: nothing waits for anybody."""
+        """Records below `end` must be deleted even if a copy lacks them; 0: nothing must be."""
         self._needed = end
         self.advance()

@@ -1,13 +1,13 @@
-"""Leader's end of the streams: raw ranges of the log to each follower, as soon as they are written.
+"""Leader's end of the streams: sends the log to each follower as soon as it is written.
 
 Invariants:
-- What is sent is read from the log, and at most UNACKNOWLEDGED_BYTES_MAX of it are on their way to
-  a follower: a slow one costs no memory. Followers that are equally far share one read.
-- Chunks of a session are seamless, from the Welcome's point on.
-- A follower hears something every HEARTBEAT_SECONDS. A round is sent at once; so are bytes while
-  none are unacknowledged. What comes in close succession is put together for PACE_SECONDS: the
-  follower's sync under way does not take it along anyhow. A committed end goes with the next bytes,
-  or by itself after COMMIT_SECONDS: a follower answers nobody by it.
+- Bytes to send are read from the log, and at most UNACKNOWLEDGED_BYTES_MAX of a follower are
+  unacknowledged: a slow follower uses no memory. Followers at the same position share one read.
+- Chunks of a session are contiguous, from the Welcome's position on.
+- A follower receives a message every HEARTBEAT_SECONDS. Rounds are sent without delay, and bytes
+  too if none are unacknowledged. Other bytes are collected for PACE_SECONDS, because the follower's
+  running sync does not include them anyway. A committed end is sent with the next bytes, or after
+  COMMIT_SECONDS: no client of a follower waits for it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ SHARED_BYTES_MAX = 4 << 20
 HEARTBEAT_SECONDS = 0.1
 PACE_SECONDS = 0.001
 COMMIT_SECONDS = 0.01
-# What is worth a chunk of its own.
+# Bytes that are sent without collecting more.
 PACED_BYTES_MAX = 256 << 10
 
 
@@ -43,12 +43,12 @@ class Piece(NamedTuple):
 
 
 class Newest:
-    """The newest pieces of a log that were read, for followers that come to the same place.
+    """The newest pieces of a log that were read, shared by followers at the same position.
 
     Args:
-        log: read where nothing is kept.
-        crc32: as `zlib.crc32`.
-        bytes_max: how much is kept.
+        log: read if a piece is not kept.
+        crc32: like `zlib.crc32`.
+        bytes_max: limit of the kept pieces.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class Newest:
         self._log = log
         self._crc32 = crc32
         self._bytes_max = bytes_max
-        # By offset, in the order in which they were read.
+        # By offset, in the order of their reads.
         self._pieces: dict[int, Piece] = {}
         self._bytes = 0
 
     async def piece(self, offset: int, *, afresh: bool = False) -> Piece:
-        """The piece that begins at an offset; without data at the end of the log.
+        """Return the piece that begins at an offset; without data at the end of the log.
 
         Args:
             offset: position of its first record.
             afresh: read the log, even if the piece is kept.
 
         Raises:
-            ValueError: no record begins there, or the log does not go back so far any more.
+            ValueError: no record begins there, or it was deleted.
         """
         known = self._pieces.get(offset)
         if known is not None and not afresh:
@@ -81,7 +81,7 @@ class Newest:
         piece = Piece(offset, data, self._crc32(data))
         if (known := self._pieces.pop(offset, None)) is not None:
             self._bytes -= len(known.data)
-        # Who is behind reads alone until it has reached the end, where the others are.
+        # Only the newest pieces are kept: a lagging follower has its reads for itself.
         if data and offset + len(data) == self._log.end:
             self._pieces[offset] = piece
             self._bytes += len(data)
@@ -101,17 +101,17 @@ class FollowerSession:
         self.sent_end = 0
         self.durable_end = 0
         self.has_sent_records = False
-        # Until then more is put together: who writes need not wake this session.
+        # True while it collects bytes: a write need not wake this session.
         self.is_holding = False
-        # Committed end and round that the follower was told last.
+        # Last sent committed end and round.
         self.told = (-1, -1)
 
     def end(self, refusal: RockoonError) -> None:
-        """Have the stream end with a refusal."""
+        """End the stream with a refusal."""
         self.refusal = self.refusal or refusal
         if not self.welcome.done():
             self.welcome.set_exception(self.refusal)
-            # Whether or not anybody waits for it any more.
+            # Mark the exception as retrieved, in case no task waits for the future.
             self.welcome.exception()
         self.news.set()
 
@@ -121,10 +121,10 @@ class Leading:
 
     Args:
         log_name, replica_id: of the log, and of this replica.
-        log: what is sent.
-        tell: hands an event to the member; what it returns is done when that was acted on.
-        numbers: gives each session its number; shared with the sessions to a leader.
-        crc32: as `zlib.crc32`.
+        log: the log to send.
+        tell: passes an event to the member; its future completes when it was handled.
+        numbers: session numbers, shared with the sessions to a leader.
+        crc32: like `zlib.crc32`.
         doubt: called with a range of the log that cannot be read.
     """
 
@@ -146,7 +146,7 @@ class Leading:
         self._newest = Newest(log, crc32)
         self._doubt = doubt
         self._sessions: dict[int, FollowerSession] = {}
-        # By replica id; also of those that have left.
+        # By replica id; including disconnected followers.
         self.progress: dict[str, FollowerProgress] = {}
         self._round = 0
         self._refusal: RockoonError | None = None
@@ -156,10 +156,10 @@ class Leading:
         return len(self._sessions)
 
     def not_leader(self) -> NotLeader:
-        """What who asks for the leader is told here."""
+        """The error for callers that need the leader."""
         return NotLeader(replica=self._replica_id, log=self._log_name)
 
-    # What the member decides.
+    # Called for the member's actions.
 
     def say_welcome(self, number: int, welcome: Welcome) -> None:
         session = self._sessions.get(number)
@@ -176,13 +176,13 @@ class Leading:
             session.news.set()
 
     def wake(self) -> None:
-        """The log has grown, or more of it is committed."""
+        """The log has grown, or its committed end."""
         for session in self._sessions.values():
             if not session.is_holding:
                 session.news.set()
 
     def end_all(self) -> None:
-        """This replica leads no more, or is being closed: all streams end, none is taken."""
+        """This replica leads no more, or is closed: end all streams and refuse new ones."""
         self._refusal = self.not_leader()
         for session in self._sessions.values():
             session.end(self._refusal)
@@ -195,16 +195,16 @@ class Leading:
         requests: AsyncIterator[Any],
         spawn: Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"],
     ) -> AsyncIterator[pb.LeaderSays]:
-        """Answer one stream.
+        """Serve one stream.
 
         Args:
             hello: its first message.
-            requests: what follows.
-            spawn: makes a task, with a name, that lives no longer than this replica.
+            requests: the messages after it.
+            spawn: starts a named task that ends with this replica.
 
         Raises:
-            NotLeader: this replica does not lead, or not any more.
-            InvalidArgument: the follower cannot be one, or says what cannot be.
+            NotLeader: this replica does not lead, or no longer.
+            InvalidArgument: the follower is not one of this log, or sends an invalid message.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -241,7 +241,7 @@ class Leading:
             state = (self._log.committed_end, self._round)
             pause = self._pause(session, state)
             if (seconds := sent_at + pause - now()) > 0:
-                # Not while only a committed end waits: new bytes have to go at once.
+                # Not while only a committed end waits: new bytes must be sent without delay.
                 session.is_holding = pause == PACE_SECONDS
                 await _at_most(seconds, session.news)
                 session.is_holding = False
@@ -268,12 +268,12 @@ class Leading:
         raise session.refusal
 
     def _room(self, session: FollowerSession) -> int:
-        """How many more bytes may be sent, of those that there are."""
+        """Number of bytes that may be sent now."""
         unacknowledged = session.sent_end - session.durable_end
         return min(self._log.end - session.sent_end, UNACKNOWLEDGED_BYTES_MAX - unacknowledged)
 
     def _pause(self, session: FollowerSession, state: tuple[int, int]) -> float:
-        """Seconds that have to be between the chunk before and the next one."""
+        """Minimum seconds between the last chunk and the next one."""
         room = self._room(session)
         if state[1] != session.told[1] or room >= PACED_BYTES_MAX:
             return 0.0
@@ -285,15 +285,15 @@ class Leading:
 
     async def _next_piece(self, session: FollowerSession) -> Piece:
         try:
-            # A follower connects again after it has refused bytes. The log may be repaired by now.
+            # A follower reconnects after it refused bytes; the log may have been repaired since.
             piece = await self._newest.piece(session.sent_end, afresh=not session.has_sent_records)
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
-            # Either deleted since, and the next Welcome says so; or damaged.
+            # Either deleted since, which the next Welcome shows; or damaged.
             self._doubt(session.sent_end, session.sent_end + 1)
             raise InvalidArgument(
-                reason=f"the log has nothing at {session.sent_end} any more: {failure}"
+                reason=f"the log has no record at {session.sent_end} any more: {failure}"
             ) from failure
         session.has_sent_records = True
         return piece
@@ -301,22 +301,22 @@ class Leading:
     async def _read(
         self, session: FollowerSession, progress: FollowerProgress, requests: AsyncIterator[Any]
     ) -> None:
-        """Read acknowledgements. The root of a task."""
+        """Read acknowledgements; the root of a task."""
         now = asyncio.get_running_loop().time
         try:
             async for said in requests:
                 if said.WhichOneof("what") != "ack":
-                    raise InvalidArgument(reason="a follower says Hello once, then acknowledges")
+                    raise InvalidArgument(reason="a follower sends Hello once, then acknowledges")
                 ack = ack_from_wire(said.ack)
                 await self._tell(AckArrived(session.number, ack, session.sent_end))
-                # The member refuses what was never sent.
+                # The member refuses acknowledgements of bytes that were not sent.
                 if session.durable_end < ack.durable_end <= session.sent_end:
                     session.durable_end = ack.durable_end
                     session.news.set()
                 progress.acknowledged(session.durable_end, self._log.end, now())
         except RockoonError as refusal:
             session.end(refusal)
-        except Exception:  # noqa: BLE001 - gRPC's, of a connection that has ended
+        except Exception:  # noqa: BLE001 - gRPC's, of an ended connection
             session.end(self.not_leader())
 
 

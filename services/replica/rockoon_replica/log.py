@@ -1,6 +1,6 @@
-"""Log as replication knows it: positions, epochs, whole records. A CommitLog or a journal is one.
+"""Log interface of replication: positions, epochs, whole records; a CommitLog or a journal.
 
-Positions are opaque integers that grow by the bytes of the records: streams count them as such.
+Positions are opaque integers that grow by the bytes of the records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from rockoon_core.replication_rules import Boundary
 
 
 class LogFull(Exception):
-    """The disk has no room, or refuses: nothing was written, and a later try may succeed."""
+    """The disk is full or refuses writes: nothing was written, and a later try may succeed."""
 
 
 class WriteCheck(NamedTuple):
@@ -18,7 +18,7 @@ class WriteCheck(NamedTuple):
 
     Attributes:
         failure: why the disk refuses writes.
-        refusal: why clients' records are refused, though the disk would accept them: it is fuller
+        refusal: why clients' records are refused although the disk would accept them: it is fuller
             than the settings allow. The log's own records are still written.
     """
 
@@ -27,17 +27,17 @@ class WriteCheck(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why clients' records cannot be appended; empty while they can."""
+        """Why clients' records cannot be appended; empty if they can."""
         return self.failure or self.refusal
 
 
 class Generation(NamedTuple):
-    """What lies beside a log of records that it has deleted: of compacted topics, what is left.
+    """A log's generation: the records of compacted topics that the log itself has deleted.
 
     Attributes:
-        identity: of the one in force, the same wherever its manifest is; 0: there is none.
-        end: it was made of the log up to here.
-        needed_end: up to where one has to be made for a log that began behind records it never had.
+        identity: of the one in use, equal on all replicas with the same manifest; 0: none.
+        end: position up to which it was made of the log.
+        needed_end: position up to which a log needs one that began without earlier records.
     """
 
     identity: int = 0
@@ -46,7 +46,7 @@ class Generation(NamedTuple):
 
     @property
     def is_lacking(self) -> bool:
-        """Whether records are neither here nor in the log that should be in one of them."""
+        """Whether records are missing that are neither in the log nor in a generation."""
         return self.end < self.needed_end
 
 
@@ -54,51 +54,50 @@ NO_GENERATION = Generation()
 
 
 class LogView(Protocol):
-    """What can be asked of a log. No answer waits; all but `tail_crc` and `blank_at` are known in
-    memory."""
+    """Read access to a log. Calls do not wait; only `tail_crc` and `blank_at` read the disk."""
 
     @property
     def end(self) -> int:
-        """Behind the last whole record that was written."""
+        """End of the last whole record that was written."""
         ...
 
     @property
     def durable_end(self) -> int:
-        """Behind the last record that a power cut leaves; at most `end`."""
+        """End of the last record that survives a power cut; at most `end`."""
         ...
 
     @property
     def min_offset(self) -> int:
-        """The oldest record's position; `end` in a log without records."""
+        """Position of the oldest record; `end` in a log without records."""
         ...
 
     @property
     def committed_end(self) -> int:
-        """How far `commit` was told; after a start as much of it as is known to be durable."""
+        """Position of the last `commit`; after a start, as far as it is known to be durable."""
         ...
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """What was left out of the log beside it, by name, with the position below which its
-        records are as if they had never been. Other copies need it to take what lies behind."""
+        """Dropped topics, by name, with the position below which their records are to be ignored.
+        Other copies need this to use the records after it."""
         ...
 
     @property
     def generation(self) -> Generation:
-        """What lies beside the log of records that it has deleted."""
+        """Records of compacted topics that the log itself has deleted."""
         ...
 
     def boundaries(self) -> Sequence[Boundary]:
-        """Epochs in their order, worked out of the log's own records; the last one ends at `end`.
+        """Epochs in order, derived from the log's own records; the last one ends at `end`.
 
-        Records before the first one that opens an epoch are of epoch 0, which begins at 0. Of a log
-        whose oldest records are gone, `first` is still where the epoch began. How many epochs are
-        known is bounded: the oldest may be missing.
+        Records before the first one that opens an epoch are of epoch 0, which begins at 0. If the
+        oldest records were deleted, `first` is still the epoch's original position. The number of
+        known epochs is limited: the oldest may be missing.
         """
         ...
 
     def tail_crc(self, end: int, size: int) -> int:
-        """CRC-32 of what lies in `[end - size, end)`, none of it below `min_offset`."""
+        """CRC-32 of the bytes in `[end - size, end)`, which are not below `min_offset`."""
         ...
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
@@ -106,52 +105,52 @@ class LogView(Protocol):
 
         Args:
             offset: of the first byte; a record begins there.
-            data: what `read` gave, here or of another copy.
+            data: returned by `read`, here or at another copy.
         """
         ...
 
     def record_before(self, position: int) -> int:
-        """A position, at most the given one, at which a record seems to begin; quickly found."""
+        """A position, at most the given one, where a record seems to begin; found quickly."""
         ...
 
     def file_begin(self, position: int) -> int:
-        """A position, at most the given one, at which a record surely begins."""
+        """A position, at most the given one, where a record surely begins."""
         ...
 
     def blank_at(self, position: int) -> int | None:
-        """Where the blank begins that a byte belongs to: it ends a file into which the next record
-        did not fit. None: the byte is of a record, or the log has no blanks."""
+        """Start of the blank that contains a byte: it ends a file into which the next record did
+        not fit. None: the byte is part of a record, or the log has no blanks."""
         ...
 
 
 class ReplicatedLog(LogView, Protocol):
-    """A log that replication writes. One task calls; only `sync` and `fetch` wait."""
+    """A log that replication writes. Called by one task; only `sync` and `fetch` wait."""
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole records from a position on, as they lie in the log; empty at its end.
+        """Return whole records from a position on, unmodified; empty at the end of the log.
 
-        The first record is given whole, also where it is longer than `bytes_max`.
+        The first record is complete even if it is longer than `bytes_max`.
 
         Raises:
-            ValueError: nothing begins at this position, or it is below `min_offset`.
+            ValueError: no record begins at this position, or it is below `min_offset`.
         """
         ...
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
-        """As `read`; while the disk is waited for, the loop does other work."""
+        """Like `read`, without blocking the event loop."""
         ...
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append what a leader has sent; durable only after `sync`.
+        """Append records of a leader; durable only after `sync`.
 
         Raises:
-            ValueError: it does not begin at `end`, or is not whole records. Nothing was written.
-            LogFull: the disk.
+            ValueError: they do not begin at `end`, or are not whole records. Nothing was written.
+            LogFull: the disk is full or refuses writes.
         """
         ...
 
     async def sync(self) -> None:
-        """Return when all that was written before the call is durable."""
+        """Return once all records written before the call are durable."""
         ...
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
@@ -160,7 +159,7 @@ class ReplicatedLog(LogView, Protocol):
         A failure ends when a write succeeds; until then the log retries a write itself.
 
         Args:
-            probe: write something first, also if no write was refused.
+            probe: write something first, even if no write was refused.
         """
         ...
 
@@ -176,10 +175,10 @@ class ReplicatedLog(LogView, Protocol):
         ...
 
     def truncate(self, offset: int) -> None:
-        """Make `offset` the end, durably; a crash within leaves the old end or the new one.
+        """Make `offset` the end, durably; after a crash the end is the old or the new one.
 
-        What is cut is kept aside. A log without records takes a higher position too: it begins
-        there, and its `min_offset`, `durable_end` and `committed_end` are that too.
+        Cut records are kept in other files. A log without records also accepts a higher position,
+        which then is its `min_offset`, `durable_end` and `committed_end` too.
 
         Raises:
             ValueError: no record ends there, or it is below `min_offset` or `committed_end`.
@@ -187,25 +186,25 @@ class ReplicatedLog(LogView, Protocol):
         ...
 
     def drop(self, dropped: Mapping[str, int]) -> None:
-        """Leave out, durably, what the leader does; only positions beyond `end` are new."""
+        """Drop topics, durably, like the leader; only positions beyond `end` are new."""
         ...
 
     def need_generation(self, end: int) -> None:
-        """Note durably, of a log without records, that it is about to begin behind some that only a
-        generation has, made up to `end` or further; 0: it is not."""
+        """Record durably that a log without records will begin after records that only a generation
+        has, made up to `end` or further; 0: it will not."""
         ...
 
     def commit(self, offset: int) -> None:
-        """Say that all before a position is committed: readers may see it, what is derived from the
-        log is made of it. It never goes back, and may be ahead of `durable_end`, not of `end`.
+        """Mark all records before a position as committed: readers may see them, and derived state
+        includes them. The position never decreases, and may exceed `durable_end`, but not `end`.
         """
         ...
 
     def open_epoch(self, epoch: int) -> None:
-        """Append the record that opens an epoch, which names the boundaries before it.
+        """Append the record that opens an epoch, which lists the boundaries before it.
 
-        The log writes such a record at the beginning of each of its files too, so that deleting the
-        oldest ones never takes the last word on where epochs began.
+        The log also writes one at the start of each of its files, so that deleting the oldest files
+        does not lose the boundaries of epochs.
 
         Raises:
             ValueError: the log has a record of this epoch or of a later one.

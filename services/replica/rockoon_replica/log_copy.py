@@ -1,8 +1,8 @@
-"""One copy of a log, as a process has it: it copies while another replica leads, and serves while
-it leads.
+"""One copy of a log in a process: follows while another replica leads, serves while it leads.
 
-A life begins with opening the log and ends when leadership does. What was made of the log in memory
-goes with it, because the next leader may cut what was appended.
+The process runs one `Replica` after another: each begins with opening the log, and ends with its
+leadership. State derived from the log is discarded with it, because the next leader may cut
+appended records.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS = 5.0
-# How long a log that cannot be opened waits for a copy that has the damaged record.
+# How long a log that cannot be opened waits for a copy that has its damaged record.
 REPAIR_SECONDS_MAX = 60.0
 REPAIR_RETRY_SECONDS = 0.5
 
@@ -45,28 +45,28 @@ class OpenLog(ReplicatedLog, Protocol):
     """A log that a process has opened."""
 
     def close(self) -> None:
-        """Put it away. Raises one of `LogService.log_failures` when that is not known to work."""
+        """Close the log. Raises one of `LogService.log_failures` if that may have failed."""
         ...
 
 
 class LogService(Protocol):
-    """The service around a copy of its log. Nothing here waits but `live`."""
+    """The service that uses a copy of its log. Only `live` waits."""
 
     @property
     def log_failures(self) -> tuple[type[Exception], ...]:
-        """What says that the log cannot be used. It ends the process."""
+        """Exceptions that mean that the log cannot be used. They end the process."""
         ...
 
     @property
     def crc32(self) -> Callable[[bytes], int]:
-        """As `zlib.crc32`, for all bytes that copies get."""
+        """Like `zlib.crc32`, for all bytes that copies receive."""
         ...
 
     def open_log(self, lost: Callable[[str], None]) -> OpenLog:
         """Open the log.
 
         Args:
-            lost: to be called, with the reason, before records are cut off that this copy may have
+            lost: to be called, with the reason, before records are cut that this copy may have
                 acknowledged.
 
         Raises:
@@ -75,12 +75,12 @@ class LogService(Protocol):
         ...
 
     def damage_of(self, failure: Exception) -> int | None:
-        """Position of the committed record whose damage kept the log from being opened; None for
-        any other failure."""
+        """Position of the damaged committed record that prevented opening the log; None for any
+        other failure."""
         ...
 
     def rewrite(self, position: int, data: bytes) -> None:
-        """Replace bytes of the log, which is not open, by another copy's; durable on return.
+        """Replace bytes of the closed log by another copy's; durable on return.
 
         Raises:
             ValueError: the bytes are not intact records from this position on.
@@ -89,16 +89,16 @@ class LogService(Protocol):
         ...
 
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
-        """Do, until cancelled, what the service does with the log that is open: as a follower, and
-        once `leads` is set as the leader, who answers clients."""
+        """Run the service on the open log until cancelled: as a follower, and once `leads` is set
+        as the leader, which serves clients."""
         ...
 
     def expect(self) -> None:
-        """This copy is about to lead: who calls may wait for that."""
+        """This copy is about to lead: callers may wait for that."""
         ...
 
     def refuse(self, refusal: NotLeader) -> None:
-        """Answer no client: another copy leads."""
+        """Refuse clients: another copy leads."""
         ...
 
     def committed(self, end: int) -> None:
@@ -114,26 +114,26 @@ Around = TypeVar("Around", bound=LogService)
 
 
 class LogCopy(Generic[Around]):
-    """One replica of a service's log, as a process.
+    """One replica of a service's log in this process.
 
     Args:
         kind: of the service.
-        settings: the service's.
+        settings: of the service.
         replica_id: of the store.
-        nameservers, channels: whom to ask, and how other replicas are called.
-        service: what is around the log.
-        replication: answers followers.
-        file: keeps what the replica must know.
-        stop: the process's.
+        nameservers, channels: for calls to nameservers and to other replicas.
+        service: uses the log.
+        replication: serves followers.
+        file: keeps the replica's facts.
+        stop: of the process.
 
     Attributes:
-        service: what is around the log.
-        log: the open one; None between two lives.
-        replica: of the present life; None between two.
-        record: what is remembered over all lives.
-        readiness_news: set whenever `record.is_ready` has changed.
+        service: uses the log.
+        log: the open log; None between two runs.
+        replica: of the present run; None between two.
+        record: state that outlasts runs.
+        readiness_news: set when `record.is_ready` has changed.
         opened: set when the log was opened for the first time, or the copy is halted.
-        halted: why it is out of service; empty: it participates. See `halt.py`.
+        halted: why it does not participate; empty: it does. See `halt.py`.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LogCopy(Generic[Around]):
         self._stop = stop
         self._link: NameserverLink | None = None
         self._has_begun = False
-        # Of a store without a file: it is written with the first promise.
+        # For a store without a file, which the first promise writes.
         self._first_facts = ReplicaFacts(run=Run(1, secrets.randbits(62) + 1))
         self._leads = asyncio.Event()
         self.log: OpenLog | None = None
@@ -175,15 +175,15 @@ class LogCopy(Generic[Around]):
 
     @property
     def replica_name(self) -> str:
-        """Of this process."""
+        """Name of this process among the replicas of its log."""
         return self._settings.replica or self._settings.name
 
     def name_of(self, replica_id: str) -> str:
-        """Name of another replica's process; its id while no nameserver has told."""
+        """Name of another replica's process; its id if no nameserver has sent a name."""
         return self._link.names.get(replica_id, replica_id) if self._link else replica_id
 
     def facts(self) -> WireFacts:
-        """What nameservers are told with each registration."""
+        """Facts for each registration at the nameservers."""
         facts = self._file.read() or self._first_facts
         return WireFacts(
             empty=not self.halted and (self.log is None or self.log.end == self.log.min_offset),
@@ -197,16 +197,16 @@ class LogCopy(Generic[Around]):
         )
 
     def not_leader(self) -> NotLeader:
-        """What clients are told while another replica leads."""
+        """The error for clients while another replica leads."""
         return NotLeader(replica=self.replica_name, log=self.log_name)
 
     async def run(self) -> Remake | None:
-        """Live, one life after the other, until the process is to stop.
+        """Run replicas, one after the other, until the process stops.
 
-        The process is stopped, with the reason, when the log cannot be used.
+        If the log cannot be used, the process is stopped with the reason.
 
         Returns:
-            Why the copy has to be made anew, with the log closed; None otherwise.
+            Why the copy must be remade, with the log closed; None otherwise.
         """
         last: LastAction | None
         cannot_be_used: tuple[type[Exception], ...] = (*self.service.log_failures, OSError)
@@ -219,7 +219,7 @@ class LogCopy(Generic[Around]):
                     self._file.halt(last.reason)
             except* cannot_be_used as failures:
                 reason = f"the store cannot be used: {failures.exceptions[0]}"
-                # A sync that failed has said so already.
+                # A failed sync has called this already.
                 self._stop.fail(Fatal(ExitStatus.STORE, reason))
             else:
                 if isinstance(last, Remake):
@@ -227,9 +227,9 @@ class LogCopy(Generic[Around]):
         return None
 
     async def _stay_halted(self) -> None:
-        """Stay out of service until the process is to stop; its exit status is that of a store.
+        """Do not participate, and wait for the process to stop, with a store's exit status.
 
-        If the process ended, its supervisor would start it again and again.
+        If the process ended, its supervisor would restart it in a loop.
         """
         what = (
             f"the copy of log {self.log_name} is halted, and its store is left as it is: "
@@ -240,22 +240,22 @@ class LogCopy(Generic[Around]):
         )
         self.service.refuse(self.not_leader())
         self.opened.set()
-        # Nameservers may know this process as one that participates.
+        # Nameservers may have this process registered as participating.
         self.record.run_raised.set()
         await self._stop.wait()
         self._stop.fail(Fatal(ExitStatus.STORE, what))
 
     async def hand_over(self) -> None:
-        """Have another replica lead, if this one does; the process is about to end."""
+        """Hand over if this replica leads; the process is about to end."""
         if self.replica is not None and self._leads.is_set():
             await self.replica.hand_over(HAND_OVER_SECONDS)
 
     def close(self) -> None:
-        """End the present life; `run` returns once the process is to stop."""
+        """End the present run; `run` returns once the process stops."""
         if self.replica is not None:
             self.replica.close()
 
-    # What the replica tells.
+    # `Owner`
 
     def established(self, epoch: int) -> None:
         del epoch
@@ -270,7 +270,7 @@ class LogCopy(Generic[Around]):
     def may_delete(self, min_offset: int) -> None:
         self.service.may_delete(min_offset)
 
-    # A life.
+    # One run
 
     async def _live(self) -> LastAction | None:
         self._leads.clear()
@@ -292,7 +292,7 @@ class LogCopy(Generic[Around]):
                 opened.close()
 
     async def _open(self) -> OpenLog:
-        """Open the log; a damaged record that prevents it is rewritten from another copy first."""
+        """Open the log; rewrite a damaged record that prevents it from another copy first."""
         while True:
             try:
                 return self.service.open_log(self._lost)
@@ -308,7 +308,7 @@ class LogCopy(Generic[Around]):
                     raise
 
     async def _rewrite_closed(self, position: int) -> bool:
-        """Rewrite a damaged record of the log that is not open; returns whether that was done."""
+        """Rewrite a damaged record of the closed log; returns whether that was done."""
         link = NameserverLink(
             self._nameservers, self.kind, self.log_name, self.replica_id, lambda _: None
         )
@@ -339,7 +339,7 @@ class LogCopy(Generic[Around]):
         return bool(source)
 
     async def _rewrite_from(self, peers: Peers, position: int) -> str:
-        """Rewrite a record from the first copy that has it intact; returns its id, or nothing."""
+        """Rewrite a record from the first copy that has it intact; returns its id, or ""."""
         for who in peers.others():
             with suppress(RockoonError, ValueError):
                 self.service.rewrite(position, await peers.read_committed(who, position))
@@ -347,7 +347,7 @@ class LogCopy(Generic[Around]):
         return ""
 
     def _lost(self, reason: str) -> None:
-        """Elect nobody until what is gone was copied again."""
+        """Mark this copy as unsound until it has copied the lost records."""
         if self._file.doubt():
             self._tell_loss(reason)
 

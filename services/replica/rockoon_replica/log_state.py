@@ -1,6 +1,6 @@
-"""State of one log, as the nameservers keep it in etcd: who leads, who votes, what is wished.
+"""State of one log, as nameservers keep it in etcd: leader, voters, operators' wishes.
 
-Free of the wire, so that rules and members need none.
+Independent of the wire format.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from rockoon_core.replication_rules import Config, Rank, Report
 
 
 class Version(NamedTuple):
-    """Age of a `LogState`, newer ones are greater.
+    """Version of a `LogState`; newer ones are greater.
 
-    `number` grows by one with each change. `history` grows when an operator has the log go on with
-    an etcd that was restored from a backup, whose numbers went back.
+    `number` grows by one with each change. `history` grows when an operator adopts the log after
+    etcd was restored from a backup, whose numbers went back.
     """
 
     history: int
@@ -25,8 +25,8 @@ class Run(NamedTuple):
     """One start of a replica's process.
 
     Attributes:
-        starts: how often a process was started on the store, this start included; 0: not counted.
-        number: random. Two starts have the same count if a disk was put back to a snapshot.
+        starts: number of starts of a process on the store, including this one; 0: not counted.
+        number: random. Two starts have the same count if a disk was restored from a snapshot.
     """
 
     starts: int
@@ -37,16 +37,16 @@ NO_RUN = Run(0, 0)
 
 
 class Move(NamedTuple):
-    """An operator's wish that one replica takes another's place; the leader makes it true."""
+    """An operator's wish to replace one replica by another; the leader carries it out."""
 
     leaves: str
     joins: str
 
 
 class CopiesWish(NamedTuple):
-    """An operator's wish for so many voters; the leader makes it true.
+    """An operator's wish for a number of voters; the leader carries it out.
 
-    `stays` is one of them when there are to be fewer; None: the leader.
+    `stays`: a replica that remains a voter if there are to be fewer; None: the leader.
     """
 
     copies: int
@@ -54,10 +54,10 @@ class CopiesWish(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """An operator had the log go on without records that were committed.
+    """An operator's acceptance of lost committed records.
 
-    `epoch` began with it, where the chosen log ended: at `end`. A log without that epoch that goes
-    beyond `end` has records that were given up.
+    `epoch` began with it, at the end of the chosen log, `end`. A log without that epoch that is
+    longer than `end` has lost records.
     """
 
     epoch: int
@@ -66,26 +66,26 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LogState:
-    """What the nameservers know of a log.
+    """State of a log at the nameservers.
 
     Attributes:
         log: its name, "broker-a".
         version: of this state.
-        epoch: grows whenever a leadership ends; 1 at first.
-        leader: replica id; None while an election is on.
-        at_least: rank of the leader's log when it was chosen; a leader with less has lost records.
-        config: who votes, and how many make a record committed.
-        replicas: ids of all that are assigned, voters and learners; the first is preferred.
+        epoch: grows when a leadership ends; 1 at first.
+        leader: replica id; None during an election.
+        at_least: rank of the leader's log when it was elected; a leader with less has lost records.
+        config: voters, and the quorum that commits a record.
+        replicas: ids of all assigned replicas, voters and learners; the first is preferred.
         reports: of this epoch's election.
-        copies: how many are to vote. While fewer do, the leader proposes so many.
-        wish: how many an operator wants instead, also fewer than vote.
-        moves: what operators want, in their order.
-        confirmed: the leader has said that this epoch's record is committed.
-        vain_epochs: that ended unconfirmed, since the last confirmed one.
+        copies: intended number of voters. If there are fewer, the leader proposes more.
+        wish: an operator's wish for another number, which may be lower.
+        moves: operators' wishes, in order.
+        confirmed: the leader has reported that this epoch's record is committed.
+        vain_epochs: number of epochs that ended unconfirmed since the last confirmed one.
         loss: the last one that an operator has accepted.
-        frozen: nothing changes until an operator says so: etcd's history went back.
+        frozen: no changes until an operator adopts the log: etcd's history went back.
         runs: latest registered start of each replica, by its id.
-        held: why the election waits for an operator; empty when it does not.
+        held: why the election waits for an operator; empty if it does not.
     """
 
     log: str

@@ -1,4 +1,4 @@
-"""State of a log from the wire, and a replica's report to it."""
+"""Conversion of a log's state, and of a replica's report, from and to the wire."""
 
 from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_proto.v1 import logs_pb2 as pb
@@ -7,7 +7,7 @@ from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Run, Ver
 
 
 def state_from_wire(told: pb.LogState) -> LogState:
-    """What a nameserver tells of a log."""
+    """Convert the state of a log that a nameserver sent."""
     return LogState(
         log=told.log,
         version=Version(told.history, told.version),
@@ -33,7 +33,7 @@ def state_from_wire(told: pb.LogState) -> LogState:
 
 
 def report_to_wire(action: ReportLog) -> pb.Report:
-    """What a replica says of itself, for an election or for an operator."""
+    """Convert a replica's report, for an election or for an operator."""
     rank, facts = action.report.rank, action.facts
     return pb.Report(
         rank=rank_to_wire(rank),

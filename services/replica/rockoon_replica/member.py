@@ -1,12 +1,11 @@
 """Member: one replica's decisions about one log. Pure: events in, actions out.
 
-It has no clock, network or disk. `docs/understand/replication.md` numbers the rules that comments
-name.
+It uses no clock, network or disk. Comments name the rules of `docs/understand/replication.md` by number.
 
 Invariants
-- `facts` are what the last `Persist` says: actions behind it in the same list may rely on it.
-- A promise comes before all else that a higher epoch brings, and ends what belonged to lower ones.
-- Nothing of a leadership survives it: its last action is `Reopen`, and a new member begins.
+- `facts` are those of the last `Persist`: later actions of the same list may rely on them.
+- A promise precedes all other actions of a higher epoch, and ends those of lower ones.
+- No state of a leadership survives it: its last action is `Reopen`, and a new member begins.
 """
 
 import enum
@@ -59,19 +58,19 @@ from rockoon_replica.log import LogView, WriteCheck
 from rockoon_replica.log_state import NO_RUN, LogState, Run
 from rockoon_replica.replica_facts import ANY_EPOCH, ReplicaFacts
 
-# Sixteen times as long is long enough for any two to settle.
+# 16 times the patience is enough for any two replicas to settle.
 DOUBLINGS_MAX = 4
 
 
 class Role(enum.Enum):
-    """What a replica is at present."""
+    """Present role of a replica."""
 
-    # Copies, whether it votes or only learns.
+    # Copies the leader's log, as a voter or a learner.
     FOLLOWER = "follower"
     # Leads, and its epoch's record is not committed yet.
     OPENING = "opening"
     LEADING = "leading"
-    # It has decided on one of the last actions.
+    # Has returned one of the last actions.
     OVER = "over"
 
 
@@ -80,9 +79,9 @@ class Member:
 
     Args:
         replica: its id, the id of its store.
-        facts: as they were read at the start.
-        log: the log as it is, never written here.
-        lag_max: how far behind the committed end a learner may be when it takes another's place.
+        facts: as read at the start.
+        log: read here, never written.
+        lag_max: bytes that a learner may lag behind the committed end when it becomes a voter.
     """
 
     def __init__(
@@ -98,15 +97,15 @@ class Member:
         self._copying.is_damaged = bool(facts.damaged)
         self._leadership: Leadership | None = None
         self._is_over = False
-        # Epoch whose leader this replica does not hear.
+        # Epoch whose leader this replica has lost.
         self._suspected = 0
-        # Where it becomes sound: the leader's end of its last Welcome.
+        # Position at which it becomes sound: the leader's end in its last Welcome.
         self._heals_at: int | None = None
-        # A nameserver has shown this start of the process (rule 13).
+        # Whether a nameserver has shown this start of the process (rule 13).
         self._run_is_known = False
         # Why its log cannot be made equal to the leader's.
         self._refused: str | None = None
-        # The frozen state that was reported to last; None while the log is not frozen.
+        # Last frozen state that was reported to; None while the log is not frozen.
         self._frozen: LogState | None = None
         # Whether the own log can be written.
         self.writes = WriteCheck()
@@ -133,7 +132,7 @@ class Member:
             WritesChecked: self._writes_checked,
         }
 
-    # What the caller may ask
+    # Read by the caller
 
     @property
     def role(self) -> Role:
@@ -146,25 +145,25 @@ class Member:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it leads; 0 while it leads none."""
+        """The epoch that it leads; 0 if none."""
         return self._leadership.epoch if self._leadership else 0
 
     @property
     def round(self) -> int:
-        """The latest round that was asked in this epoch."""
+        """The latest round in this epoch."""
         return self._leadership.round if self._leadership else 0
 
     @property
     def is_matched(self) -> bool:
-        """Whether its log is a beginning of the leader's, as of the present session."""
+        """Whether its log is a prefix of the leader's in the present session."""
         return self._copying.is_matched
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads and has committed something, or is level with a leader that has.
+        """Whether it leads and has committed records, or is level with a leader that has.
 
-        A leader's end at a Welcome is behind its epoch's record: with that one all is committed
-        that it was chosen for. A replica whose disk refuses writes is not ready.
+        A leader's end in a Welcome includes its epoch's record: once that is committed, all
+        records are for which it was elected. A replica whose disk refuses writes is not ready.
         """
         if self.writes.failure:
             return False
@@ -179,7 +178,7 @@ class Member:
 
     @property
     def leader_generation(self) -> int:
-        """Identity of the generation that the leader has in force, as it said last; 0: none."""
+        """Generation that the leader has in use, as last reported; 0: none."""
         return self._copying.leader_generation
 
     @property
@@ -189,29 +188,29 @@ class Member:
 
     @property
     def refused(self) -> str | None:
-        """Why its log cannot be made equal to the leader's; None while nothing says so."""
+        """Why its log cannot be made equal to the leader's; None if it can."""
         return self._refused
 
     def patience(self, seconds: float) -> float:
-        """How long a silent leader is waited for, in seconds.
+        """Seconds of silence after which the leader counts as lost.
 
-        Doubles with each election in vain: two replicas that reach the nameservers and not each
-        other would depose each other for ever.
+        Doubles with each vain election: two replicas that reach the nameservers and not each other
+        would depose each other forever.
         """
         vain = self._seen.vain_epochs if self._seen else 0
         return seconds * (1 << min(vain, DOUBLINGS_MAX))
 
     def retention_end(self) -> int:
-        """Up to where a leader may delete its log: a voter behind it would have to be made anew."""
+        """Position up to which a leader may delete its log: voters must not lack the rest."""
         return self._leadership.retention_end() if self._leadership else 0
 
     def handle(self, event: Event) -> Sequence[Action]:
-        """Decide. The caller carries all actions out, in their order, before the next event."""
+        """Handle an event. The caller carries out all actions, in order, before the next event."""
         if self._is_over:
             return ()
         self._handlers[type(event)](event)
         if self.role is Role.LEADING and not self.facts.sound:
-            # Rule 10: it was chosen for having what all that count have, and that is committed.
+            # Rule 10: it was elected because it has the records of all voters, now committed.
             self._persist(sound=True)
         actions = self._out[:]
         self._out.clear()
@@ -228,7 +227,7 @@ class Member:
     # States
 
     def _started(self, _event: Started) -> None:
-        """Lead on where nobody else can have a byte or a say: nameservers may be away."""
+        """Resume leading without nameservers if no other replica can have records or a vote."""
         log = self._log
         for position in self.facts.damaged:
             if not log.min_offset <= position < log.end:
@@ -265,7 +264,7 @@ class Member:
     def _see_frozen(self, state: LogState) -> None:
         """Report to a frozen log, whatever its state says: an operator needs the reports.
 
-        A report is answered with the state, which is not reported to again before `RepeatDue`.
+        The reply to a report is the state, which is not reported to again before `RepeatDue`.
         """
         before, self._frozen = self._frozen, state if state.frozen else None
         is_new = before is None or (before.version, before.epoch) != (state.version, state.epoch)
@@ -276,34 +275,34 @@ class Member:
         """Whether etcd has this start of the process, or this replica leads (rule 13).
 
         If etcd has a later start, or another one of the same count, the store is an older snapshot:
-        it has forgotten later acknowledgements, promises and epochs. It is unsound, and resigns any
-        epoch that it was given before. Its count is raised above etcd's: its next registration
-        shows it again.
+        it lacks later acknowledgements, promises and epochs. It is unsound, and resigns any epoch
+        that it was given before. Its count is raised above etcd's, so that its next registration
+        is a later start.
         """
         own, known = self.facts.run, state.runs.get(self.replica, NO_RUN)
         if own in (known, NO_RUN):
             self._run_is_known = True
             if not self.facts.run_seen and own != NO_RUN:
-                # Epochs after this one follow from reports of this process.
+                # Later epochs follow from reports of this process.
                 led = state.epoch if self.facts.led == ANY_EPOCH else self.facts.led
                 self._persist(run_seen=True, led=led)
         elif known.starts >= own.starts:
             self._run_is_known = False
             reason = f"its store counts {own.starts} starts with this one, etcd {known.starts}"
-            self._out.append(Alarm(f"the disk was put back to an older snapshot: {reason}"))
+            self._out.append(Alarm(f"the disk was restored from an older snapshot: {reason}"))
             # The only voter has no other copy to lose records to.
             is_only = state.config.in_sync == {self.replica}
             doubts = {} if is_only else {"sound": False, "alone": False, "led": ANY_EPOCH}
             self._persist(run=Run(known.starts + 1, own.number), run_seen=False, **doubts)
             self._copying.leave()
             if self._leadership is not None and not is_only:
-                # It led on as the only voter. Other replicas may have records of its epoch.
+                # It resumed as the only voter. Other replicas may have records of its epoch.
                 self._end(Reopen())
                 return False
         return self.is_registered
 
     def _take_part(self, state: LogState) -> None:
-        """Do what the epoch that was promised wants of this replica."""
+        """Do this replica's part in the promised epoch."""
         if not state.epoch:
             # The log waits for its first replicas.
             return
@@ -316,22 +315,22 @@ class Member:
             self._copying.follow(state.leader, state.epoch)
 
     def _report(self, state: LogState) -> None:
-        """Take part in an election with what is durable (rule 2).
+        """Vote in an election with the durable records (rule 2).
 
-        Who does not vote reports too: it counts when an operator has nobody else.
+        Replicas that are no voters report too: an operator may have no other one to elect.
         """
         rank = rank_of(self._log.boundaries(), self._log.durable_end)
         report = Report(rank, self.facts.sound, bool(self.facts.damaged))
         if self._log.generation.is_lacking:
-            # Whatever its log has: it must not lead.
+            # Without its generation it must not lead, whatever its log has.
             report = Report(Rank(0, 0), sound=False, damaged=report.damaged)
         self._out.append(ReportLog(state.epoch, report, self.facts))
 
     def _leader_sees(self, state: LogState, leadership: Leadership) -> None:
         self._seen = state
         if (state.epoch, state.leader) != (leadership.epoch, self.replica):
-            # Appended records may be cut, and nothing in memory can take them back. The promise
-            # first: a replica that was alone would lead on in its epoch.
+            # Appended records may be cut, and derived state cannot be reverted. The promise comes
+            # first: a replica that was alone would resume its epoch otherwise.
             self._persist(promised=state.epoch, version=state.version, config=state.config)
             self._end(Reopen())
             return
@@ -344,17 +343,17 @@ class Member:
     def _lead(self, epoch: int, at_least: Rank, config: Config) -> None:
         resumes = self.facts.led == epoch and self.facts.alone
         if self.facts.led >= epoch and not resumes:
-            # Leadership does not survive the process (rule 4): followers may have what a crash
-            # took from this log.
+            # Leadership does not survive the process (rule 4): followers may have records that
+            # this log lost in a crash.
             self._resign(epoch)
             return
         boundaries = self._log.boundaries()
         if rank_of(boundaries, self._log.end) < at_least:
-            self._out.append(Alarm("records are gone that this log had when it was chosen to lead"))
+            self._out.append(Alarm("records are lost that this log had when it was elected"))
             self._resign(epoch)
             return
         if self._log.generation.is_lacking:
-            self._out.append(Alarm("a copy was chosen to lead that has yet to get its generation"))
+            self._out.append(Alarm("a copy was elected that does not have its generation yet"))
             self._resign(epoch)
             return
         self._copying.leave()
@@ -378,10 +377,10 @@ class Member:
         if leadership is None or not leads:
             reason = f"does not lead epoch {hello.epoch}"
         elif not leadership.knows(hello.replica):
-            reason = f"{hello.replica} is no other replica of this log"
+            reason = f"{hello.replica} is not another replica of this log"
         else:
             if self.facts.alone:
-                # From the first Welcome on another replica may have what a crash takes from this.
+                # After the first Welcome a follower may have records that a crash deletes here.
                 self._persist(alone=False)
             leadership.hello(event.session, hello)
             return
@@ -424,7 +423,7 @@ class Member:
                 self._open_or_resign(self._leadership)
 
     def _open_or_resign(self, leadership: Leadership) -> None:
-        """Repeat the record that opens the epoch if the disk refused it, or give the epoch up."""
+        """Repeat the record that opens the epoch if the disk refused it, or resign."""
         config = self.facts.config
         if leadership.epoch_start() is not None:
             return
@@ -452,7 +451,7 @@ class Member:
             else:
                 self._end(Halt(str(error)))
         except OtherBytes as error:
-            # Not known yet which of the two copies is damaged.
+            # It is not known yet which of the two copies is damaged.
             target = self._copying.end_session()
             self._out += [Alarm(str(error)), Compare(target, error.begin, error.end)]
         except Refused as error:
@@ -472,7 +471,7 @@ class Member:
         self._copying.leave()
         config = self.facts.config
         if config is not None and self.replica in config.in_sync:
-            # Others may hold less: a voter's log is set aside only when it votes no longer.
+            # Other replicas may have fewer records: a voter's log is never discarded.
             self._refused = reason
             self._out.append(Alarm(reason))
         else:
@@ -500,7 +499,7 @@ class Member:
             return
         heals_at = self._heals_at
         if heals_at is not None and self._copying.is_matched and self._log.durable_end >= heals_at:
-            # Rule 10: it has again all that it can ever have acknowledged.
+            # Rule 10: it has all records again that it can have acknowledged.
             self._heals_at = None
             self._persist(sound=True)
         self._copying.synced()

@@ -1,20 +1,21 @@
-"""Messages between a follower and its leader, in the order in which they first come.
+"""Messages between a follower and its leader, in the order of their first use.
 
-One connection is one session. The follower says `Hello`, is told in a `Welcome` where its log is
-the leader's, cuts it there, and from then on takes a `Chunk` and answers with an `Ack`.
+One connection is one session. The follower sends `Hello`. The leader's `Welcome` has the position
+up to which both logs are equal; the follower cuts its log there, and then receives each `Chunk` and
+replies with an `Ack`.
 """
 
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Boundary
 
-# How many bytes before the consistent point are compared. Epochs say where logs are the same;
-# the checksum finds a disk that says otherwise.
+# Number of bytes before the consistent point that are compared. Epochs show where logs are equal;
+# the checksum detects a disk that differs.
 TAIL_BYTES = 64 * 1024
 
 
 class Hello(NamedTuple):
-    """A follower's first word: what its log has."""
+    """A follower's first message: the extent of its log."""
 
     epoch: int
     replica: str
@@ -24,18 +25,18 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """A leader's answer: how far the follower's log is its own.
+    """A leader's reply: up to where the follower's log equals its own.
 
     Attributes:
-        epoch, leader: in which epoch, and who says so.
-        truncate_to: where the follower cuts its log. For a log without records: where it begins.
-            None: nothing says that one record is the same, or the leader has no longer what comes
-            next. The follower's log has to be made anew (REMAKE).
+        epoch, leader: of the leader.
+        truncate_to: position at which the follower cuts its log; for a log without records, where
+            it begins. None: no record is known to be equal, or the leader has deleted the next
+            ones. The follower's log must be remade (REMAKE).
         tail_crc: `LogView.tail_crc` of the leader's log before that point; `tail_size` long.
         leader_end: end of the leader's log.
         min_offset: of the leader's log.
         dropped: `LogView.dropped` of the leader's log.
-        generation_end: up to where the leader's generation was made; 0: it has none.
+        generation_end: position up to which the leader's generation was made; 0: it has none.
     """
 
     epoch: int
@@ -49,13 +50,13 @@ class Welcome(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Whole records, or none: then it says how far the log is committed, and asks a round.
+    """Whole records, or none; with the committed end and the leader's round.
 
     Attributes:
-        offset: where `data` begins.
-        data: as it lies in the leader's log. Its checksum was compared where it came in.
-        round: the latest question of the leader, answered by an `Ack` of it.
-        generation: identity of the one that the leader has in force; 0: none.
+        offset: of `data`.
+        data: unmodified bytes of the leader's log. Their checksum was verified on arrival.
+        round: the latest round of the leader, confirmed by an `Ack` with its number.
+        generation: identity of the one that the leader has in use; 0: none.
     """
 
     epoch: int
@@ -72,10 +73,9 @@ class Ack(NamedTuple):
     """A follower's acknowledgement.
 
     Attributes:
-        durable_end: behind the last byte that is on its disk.
-        round: the latest that it has seen.
-        is_lacking: it begins behind records that it has in no generation either
-            (`Generation.is_lacking`).
+        durable_end: end of the durable records.
+        round: the latest round that it has received.
+        is_lacking: it lacks a generation that its log needs (`Generation.is_lacking`).
         writes_fail: its disk refuses writes; until a write succeeds it cannot lead.
         is_damaged: some of its records are proven wrong and were not rewritten yet.
     """
@@ -88,5 +88,5 @@ class Ack(NamedTuple):
 
 
 def tail_size(point: int, hello: Hello, welcome_min_offset: int) -> int:
-    """How much before the consistent point both logs have, and compare; the same for both ends."""
+    """Number of bytes before the consistent point that both logs have and compare."""
     return max(0, min(TAIL_BYTES, point - max(hello.min_offset, welcome_min_offset)))

@@ -13,16 +13,16 @@ from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gaug
 LEADS = gauge("rockoon_replica_leads", "1 while this copy of the log leads, otherwise 0", "log")
 EPOCH = gauge("rockoon_replica_epoch", "Highest epoch that this copy has promised", "log")
 COMMITTED = gauge(
-    "rockoon_replica_committed_end_bytes", "Up to where this copy knows its log committed", "log"
+    "rockoon_replica_committed_end_bytes", "Committed end of the log, as this copy knows", "log"
 )
 UNREADY = counter(
     "rockoon_replica_unready_seconds_total",
-    "How long in all this copy had no leader that commits, or was not level with it, seconds",
+    "Total time that this copy had no leader that commits, or was not level with it, seconds",
     "log",
 )
 TRUNCATED = counter(
     "rockoon_replica_truncated_bytes_total",
-    "Bytes cut off this copy because the leader had others, or none",
+    "Bytes cut from this copy because the leader had other bytes, or none",
     "log",
 )
 SOUND = gauge(
@@ -33,12 +33,12 @@ SOUND = gauge(
 )
 DAMAGED = gauge(
     "rockoon_replica_damaged_records",
-    "Places in this copy whose bytes are proven wrong and were not rewritten yet",
+    "Damaged records of this copy that were not rewritten yet",
     "log",
 )
 REPAIRED = counter(
     "rockoon_replica_repaired_records_total",
-    "Damaged places in this copy that were rewritten from another copy",
+    "Damaged records of this copy that were rewritten from another copy",
     "log",
 )
 SCRUBBED = counter(
@@ -48,25 +48,25 @@ SCRUBBED = counter(
 )
 APPENDS = gauge(
     "rockoon_replica_appends_allowed",
-    "1 while enough copies are connected to this leader for it to take anything, otherwise 0; told "
+    "1 while enough copies are connected to this leader to accept appends, otherwise 0; reported "
     "by the leader",
     "log",
 )
 MISSING = gauge(
     "rockoon_replicas_missing",
-    "Copies that the log is to have and that do not count, or are not connected to the leader; "
-    "told by the leader",
+    "Copies that the log should have and that are no voters, or are not connected to the leader; "
+    "reported by the leader",
     "log",
 )
 LAG_BYTES = gauge(
     "rockoon_replica_lag_bytes",
-    "What a follower has not got, as its leader knows",
+    "Bytes that a follower has not acknowledged, as its leader knows",
     "log",
     "replica",
 )
 LAG_SECONDS = gauge(
     "rockoon_replica_lag_seconds",
-    "For how long a follower has not had everything, as its leader knows",
+    "Time since a follower had all records of its leader, seconds",
     "log",
     "replica",
 )
@@ -75,7 +75,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 
 
 def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
-    """Values of `TABLE`; those of a life that has not begun are missing."""
+    """Values of `TABLE`; without those of a replica if none runs."""
     name, record = copy.log_name, copy.record
     now = asyncio.get_running_loop().time()
     yield UNREADY.at(record.unready_seconds(now), name)

@@ -1,6 +1,4 @@
-"""Nameservers, as one replica asks them and is told by them: the state of its log, and where the
-others are.
-"""
+"""Calls and watches of one replica at the nameservers: log state, addresses of replicas."""
 
 import asyncio
 import logging
@@ -27,21 +25,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 2.0
-# A nameserver says something every 5 s.
+# A nameserver sends an update every 5 s.
 SILENT_SECONDS_MAX = 12.0
 
 
 class NameserverLink:
-    """Follows a log, and makes its replica's calls; any nameserver will do. A `Register`.
+    """Watches a log and makes its replica's calls, at any nameserver. A `Register`.
 
     Args:
-        nameservers: whom to ask.
-        kind: whose log it is.
+        nameservers: of the cluster.
+        kind: of the node.
         log_name, replica_id: of the log, and of this replica.
-        take: is handed every state, in the order in which they come.
+        take: called with each state, in order of arrival.
 
     Attributes:
-        addresses: where each live replica is reached, by its id.
+        addresses: of each live replica, by its id.
         names: of the replicas' processes, by id.
     """
 
@@ -63,10 +61,10 @@ class NameserverLink:
         self.names: dict[str, str] = {}
 
     async def run(self, stop: Stop) -> None:
-        """Follow until cancelled.
+        """Watch until cancelled.
 
         Args:
-            stop: the service's; failed when no nameserver will ever have this replica.
+            stop: of the service; failed if the nameservers refuse this replica finally.
         """
         await self._watching.run(self._follow, _is_final, stop)
 
@@ -86,12 +84,14 @@ class NameserverLink:
                     self.names = {each.replica_id: each.name for each in log.state.replicas}
                     self._saw(log.state)
         except TimeoutError:
-            logger.info("log %s: nameserver %s says nothing", self._log_name, address)
+            logger.info(
+                "log %s: nameserver %s is silent, trying another one", self._log_name, address
+            )
         finally:
             call.cancel()
 
     def _saw(self, told: pb.LogState) -> None:
-        # One without an epoch waits for its first replicas: there is nothing to do yet.
+        # A log without an epoch waits for its first replicas.
         if told.epoch > 0:
             self._take(state_from_wire(told))
 

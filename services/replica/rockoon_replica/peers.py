@@ -1,4 +1,4 @@
-"""Other copies of a log, as one copy reads and asks them by single calls."""
+"""Calls from one copy of a log to the other copies."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +20,12 @@ CALL_SECONDS_MAX = 10.0
 
 
 class PeerRecords(NamedTuple):
-    """Records of another copy, which compared them with their checksums.
+    """Records of another copy, which verified their checksums.
 
     Attributes:
         data: whole records.
         boundaries: the epochs of that copy's log.
-        committed_end: up to where that copy knows the log to be committed; 0: unknown.
+        committed_end: as that copy knows; 0: unknown.
     """
 
     data: bytes
@@ -37,12 +37,12 @@ class Peers:
     """Calls to the other copies of a log.
 
     Args:
-        log_name: the log's.
+        log_name: of the log.
         cluster: sent along, so that a node of another cluster refuses.
-        channels: how nodes are called.
-        address_of: where a replica is reached, by its id; None while that is not known.
+        channels: for connections to nodes.
+        address_of: address of a replica by its id; None while it is unknown.
         others: ids of the other replicas, the preferred ones first.
-        crc32: as `zlib.crc32`.
+        crc32: like `zlib.crc32`.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Peers:
         self._crc32 = crc32
 
     async def read(self, replica: str, offset: int, bytes_max: int) -> PeerRecords:
-        """Records of another copy from a position on; the first comes whole however long it is.
+        """Return records of another copy; the first is complete even if longer than `bytes_max`.
 
         Raises:
-            RockoonError: it does not answer, is damaged there too, or has no record there.
+            RockoonError: the copy does not reply, is damaged there too, or has no record there.
         """
         request = pb.ReadCopyRequest(log=self._log_name, offset=offset, bytes_max=bytes_max)
         reply: pb.ReadCopyReply = await self._call(replica, "ReadCopy", request)
@@ -75,11 +75,12 @@ class Peers:
         return PeerRecords(reply.data, tuple(boundaries), reply.committed_end)
 
     async def read_committed(self, replica: str, position: int) -> bytes:
-        """One record of another copy, which knows it to be committed; for a log whose own epochs
-        are not known. The other copy may have records of a former leader behind its committed end.
+        """Return one committed record of another copy, for a log whose own epochs are unknown.
+
+        Past its committed end, the other copy may have records of a former leader.
 
         Raises:
-            RockoonError: as of `read`.
+            RockoonError: see `read`.
             ValueError: the other copy does not know the record to be committed.
         """
         records = await self.read(replica, position, 1)
@@ -91,7 +92,7 @@ class Peers:
         return records.data
 
     async def ask_check(self, replica: str, begin: int, end: int) -> None:
-        """Have another copy check a range of its log. Raises RockoonError."""
+        """Request a check of a range of another copy's log. Raises RockoonError."""
         request = pb.CheckCopyRequest(log=self._log_name, begin=begin, end=end)
         await self._call(replica, "CheckCopy", request)
 

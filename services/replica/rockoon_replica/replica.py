@@ -1,11 +1,11 @@
-"""Replica: a `Member` carried out, over a real log, real streams, real nameservers and a clock.
+"""Replica: runs a `Member` with a real log, real streams, nameservers and a clock.
 
 Invariants:
-- The member is told one event at a time, and what it decides is done in its order, before the next
-  event. Whoever is waiting for something here waits for that one task.
-- What nameservers are asked, and what replicas are sent, may be lost; `RepeatDue` asks again.
-- It has one life. When the member has decided on one of its last actions, `run` returns it: whoever
-  made the replica opens the log again and makes another one.
+- One task passes events to the member, one at a time, and carries out its actions in order before
+  the next event. All callers that wait, wait for that task.
+- Calls to nameservers and messages to replicas may be lost; `RepeatDue` repeats them.
+- It runs once. When the member has returned one of its last actions, `run` returns it: the caller
+  opens the log again and creates another replica.
 """
 
 import asyncio
@@ -51,21 +51,21 @@ from rockoon_replica.wire import boundaries_to_wire
 
 log = logging.getLogger(__name__)
 
-# The first silence of a leader that is too long; see `Member.patience`.
+# Initial limit of a leader's silence; see `Member.patience`.
 SILENT_SECONDS = 2.0
 REPEAT_SECONDS = 1.0
 WRITES_CHECK_SECONDS = 0.25
-# Between two hand-overs of one replica because clients' records are refused. How full a disk may be
-# can depend on facts that only a leader has: leadership would change without end.
+# Minimum time between two hand-overs of one replica because clients' records are refused. The
+# limit of a disk's usage can depend on facts that only a leader has: leadership would alternate.
 REFUSAL_SECONDS = 60.0
-# A sync that takes longer has hung: another replica's disk may do better.
+# A sync of more seconds counts as hung: another replica should lead.
 STALLED_SECONDS = 10.0
 # How often a leader records its committed end with the nameservers.
 RECORD_SECONDS = 5.0
 CALLS_MAX = 8
 # How long a damaged leader refuses appends while it hands over.
 DAMAGED_HAND_OVER_SECONDS = 2.0
-# Before it tries again.
+# Pause before it tries again.
 DAMAGED_PAUSE_SECONDS = 60.0
 
 RegisterCall = (
@@ -82,35 +82,35 @@ LastAction = actions.Reopen | actions.Remake | actions.Halt
 
 
 class Register(Protocol):
-    """The nameservers, as one log's replica asks them."""
+    """Calls of one log's replica to the nameservers."""
 
     async def ask(self, call: RegisterCall) -> LogState | None:
-        """Make a call; returns the log's state as it is afterwards, if that was told.
+        """Make a call; returns the log's state after it, if the reply has one.
 
         Raises:
-            RockoonError: it was refused, or nobody answered. Nothing follows from either.
+            RockoonError: the call was refused, or no nameserver replied. It may have had an effect.
         """
         ...
 
 
 class Owner(Protocol):
-    """The service around a log. Its methods are called by the task that does everything here, one
-    at a time: what they take keeps everybody waiting."""
+    """The service that uses a log. Its methods are called by the task that handles events: they
+    must return quickly."""
 
     def established(self, epoch: int) -> None:
-        """This replica leads: what only a leader does begins."""
+        """This replica leads: start the work of a leader."""
         ...
 
     def readiness_changed(self) -> None:
-        """`record.is_ready` says how it is now."""
+        """`record.is_ready` has changed."""
         ...
 
     def committed(self, end: int) -> None:
-        """`log.commit` was told this; readers may see it, and who waits for it may be answered."""
+        """The committed end has grown: readers may see more, and waiting calls may be answered."""
         ...
 
     def may_delete(self, min_offset: int) -> None:
-        """The leader has deleted what is below."""
+        """The leader has deleted records below."""
         ...
 
 
@@ -118,21 +118,21 @@ class Replica:
     """One replica of one log.
 
     Args:
-        log_name: the log's, "broker-a".
+        log_name: of the log, "broker-a".
         cluster: the cluster's name.
         replica_id: of the store.
-        replicated: the log itself.
-        file: where facts are kept.
-        facts: what it holds, or the first ones.
+        replicated: the log.
+        file: keeps the facts.
+        facts: read from it, or the first ones.
         register: the nameservers.
-        channels: how other nodes are called.
-        address_of: where a replica is reached, by its id; None while that is not known.
-        owner: is told what becomes of it.
-        record: what the process remembers of former lives; a new one by default.
-        crc32: as `zlib.crc32`, of what goes from copy to copy.
+        channels: for connections to nodes.
+        address_of: address of a replica by its id; None while it is unknown.
+        owner: is notified of changes.
+        record: state of the process over all runs; default: a new one.
+        crc32: like `zlib.crc32`, for bytes that copies exchange.
         silent_seconds: see SILENT_SECONDS.
         stalled_seconds: see STALLED_SECONDS.
-        scrub_bytes_per_second: how fast committed records are checked; 0: they are not.
+        scrub_bytes_per_second: rate at which committed records are checked; 0: no scrub.
         record_seconds: see RECORD_SECONDS.
     """
 
@@ -200,13 +200,13 @@ class Replica:
         self.state: LogState | None = None
         # Set while appends are allowed.
         self.may_append = asyncio.Event()
-        # To look at, as is `member`.
+        # Read by observers, like `member`.
         self.replicated = replicated
         self.progress: Mapping[str, FollowerProgress] = self._leading.progress
-        # Why what the leader sent last could not be written.
+        # Why the leader's last chunk could not be written.
         self.refusal = ""
 
-    # What the service around it may ask.
+    # Used by the service.
 
     @property
     def role(self) -> Role:
@@ -214,7 +214,7 @@ class Replica:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it leads; 0 while it leads none."""
+        """The epoch that it leads; 0 if none."""
         return self.member.epoch
 
     @property
@@ -224,28 +224,28 @@ class Replica:
 
     @property
     def retention_end(self) -> int:
-        """Up to where a leader may delete its log."""
+        """Position up to which a leader may delete its log."""
         return self.member.retention_end()
 
     @property
     def appends_allowed(self) -> bool:
-        """Whether what is appended now may become committed: it leads, and enough are connected."""
+        """Whether records appended now can be committed: it leads, and enough are connected."""
         return self.may_append.is_set()
 
     def saw(self, state: LogState) -> None:
-        """A nameserver has told the log's state; the newest may come before older ones."""
+        """A nameserver has sent the log's state; states may arrive out of order."""
         if self.state is None or state.version > self.state.version:
             self.state = state
         self._tell(StateSeen(state))
 
     def leader_channel(self) -> aio.Channel | None:
-        """To the replica that leads; None while it is not known where that is."""
+        """Channel to the leader; None while its address is unknown."""
         leader = self.state.leader if self.state is not None else None
         address = self._address_of(leader) if leader is not None else None
         return self._channels.get(address) if address is not None else None
 
     def written(self) -> None:
-        """The leader has appended: followers are sent it, and it is synced meanwhile."""
+        """The leader has appended records: send them to followers, and sync at the same time."""
         self._leading.wake()
         self._sync_wanted.set()
 
@@ -253,7 +253,7 @@ class Replica:
         """Wait until the log is committed up to an offset.
 
         Raises:
-            NotLeader: this life of the replica is over. Whether it is committed is not known.
+            NotLeader: this replica has stopped. It is unknown whether the records are committed.
         """
         if self._log.committed_end >= offset:
             return
@@ -264,25 +264,25 @@ class Replica:
     async def round(self) -> None:
         """Wait until a quorum has confirmed, after this call, that this replica leads (rule 11).
 
-        What was committed when this was called may then be told as the newest there is.
+        The records that were committed at the call may then be served as the newest.
 
         Raises:
-            NotLeader: it does not.
+            NotLeader: it does not lead.
         """
         if self._is_over or self.member.role is not Role.LEADING:
             raise self._leading.not_leader()
         await self._waiting.round()
 
     def retention_held(self, end: int) -> None:
-        """Retention has waited long enough for whoever lacks what is below `end`; 0: it has not."""
+        """Retention has waited long enough for replicas that lack records below `end`; 0: not."""
         self._tell(RetentionHeld(end))
 
     async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
         """Have another replica lead; returns whether one does.
 
         Args:
-            seconds: how long this replica may be without appends for it.
-            successor: by its id; by default the one that is furthest.
+            seconds: limit of the time without appends.
+            successor: its id; default: the replica with the most records.
         """
         if self.state is not None and len(self.state.config.in_sync) == 1:
             return False
@@ -298,14 +298,14 @@ class Replica:
     async def replicate(
         self, hello: pb.FollowerHello, requests: AsyncIterator[Any]
     ) -> AsyncIterator[pb.LeaderSays]:
-        """Answer a follower's stream; see `Leading.replicate`."""
+        """Serve a follower's stream; see `Leading.replicate`."""
         if self._tasks is None:
             raise NotReady(service="the replica", reason="it is starting")
         async for said in self._leading.replicate(hello, requests, self._spawn):
             yield said
 
     async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
-        """Checked records for another copy; see `CopyCheck.read`."""
+        """Return checked records for another copy; see `CopyCheck.read`."""
         data = await self.check.read(offset, bytes_max)
         return pb.ReadCopyReply(
             data=data,
@@ -315,26 +315,26 @@ class Replica:
         )
 
     def close(self) -> None:
-        """End: `run` returns. Nobody is told."""
+        """End `run`, without a notification."""
         if not self._is_over:
             self._events.put_nowait((None, asyncio.get_running_loop().create_future()))
 
-    # Its life.
+    # Running
 
     async def run(self) -> LastAction | None:
-        """Be a replica until the member decides that this is over, or `close` is called.
+        """Run the replica until the member ends it, or `close` is called.
 
         Returns:
-            What is to be done next; None when it was closed.
+            The member's last action; None after `close`.
 
         Raises:
-            ExceptionGroup: with an OSError when the disk failed: the process has to end.
+            ExceptionGroup: with an OSError if the disk failed: the process must end.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 if self.record.writes.failure:
-                    # The log was opened again since, and knows of no refused write.
+                    # The log was opened again since, and has no record of the refused write.
                     self._check_writes(probe=True)
                     self._tell(WritesChecked(self.record.writes))
                 self._tell(Started())
@@ -356,7 +356,7 @@ class Replica:
         return self._last
 
     def _end(self) -> None:
-        """Nothing is decided any more: whoever waits is told."""
+        """Stop handling events, and end all waits."""
         if self._is_over:
             return
         self._is_over = True
@@ -374,7 +374,7 @@ class Replica:
         try:
             task = self._tasks.create_task(work, name=name)
         except RuntimeError:
-            # It is being cancelled.
+            # The group is being cancelled.
             work.close()
             raise self._leading.not_leader() from None
         self._running.add(task)
@@ -390,7 +390,7 @@ class Replica:
         return done
 
     async def _act(self) -> None:
-        """Tell the member what happens and do what it decides, until the last."""
+        """Pass events to the member and carry out its actions, until the last one."""
         while self._last is None:
             event, done = await self._events.get()
             if event is None:
@@ -415,7 +415,7 @@ class Replica:
                 self._sync_wanted.set()
             case actions.Commit(end):
                 if self.member.epoch:
-                    # A leader counts its own copy.
+                    # A leader counts its own copy in the quorum.
                     self._file.acknowledged.note(self._log.durable_end)
                 self._commit(min(end, self._log.end))
             case actions.Acknowledge(session, ack):
@@ -493,7 +493,7 @@ class Replica:
             case _:
                 raise NotImplementedError(action)
 
-    # The parts of it.
+    # Actions and timers.
 
     def _refusal(self, reason: str, *, leads: bool) -> RockoonError:
         if not leads:
@@ -507,7 +507,10 @@ class Replica:
             self.refusal = ""
         except (ValueError, LogFull) as failure:
             # Nothing was written, so nothing of it will be acknowledged.
-            log.error("log %s: what the leader sent is refused: %s", self._log_name, failure)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "log %s: the leader's chunk is refused: %s; reconnecting after a pause",
+                *(self._log_name, failure),
+            )
             self.refusal = str(failure)
             self._following.pause()
             self._check_writes()
@@ -530,7 +533,7 @@ class Replica:
         return sorted(known, key=lambda who: (who != state.leader, who not in state.config.in_sync))
 
     async def _not_repaired(self) -> None:
-        """A damaged leader gives its leadership to an intact copy."""
+        """A damaged leader hands over to an intact copy."""
         if self.member.role is Role.OPENING:
             await self._tell(LogStalled())
         now = asyncio.get_running_loop().time()
@@ -601,7 +604,7 @@ class Replica:
             log.warning("log %s: can write again", self._log_name)
 
     async def _record_committed_end(self) -> None:
-        """While it leads, record how far the log is committed, if that has grown."""
+        """While this replica leads, record the committed end at the nameservers if it has grown."""
         recorded = 0
         while True:
             await asyncio.sleep(self._record_seconds)
@@ -615,7 +618,10 @@ class Replica:
             try:
                 await self._register.ask(call)
             except RockoonError as reason:
-                log.info("log %s: its committed end is not recorded: %s", self._log_name, reason)
+                log.info(
+                    "log %s: its committed end was not recorded: %s; retrying in %g s",
+                    *(self._log_name, reason, self._record_seconds),
+                )
             else:
                 recorded = end
 

@@ -5,24 +5,24 @@ from typing import NamedTuple
 from rockoon_core.replication_rules import Config
 from rockoon_replica.log_state import NO_RUN, Run, Version
 
-# As `led`: the store is an older snapshot, and its replica may have led any epoch since.
+# Value of `led` for a store that is an older snapshot: it may have led any epoch since.
 ANY_EPOCH = (1 << 31) - 1
 
 
 class ReplicaFacts(NamedTuple):
-    """What a replica must know after any crash. A lost or damaged file makes another replica.
+    """Facts that a replica must know after any crash. With a lost or damaged file it must not run.
 
     Attributes:
-        promised: it takes and acknowledges nothing of epochs below this one.
-        led: the last epoch that it acted in as a leader.
-        alone: nobody was given a byte of epoch `led`; the same process or its next one may go on
-            in it.
-        sound: all that it ever acknowledged is in its log.
+        promised: it accepts and acknowledges no records of epochs below this one.
+        led: the last epoch in which it acted as leader.
+        alone: no other replica has records of epoch `led`; this process or its next one may resume
+            it.
+        sound: its log has all records that it ever acknowledged.
         damaged: positions of records whose bytes are proven wrong and were not rewritten yet.
-        version: the newest state that changed what it does; older ones are ignored.
-        config: who voted in that state; None before the first one.
+        version: the newest state that had an effect; older ones are ignored.
+        config: as in `version`; None before the first one.
         run: this start of the process, or an earlier one that etcd was not known to have.
-        run_seen: etcd was known to have it.
+        run_seen: whether etcd was known to have it.
     """
 
     promised: int = 0
@@ -36,15 +36,15 @@ class ReplicaFacts(NamedTuple):
     run_seen: bool = False
 
     def is_alone(self, replica: str) -> bool:
-        """Whether this replica votes alone, leads, and nobody else has a byte of its epoch.
+        """Whether this replica is the only voter, leads, and no other has records of its epoch.
 
-        Then it needs no nameserver to go on, nor a member to lead with.
+        Then it can resume without nameservers, and lead without a member.
         """
         own = self.config is not None and self.config.in_sync == {replica}
         return own and self.alone and self.led == self.promised
 
     def in_next_run(self, number: int) -> "ReplicaFacts":
-        """The facts at another start of the process.
+        """Return the facts after another start of the process.
 
         A start that was never seen in etcd is not counted again: otherwise an older snapshot that
         is started often enough would count as many starts as etcd.
@@ -55,6 +55,6 @@ class ReplicaFacts(NamedTuple):
 
 
 def facts_alone(replica: str, epoch: int, version: Version, run: Run = NO_RUN) -> ReplicaFacts:
-    """What a replica knows that has its log for itself, from an epoch on that nobody else has."""
+    """Facts of a replica that is the only copy, from an epoch on that no other replica has."""
     config = Config(frozenset({replica}), 1)
     return ReplicaFacts(epoch, epoch, alone=True, version=version, config=config, run=run)

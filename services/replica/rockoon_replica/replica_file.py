@@ -1,17 +1,17 @@
 """File of a replica's durable facts, beside its log.
 
     config/replica       one line of JSON; on the next one the CRC-32 of the first, as 8 hex digits
-    config/replicated    empty; made behind the first `replica`
+    config/replicated    empty; created after the first `replica`
     config/acknowledged  see acknowledged_end.py
     config/halted        see halt.py
     config/replica.room  zeros; its blocks are used for `replica` and `halted` if the disk is full
 
 Invariants:
-- Before a promise is acted on it is in the file: the disk has it when `write` returns.
-- A file that was there and is gone, or does not hold what was written, is told, never guessed: a
-  replica that forgot what it promised could acknowledge what a later leader never hears of.
-  `replicated` is how a loss is known from a store that never had copies.
-- A full disk does not keep a replica from promising: it may be needed for an election.
+- A promise is durable before it has effects: it is on the disk when `write` returns.
+- A missing or damaged file is an error, never replaced by a guess: a replica that lost its promise
+  could acknowledge records that a later leader does not have. `replicated` distinguishes a
+  lost file from a store that never had copies.
+- A full disk does not prevent promises: the replica may be needed for an election.
 """
 
 import json
@@ -39,8 +39,8 @@ class Kept(NamedTuple):
     """Content of the file.
 
     Attributes:
-        unsynced_boot: the start of the machine in which acknowledgements were of what may have been
-            in its memory only; None when they were of what is on disk.
+        unsynced_boot: boot of the machine in which records were acknowledged before they were
+            synced; None if only synced records were.
     """
 
     facts: ReplicaFacts
@@ -48,18 +48,18 @@ class Kept(NamedTuple):
 
 
 class ReplicaFile:
-    """Keeps the facts of one replica. Its calls wait for the disk.
+    """Keeps the facts of one replica. Its calls block on the disk.
 
     Args:
         directory: the store's `config`; it exists.
         disk: the file layer.
-        acknowledges_unsynced: whether this process acknowledges what is written (flush = async),
-            or what is synced.
-        boot: which start of the machine this is; by default the system is asked.
+        acknowledges_unsynced: whether this process acknowledges records before they are synced
+            (flush = async).
+        boot: id of the machine's boot; default: read from the system.
 
     Attributes:
         directory: as given.
-        acknowledged: up to where the log was acknowledged.
+        acknowledged: the acknowledged end of the log.
     """
 
     def __init__(
@@ -80,26 +80,26 @@ class ReplicaFile:
         self.acknowledged = AcknowledgedEnd(directory, disk)
 
     def read(self) -> ReplicaFacts | None:
-        """What was written last; None in a store that never was a replica.
+        """Return the facts written last; None for a store that never was a replica.
 
-        `sound` is false where the process before acknowledged what was not on disk, and the machine
-        may have been started again since.
+        `sound` is False if the former process acknowledged unsynced records, and the machine may
+        have been rebooted since.
 
         Raises:
-            StoreCorrupt: the file is damaged, or gone.
+            StoreCorrupt: the file is damaged, or missing.
             OSError: the disk.
         """
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
             if self._marker.exists():
-                raise StoreCorrupt(path=self._path, reason="it was there, and is gone") from None
+                raise StoreCorrupt(path=self._path, reason="the file is missing") from None
             return None
         try:
             kept = decode(content)
         except (ValueError, KeyError, TypeError) as failure:
             raise StoreCorrupt(path=self._path, reason=str(failure)) from failure
-        # A crash may have come between the two.
+        # A crash may have happened between the writes of the two files.
         self._mark()
         if kept.unsynced_boot is None or (self._boot and kept.unsynced_boot == self._boot):
             return kept.facts
@@ -109,7 +109,7 @@ class ReplicaFile:
         """Replace the file; the facts are durable when it returns.
 
         Raises:
-            OSError: the disk. It holds these facts, or the ones before.
+            OSError: the disk. The file has these facts, or the former ones.
         """
         unsynced_boot = self._boot if self._acknowledges_unsynced else None
         content = encode(Kept(facts, unsynced_boot))
@@ -124,7 +124,7 @@ class ReplicaFile:
     def begin_run(self, number: int) -> None:
         """Count a start of the process, durably. A store that never was a replica counts nothing.
 
-        The store is written before nameservers hear of the start. If a crash comes between, the
+        The store is written before nameservers see the start. After a crash between the two, the
         store has counted more than etcd, which is sound; a store that has counted less is an older
         snapshot.
 
@@ -139,35 +139,34 @@ class ReplicaFile:
             try:
                 self.write(after)
             except OSError as failure:
-                # On a full disk the start is not counted: it belongs to the run before.
+                # On a full disk the start is not counted: it belongs to the former run.
                 if failure.errno not in SHORTAGES:
                     raise
 
     def doubt_short(self, log_end: int) -> str:
-        """Note that a log has lost what this replica has acknowledged, if it ends too early.
+        """Mark the replica as unsound if its log ends before the acknowledged end.
 
         Returns:
-            What it has lost; empty if it has all, or was never a replica's.
+            The lost range as text; empty if none, or if the store never was a replica.
 
         Raises:
-            StoreCorrupt, OSError: as of `read` and `write`.
+            StoreCorrupt, OSError: see `read` and `write`.
         """
         acknowledged = self.acknowledged.end
         if log_end >= acknowledged or not self.doubt():
             return ""
-        # It is known now, whatever is written there next.
+        # The loss is recorded now, so later records there may be acknowledged.
         self.acknowledged.lower(log_end)
         return f"the log ends at {log_end}, and was acknowledged up to {acknowledged}"
 
     def doubt(self) -> bool:
-        """Note that the log may have lost what this replica has acknowledged; durable on return.
+        """Mark the replica as unsound: its log may lack acknowledged records; durable on return.
 
         Returns:
-            Whether there is anything to note: a store that was never a replica has acknowledged
-            nothing to anybody.
+            False for a store that never was a replica: it has acknowledged no records.
 
         Raises:
-            StoreCorrupt, OSError: as of `read` and `write`.
+            StoreCorrupt, OSError: see `read` and `write`.
         """
         facts = self.read()
         if facts is None:
@@ -197,7 +196,7 @@ class ReplicaFile:
             finally:
                 self._disk.close(fd)
         except OSError:
-            # Tried again at the next write.
+            # Retried at the next write.
             with suppress(OSError):
                 self._disk.unlink(self._room)
 
@@ -207,7 +206,7 @@ class ReplicaFile:
 
 
 def this_boot() -> str:
-    """Which start of the machine this is; empty where the system does not say."""
+    """Id of the machine's boot; empty if the system does not provide it."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -238,13 +237,13 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(content: bytes) -> Kept:
-    """What `encode` was given; ValueError, KeyError or TypeError when it has not made this."""
+    """Decode a file's content; raises ValueError, KeyError or TypeError if it is damaged."""
     line, end, checksum = content.partition(b"\n")
     if checksum != b"%08x\n" % zlib.crc32(line + end):
-        raise ValueError("its checksum is not that of its content")
+        raise ValueError("the checksum does not match")
     told: Mapping[str, Any] = json.loads(line)
     if told["format"] != FORMAT:
-        raise ValueError(f"this version does not know format {told['format']!r}")
+        raise ValueError(f"unknown format {told['format']!r}")
     in_sync = told["inSync"]
     facts = ReplicaFacts(
         promised=told["promised"],
@@ -253,9 +252,9 @@ def decode(content: bytes) -> Kept:
         sound=told["sound"],
         version=Version(told["history"], told["version"]),
         config=None if in_sync is None else Config(frozenset(in_sync), told["quorum"]),
-        # Files of earlier versions do not have it.
+        # Missing in files of earlier versions.
         damaged=tuple(told.get("damaged", ())),
-        # A file of a version that did not count starts.
+        # Missing in files of versions that did not count starts.
         run=Run(told.get("starts", 0), told.get("run", 0)),
         run_seen=told.get("runSeen", False),
     )

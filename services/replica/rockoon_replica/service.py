@@ -1,4 +1,4 @@
-"""Service of the streams: finds the replica of the log that a follower names."""
+"""gRPC service of replication: passes each stream to the replica of its log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ class ReplicationService(ReplicationServicer):
     """The servicer, for all logs of a process.
 
     Args:
-        node_identities: which certificates followers must show; None where callers show none.
+        node_identities: required certificates of followers; None if callers have none.
     """
 
     def __init__(self, node_identities: NodeIdentities | None = None) -> None:
@@ -41,11 +41,11 @@ class ReplicationService(ReplicationServicer):
         self._replicas: dict[str, Replica] = {}
 
     def serve(self, log_name: str, replica: Replica) -> None:
-        """Have followers of a log answered by this replica, and by no former one."""
+        """Serve followers of a log by this replica, instead of a former one."""
         self._replicas[log_name] = replica
 
     def refuse(self, log_name: str) -> None:
-        """Answer no follower of this log."""
+        """Refuse followers of this log."""
         self._replicas.pop(log_name, None)
 
     async def Replicate(
@@ -54,7 +54,7 @@ class ReplicationService(ReplicationServicer):
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None or first.WhichOneof("what") != "hello":
-            raise InvalidArgument(reason="a follower says Hello first")
+            raise InvalidArgument(reason="a follower must send Hello first")
         self._check_identity(first.hello.log, context)
         async for said in self._replica(first.hello.log).replicate(first.hello, requests):
             yield said
@@ -74,11 +74,11 @@ class ReplicationService(ReplicationServicer):
         if not 0 <= request.begin < request.end:
             raise InvalidArgument(reason=f"range {request.begin} to {request.end} is empty")
         if not self._replica(request.log).check.add(request.begin, request.end):
-            raise Busy(reason=f"{RANGES_MAX} ranges of log {request.log} wait for their check")
+            raise Busy(reason=f"{RANGES_MAX} ranges of log {request.log} are queued: try again")
         return pb.CheckCopyReply()
 
     def _check_identity(self, log_name: str, context: object) -> None:
-        """Refuse a caller that is no replica of this log: it may not confirm, read or doubt it."""
+        """Refuse callers that are not replicas of this log: they must not confirm or read it."""
         if self._node_identities is not None:
             identity = peer_identity(context)
             names = identity.names if identity is not None else ()
@@ -88,13 +88,13 @@ class ReplicationService(ReplicationServicer):
         replica = self._replicas.get(log_name)
         if replica is None:
             raise NotReady(
-                service="the replica", reason=f"it serves no log {log_name!r} at present"
+                service="the replica", reason=f"it does not serve log {log_name!r} at present"
             )
         return replica
 
 
 def description_of(replica: Replica) -> pb.DescribeReplicaReply:
-    """How a copy is, as it says itself."""
+    """Describe the state of a copy."""
     replicated = replica.replicated
     return pb.DescribeReplicaReply(
         replica_id=replica.member.replica,

@@ -1,9 +1,9 @@
-"""A store that is set aside: its replica is over, and another one begins in its place, empty.
+"""Moves the content of a store to `lost/`, so that another replica can start with an empty one.
 
-lost/replica-{its id}/    all that was in the store's directory, but the lock and `lost` itself
+lost/replica-{its id}/    all files of the store's directory, except the lock and `lost` itself
 
-Where a crash came on the way and the same replica has gone on, what it has then goes to
-`replica-{its id}.1`, and so on: what was moved before is never replaced.
+If a crash interrupts the move and the same replica continues, its later content is moved to
+`replica-{its id}.1`, and so on: files that were moved before are never replaced.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ LOST = "lost"
 
 
 def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk) -> Path:
-    """Empty the directory of a closed store; returns where its content is. Raises OSError.
+    """Empty the directory of a closed store; returns the new directory. Raises OSError.
 
     Args:
         store_path: the directory.
-        replica_id: whose it was.
-        last: names in it that go last, in this order: the log, without which nothing could be made
-            of the rest, then what says that this was a replica, and which. So a crash before that
-            leaves the same replica, which does not vote, with less of a log than it had.
+        replica_id: of the replica that had it.
+        last: names in it that are moved last, in this order: the log, because derived files need
+            it, then the replica's facts and id. So after a crash in between it is still the same
+            replica, which does not vote, with a part of its log.
         disk: the file layer.
     """
     names = {path.name for path in store_path.iterdir()} - {LOST, LOCK_FILE}
@@ -38,7 +38,7 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
 
 
 def _place(lost: Path, name: str, names: set[str]) -> Path:
-    """A directory that has nothing of these names."""
+    """Choose a directory without these names."""
     target = lost / name
     number = 0
     while any((target / each).exists() for each in names):

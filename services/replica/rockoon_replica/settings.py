@@ -1,4 +1,4 @@
-"""Settings of a service whose log may have copies."""
+"""Settings of a service whose log can be replicated."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from rockoon_runtime.settings import SettingsError, setting
 
 @dataclass(frozen=True, kw_only=True)
 class CopySettings(NodeSettings):
-    """See each line; `name` is also that of the log.
+    """Settings of a replica; `name` is also the name of the log.
 
     Attributes:
         store_path: directory of the log.
@@ -19,7 +19,7 @@ class CopySettings(NodeSettings):
     store_path: Path
     copies: int = setting(
         1,
-        "replicas that a new log of this name is to have; more than one: this process is one of "
+        "replicas of a new log of this name, 1 to 7; if more than one, this process is one of "
         "them, and serves clients while it leads",
         minimum=1,
         maximum=7,
@@ -29,32 +29,32 @@ class CopySettings(NodeSettings):
     )
     scrub_bytes_per_second: int = setting(
         4 << 20,
-        "with copies > 1: how fast this copy compares its committed records with their checksums, "
-        "bytes/s (0: not at all)",
+        "with copies > 1: rate at which this copy verifies the checksums of committed records, "
+        "bytes/s (0: it does not)",
         minimum=0,
         maximum=1 << 30,
     )
     record_committed_seconds: float = setting(
         5.0,
-        "with copies > 1: interval in which a leader records in etcd how far its log is committed, "
-        "seconds; an election whose best copy ends before that waits for an operator",
+        "with copies > 1: interval in which a leader records its committed end in etcd, seconds; "
+        "an election whose best copy ends before that waits for an operator",
         minimum=0.1,
         maximum=3600.0,
     )
     tls_node_name: str = setting(
         "{name}",
-        "with tls = mutual: name that the certificate of another replica of this log must bear, "
+        "with tls = mutual: name that the certificate of another replica of this log must have, "
         "as on the nameservers",
     )
 
     @property
     def process_name(self) -> str:
-        """Of this process, among all that have the log's name."""
+        """Name of this process among all with the log's name."""
         return self.replica if self.copies > 1 and self.replica else self.name
 
 
 def replica_identities(settings: CopySettings) -> NodeIdentities | None:
-    """Which certificates other replicas show; None where there are none. Raises SettingsError."""
+    """Required certificates of other replicas; None if they have none. Raises SettingsError."""
     if settings.copies == 1 or settings.tls != "mutual":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Standing: how one copy of a log is, for people, metrics and readiness. Decides nothing."""
+"""Standing: the state of one copy of a log, for operators, metrics and readiness."""
 
 import asyncio
 import math
@@ -14,56 +14,56 @@ if TYPE_CHECKING:
 
 
 class FollowerProgress:
-    """How far a follower has come, as its leader has heard; stays when the connection ends.
+    """A follower's progress, as its leader knows; kept when the connection ends.
 
     Args:
         now: the loop's time, seconds.
 
     Attributes:
-        session: its present connection; None while there is none.
-        durable_end: what it has acknowledged, in this connection or the last one.
+        session: its present connection; None if there is none.
+        durable_end: its last acknowledged end, in this connection or the former one.
     """
 
     def __init__(self, now: float) -> None:
         self.session: int | None = None
         self.durable_end = 0
         self._caught_up_at = now
-        # The leader's end when the follower was heard last, and when that was.
+        # The leader's end at the follower's last acknowledgement, and its time.
         self._mark = (0, now)
 
     def opened(self, session: int, durable_end: int) -> None:
         self.session, self.durable_end = session, durable_end
 
     def closed(self, session: int) -> None:
-        # A follower that has come again has another one.
+        # A follower that has reconnected has another session.
         if self.session == session:
             self.session = None
 
     def acknowledged(self, durable_end: int, leader_end: int, now: float) -> None:
-        """It has what the leader had when it was heard before: it was level then (as in Kafka)."""
+        """If it has the leader's former end, it was level at the time of that end, as in Kafka."""
         self.durable_end = durable_end
         if durable_end >= self._mark[0]:
             self._caught_up_at = self._mark[1]
         self._mark = (leader_end, now)
 
     def behind_seconds(self, leader_end: int, now: float) -> float:
-        """For how long it has not had everything; 0 when it has."""
+        """Seconds since it had all records; 0 if it has."""
         return 0.0 if self.durable_end >= leader_end else now - self._caught_up_at
 
 
 class Record:
-    """What a process remembers of its copy over all lives of its replica.
+    """State of a copy that outlasts the runs of its replica in a process.
 
     Args:
         now: the loop's time, seconds.
 
     Attributes:
-        is_ready: it leads, or has been level with a leader that commits on the present connection.
-        truncated_bytes: how much was cut because the leader has something else.
-        checks: of its records against their checksums.
-        writes: whether the log could be written when it was last checked.
-        refused_at: the loop's time when this copy last handed over because clients' records were
-            refused, seconds.
+        is_ready: it leads, or was level with a leader that commits on the present connection.
+        truncated_bytes: bytes cut because the leader had other ones.
+        checks: counts of checks and repairs.
+        writes: whether the log could be written at the last check.
+        refused_at: the loop's time of the last hand-over because clients' records were refused,
+            seconds.
         run_raised: set when the store counts more starts than were registered.
     """
 
@@ -78,7 +78,7 @@ class Record:
         self._unready_seconds = 0.0
 
     def note(self, *, is_ready: bool, now: float) -> bool:
-        """Returns whether that is a change."""
+        """Set readiness; returns whether it changed."""
         if is_ready == self.is_ready:
             return False
         self._unready_seconds = self.unready_seconds(now)
@@ -86,7 +86,7 @@ class Record:
         return True
 
     def unready_seconds(self, now: float) -> float:
-        """For how long in all this copy had no leader that commits, or was not level with it."""
+        """Total time that this copy had no leader that commits, or was not level with it."""
         return self._unready_seconds + (0.0 if self.is_ready else now - self._since)
 
 
@@ -96,8 +96,8 @@ class Lag(NamedTuple):
     Attributes:
         replica: its id.
         connected: to this leader, now.
-        durable_end: what it has acknowledged last; None when this leader has not heard it yet.
-        bytes, seconds: how much it has not got, and for how long it has not had everything.
+        durable_end: last acknowledged; None before its first acknowledgement to this leader.
+        bytes, seconds: records that it lacks, and for how long it has lacked any.
     """
 
     replica: str
@@ -108,7 +108,7 @@ class Lag(NamedTuple):
 
 
 def lagging(replica: "Replica", now: float) -> Iterator[Lag]:
-    """How the others are, voters and learners, as a leader knows; nothing of who does not lead."""
+    """Lag of the other replicas, voters and learners, if this one leads; otherwise none."""
     state = replica.state
     if state is None or replica.role is not Role.LEADING:
         return
@@ -128,10 +128,10 @@ def lagging(replica: "Replica", now: float) -> Iterator[Lag]:
 
 
 def trouble(replica: "Replica") -> str:
-    """What is wrong with a replica, for people; empty when it is ready, and takes what it leads."""
+    """Describe the problem of a replica; empty if it is ready, and accepts appends if it leads."""
     found = _trouble(replica)
     if not replica.member.facts.sound:
-        doubt = "it may have lost records, and elects nobody before it has copied them again"
+        doubt = "it may have lost records, and does not vote before it has copied them again"
         found = f"{found}; {doubt}" if found else doubt
     if damaged := replica.member.facts.damaged:
         places = ", ".join(map(str, damaged))
@@ -145,21 +145,21 @@ def _trouble(replica: "Replica") -> str:
     if reason := replica.member.writes.reason:
         return f"it cannot write: {reason}"
     if replica.role is Role.LEADING and not replica.appends_allowed:
-        return "it leads, and takes nothing: too few copies are connected to it"
+        return "it leads, and accepts no appends: too few copies are connected to it"
     if replica.is_ready:
         return ""
     if replica.refusal:
         return f"it cannot write: {replica.refusal}"
     if replica.member.refused:
-        return f"it has to be replaced: {replica.member.refused}"
+        return f"it must be replaced: {replica.member.refused}"
     if state is None:
-        return "no nameserver has told it about the log"
+        return "no nameserver has sent the log's state yet"
     if not replica.member.is_registered:
         return "etcd does not have this start of its process yet"
     if state.leader is None:
         if state.held:
             return f"the election waits for an operator: {state.held}"
-        return "the log waits for its replicas" if not state.epoch else "an election is on"
+        return "the log waits for its replicas" if not state.epoch else "an election is running"
     if replica.role is not Role.FOLLOWER:
         return "it leads, and too few copies are connected to it"
     if not replica.member.is_matched:

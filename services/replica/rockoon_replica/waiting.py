@@ -1,4 +1,4 @@
-"""Waits of callers for what a leader's log becomes: a committed end, or a round (rule 11)."""
+"""Waits of callers for a leader's committed end, or for a round (rule 11)."""
 
 import asyncio
 import heapq
@@ -9,36 +9,36 @@ from rockoon_core.errors import RockoonError
 
 
 class Waiting:
-    """Futures of those who wait, in the order in which they are answered.
+    """Futures of waiting callers, in the order of their completion.
 
     Args:
-        ask: begins a round. One is out at a time: who comes meanwhile shares the next one, so that
-            rounds cost by time and not by callers, and an idle leader asks none.
+        ask: starts a round. One runs at a time: later callers share the next one, so the number of
+            rounds depends on time and not on callers, and an idle leader starts none.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
-        # The nearest end first.
+        # The lowest end first.
         self._ends: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
-        # Who waits for the next round, and for the one that is out; 0: none is.
+        # Waiting for the next round, and for the running one, whose number is `_number`.
         self._next: list[asyncio.Future[None]] = []
         self._asked: list[asyncio.Future[None]] = []
         self._number = 0
 
     def committed(self, end: int) -> "asyncio.Future[None]":
-        """Done when the log is committed up to an end."""
+        """Completes when the log is committed up to an end."""
         reached = asyncio.get_running_loop().create_future()
         heapq.heappush(self._ends, (end, next(self._order), reached))
         return reached
 
     def reached(self, end: int) -> None:
-        """The log is committed up to here."""
+        """The log is committed up to `end`."""
         while self._ends and self._ends[0][0] <= end:
             finish(heapq.heappop(self._ends)[2])
 
     def round(self) -> "asyncio.Future[None]":
-        """Done when a round that begins after this call is agreed."""
+        """Completes when a round that starts after this call is confirmed."""
         agreed = asyncio.get_running_loop().create_future()
         self._next.append(agreed)
         if len(self._next) == 1 and not self._asked:
@@ -46,12 +46,12 @@ class Waiting:
         return agreed
 
     def begins(self, number: int) -> None:
-        """The round of this number is what all who wait now have asked for."""
+        """A round starts, for all callers that wait now."""
         self._number = number
         self._asked, self._next = self._asked + self._next, []
 
     def agreed(self, number: int) -> None:
-        """A quorum has answered the rounds up to this number."""
+        """A quorum has confirmed the rounds up to this number."""
         if number < self._number:
             return
         asked, self._asked = self._asked, []
@@ -61,7 +61,7 @@ class Waiting:
             self._ask()
 
     def refuse(self, refusal: RockoonError) -> None:
-        """All of them wait in vain."""
+        """Fail all waits."""
         ends = [reached for _, _, reached in self._ends]
         for each in (*ends, *self._asked, *self._next):
             if not each.done():

@@ -1,4 +1,4 @@
-"""Messages between replicas, to and from what is on the wire (replica.proto)."""
+"""Conversion of messages between replicas from and to the wire (replica.proto)."""
 
 import itertools
 from collections.abc import Sequence
@@ -30,21 +30,23 @@ def hello_to_wire(log: str, hello: Hello) -> pb.FollowerSays:
 
 
 def hello_from_wire(told: pb.FollowerHello) -> Hello:
-    """Raises InvalidArgument for what no follower can be."""
+    """Raises InvalidArgument for invalid fields."""
     if not told.replica_id:
-        raise InvalidArgument(reason="a follower has an id")
+        raise InvalidArgument(reason="a follower must have an id")
     if told.epoch < 1 or not 0 <= told.min_offset <= told.end:
         raise InvalidArgument(
             reason=f"epoch {told.epoch}, a log from {told.min_offset} to {told.end}"
         )
     if len(told.boundaries) > BOUNDARIES_MAX:
-        raise InvalidArgument(reason=f"{len(told.boundaries)} epochs, {BOUNDARIES_MAX} may be")
+        raise InvalidArgument(
+            reason=f"{len(told.boundaries)} epochs, at most {BOUNDARIES_MAX} are allowed"
+        )
     boundaries = tuple(Boundary(each.epoch, each.first, each.end) for each in told.boundaries)
     for before, after in itertools.pairwise(boundaries):
         if after.epoch <= before.epoch or after.first < before.end:
-            raise InvalidArgument(reason=f"epoch {after.epoch} behind epoch {before.epoch}")
+            raise InvalidArgument(reason=f"epoch {after.epoch} follows epoch {before.epoch}")
     if any(not 0 <= each.first <= each.end <= told.end for each in boundaries):
-        raise InvalidArgument(reason="an epoch that is not in the log")
+        raise InvalidArgument(reason="an epoch is outside of the log")
     return Hello(told.epoch, told.replica_id, boundaries, told.min_offset, told.end)
 
 
@@ -77,9 +79,9 @@ def welcome_from_wire(told: pb.LeaderWelcome) -> Welcome:
 
 
 def chunk_to_wire(chunk: Chunk, crc: int) -> pb.LeaderSays:
-    """Args: crc: CRC-32 of the chunk's data."""
+    """Convert a chunk; `crc`: CRC-32 of its data."""
     said = pb.LeaderSays()
-    # Filled in place: a message that is put into another one is copied with all its bytes.
+    # Filled directly: a message that is assigned to a field is copied with all its bytes.
     told = said.chunk
     told.leader_id = chunk.leader
     told.epoch = chunk.epoch
