@@ -18,7 +18,7 @@ from rockoon_core.replication_rules import Config
 from rockoon_offset.server import serve as serve_offset
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_runtime.process import Fatal, Stop
@@ -38,7 +38,7 @@ def copy_of_three(root: Path, **changes: Any) -> Path:
     facts = ReplicaFacts(
         promised=1,
         led=1,
-        version=Version(0, 3),
+        version=StateVersion(0, 3),
         config=Config(frozenset({ITS_ID, "b", "c"}), 2),
     )
     (root / "config").mkdir(parents=True)

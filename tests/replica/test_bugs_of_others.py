@@ -30,9 +30,9 @@ from rockoon_core.replication_rules import (
 from rockoon_nameserver import log_membership
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica import actions, events
-from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.log_state import LogState, StateVersion
 from rockoon_replica.member import Member
-from rockoon_replica.messages import Ack, Chunk, Welcome
+from rockoon_replica.messages import Ack, LogChunk, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from support.byte_log import ByteLog
@@ -130,7 +130,7 @@ def test_bookkeeper_2614_who_was_asked_in_an_election_takes_nothing_of_the_forme
     member.handle(events.WelcomeArrived(1, Welcome(1, "a", 0, 0, 0, 0)))
     source = ByteLog()
     source.open_epoch(1)
-    chunk = Chunk(1, "a", 0, source.bytes_between(0, source.end), 0, 0, 0)
+    chunk = LogChunk(1, "a", 0, source.bytes_between(0, source.end), 0, 0, 0)
     election = state(2, 2, None)
     asked = member.handle(events.StateSeen(election))
     assert [type(each) for each in asked][-1] is actions.ReportLog
@@ -358,7 +358,7 @@ def test_nats_7556_what_one_forgets_deletes_nothing_of_the_others(tmp_path: Path
     and a log that etcd has forgotten is frozen, never begun anew.
     """
     file = ReplicaFile(tmp_path, Disk())
-    file.write(ReplicaFacts(promised=3, version=Version(0, 7), config=THREE))
+    file.write(ReplicaFacts(promised=3, version=StateVersion(0, 7), config=THREE))
     path = tmp_path / "replica"
     for position in range(path.stat().st_size):
         flip(path, position)
@@ -441,7 +441,7 @@ def serve(replica: Replica, routes: Routes) -> None:
 def state(number: int, epoch: int, leader: str | None) -> LogState:
     return LogState(
         log="broker-a",
-        version=Version(0, number),
+        version=StateVersion(0, number),
         epoch=epoch,
         leader=leader,
         at_least=Rank(0, 0),

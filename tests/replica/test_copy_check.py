@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rockoon_replica import events
-from rockoon_replica.copy_check import RANGES_MAX, CheckCounts, CopyCheck, Range
+from rockoon_replica.copy_check import RANGES_MAX, CheckCounts, CopyCheck, DoubtedRange
 from rockoon_replica.peers import PeerRecords
 from support.byte_log import ByteLog
 
@@ -42,7 +42,7 @@ async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
     """Events that a copy sends to its member when its whole range is in doubt."""
     told: list[object] = []
 
-    def tell(event: object) -> "asyncio.Future[None]":
+    def post(event: object) -> "asyncio.Future[None]":
         told.append(event)
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
@@ -52,8 +52,8 @@ async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
         raise AssertionError
 
     peers: object = Others(*others)
-    check = CopyCheck("log", own, peers, tell, tuple, not_repaired, CheckCounts(), 0)  # type: ignore[arg-type]
-    await check._check_range(Range(0, own.end))
+    check = CopyCheck("log", own, peers, post, tuple, not_repaired, CheckCounts(), 0)  # type: ignore[arg-type]
+    await check._check_range(DoubtedRange(0, own.end))
     # Other copies can ask for checks; the ranges that wait are bounded.
     added = [check.add(number, own.end) for number in range(RANGES_MAX + 1)]
     assert added == [True] * RANGES_MAX + [False]

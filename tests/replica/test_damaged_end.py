@@ -93,11 +93,11 @@ def test_the_file_says_what_was_acknowledged_and_a_start_doubts_a_shorter_log(
 ) -> None:
     file = ReplicaFile(tmp_path, Disk())
     assert file.acknowledged.end == 0
-    file.acknowledged.note(70)
+    file.acknowledged.raise_to(70)
     assert not file.doubt_short(60), "it was never a replica's"
     file.write(ReplicaFacts(promised=3))
     for end in (100, 90):
-        file.acknowledged.note(end)
+        file.acknowledged.raise_to(end)
         again = ReplicaFile(tmp_path, Disk())
         assert again.acknowledged.end == 100
         assert again.doubt_short(100) == ""

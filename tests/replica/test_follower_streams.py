@@ -20,9 +20,9 @@ from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica import following
 from rockoon_replica.events import Event, HelloArrived
-from rockoon_replica.following import Damaged, event_of
+from rockoon_replica.following import ChecksumMismatch, event_of
 from rockoon_replica.leading import Leading
-from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
+from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
 from support.byte_log import ByteLog
 from support.eventually import eventually
@@ -200,7 +200,7 @@ async def test_a_leader_that_is_deposed_while_it_reads_says_so_and_sends_nothing
 
 
 def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
-    chunk = Chunk(3, "a", 100, b"whole records, as they are", 90, 0, 1)
+    chunk = LogChunk(3, "a", 100, b"whole records, as they are", 90, 0, 1)
     import zlib
 
     said = chunk_to_wire(chunk, zlib.crc32(chunk.data))
@@ -209,7 +209,7 @@ def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
         data = bytearray(chunk.data)
         data[bit // 8] ^= 1 << (bit % 8)
         said.chunk.data = bytes(data)
-        with pytest.raises(Damaged):
+        with pytest.raises(ChecksumMismatch):
             event_of(7, said)
 
 
@@ -235,7 +235,7 @@ async def test_a_leader_that_refuses_again_and_again_is_asked_less_often(
         await a.start()
         pauses.clear()
         await eventually(lambda: len(pauses) > 2 * following.QUICK_REFUSALS_MAX)
-    quick = sum(each <= following.LOOK_SECONDS for each in pauses)
+    quick = sum(each <= following.CHECK_SECONDS for each in pauses)
     assert following.QUICK_REFUSALS_MAX / 2 <= quick <= following.QUICK_REFUSALS_MAX + 2
     assert min(pauses[-5:]) >= following.RECONNECT_SECONDS_MAX / 2
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
 from rockoon_replica import actions, events
 from rockoon_replica.log import WriteCheck
-from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
+from rockoon_replica.log_state import AcceptedLoss, CopiesWish, LogState, Move, StateVersion
 from rockoon_replica.member import Member, Role
-from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
+from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 from support.byte_log import ByteLog
 
@@ -18,7 +18,7 @@ ALONE = Config(frozenset({"a"}), 1)
 def state(number: int, epoch: int, leader: str | None, config: Config = THREE) -> LogState:
     return LogState(
         log="broker-a",
-        version=Version(0, number),
+        version=StateVersion(0, number),
         epoch=epoch,
         leader=leader,
         at_least=Rank(0, 0),
@@ -91,7 +91,7 @@ def test_a_leader_with_too_few_followers_refuses_appends_before_they_are_written
     assert "Established" not in kinds(opened(member, log, state(1, 1, "a")))
     member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
     decided = member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=log.end))
-    assert kinds(decided) == ["Commit", "Established", "ConfirmEpoch", "AllowAppends"]
+    assert kinds(decided) == ["CommitUpTo", "Established", "ConfirmEpoch", "AllowAppends"]
     assert member.handle(events.SessionClosed(7)) == [actions.AllowAppends(False)]
 
 
@@ -111,9 +111,9 @@ def test_a_hand_over_whose_answer_is_lost_bars_appends_until_a_later_state_is_se
     opened(member, log, state(1, 1, "a"))
     member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
     for action in member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=log.end)):
-        if isinstance(action, actions.Commit):
+        if isinstance(action, actions.CommitUpTo):
             log.commit(action.end)
-    asked = actions.HandOver(1, Version(0, 1), "b", Rank(1, log.end))
+    asked = actions.HandOver(1, StateVersion(0, 1), "b", Rank(1, log.end))
     # Something may be appended until this is carried out: what it was decided by is old then.
     assert member.handle(events.HandOverAsked()) == [actions.AllowAppends(False)]
     assert asked in member.handle(events.RepeatDue())
@@ -160,7 +160,7 @@ def test_who_is_told_to_cut_what_is_committed_ends_with_its_log_as_it_is() -> No
 def test_what_an_operator_has_given_up_is_set_aside_and_ends_no_process() -> None:
     log = written_log(committed=True)
     member = following(log)
-    lost = replace(state(6, 2, "a"), loss=Loss(epoch=2, end=10))
+    lost = replace(state(6, 2, "a"), loss=AcceptedLoss(epoch=2, end=10))
     member.handle(events.StateSeen(lost))
     decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", 0, 0, 100, 0)))
     assert kinds(decided) == ["Disconnect", "Alarm"]
@@ -172,7 +172,7 @@ def test_of_a_frozen_log_even_an_older_state_is_answered_with_what_the_replica_k
     decided = member.handle(events.StateSeen(restored))
     assert [type(each) for each in decided] == [actions.ReportLog]
     assert isinstance(decided[0], actions.ReportLog)
-    assert decided[0].facts.version == Version(0, 5)
+    assert decided[0].facts.version == StateVersion(0, 5)
     assert decided[0].facts.config == THREE
 
 
@@ -195,7 +195,7 @@ def test_a_leader_that_is_to_be_replaced_hands_over_before_it_is() -> None:
     ]
     assert "ChangeInSync" not in kinds(decided)
     assert "AllowAppends" not in kinds(decided)
-    assert actions.HandOver(1, Version(0, 1), "b", Rank(1, log.end)) in decided
+    assert actions.HandOver(1, StateVersion(0, 1), "b", Rank(1, log.end)) in decided
 
 
 def test_a_follower_that_finds_other_bytes_has_both_copies_checked_and_declares_none_damaged() -> (
@@ -205,10 +205,10 @@ def test_a_follower_that_finds_other_bytes_has_both_copies_checked_and_declares_
     member = following(log)
     facts = member.facts
     decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, 1, 100, 0)))
-    assert decided[1:] == [actions.Compare("a", 0, log.end)]
+    assert decided[1:] == [actions.CompareCopies("a", 0, log.end)]
     assert member.facts == facts
     # The session is over, and the next one begins as any.
-    assert not member.handle(events.ChunkArrived(1, Chunk(2, "a", log.end, b"", 0, 0, 1)))
+    assert not member.handle(events.ChunkArrived(1, LogChunk(2, "a", log.end, b"", 0, 0, 1)))
     assert kinds(member.handle(events.SessionOpened(2))) == ["SayHello"]
 
 
@@ -300,7 +300,7 @@ def committed(member: Member, log: ByteLog, session: int, end: int) -> list[acti
     """A follower has everything up to `end`; what is committed by it is shown."""
     decided = list(member.handle(events.AckArrived(session, Ack(end, 0), sent_end=log.end)))
     for action in decided:
-        if isinstance(action, actions.Commit):
+        if isinstance(action, actions.CommitUpTo):
             log.commit(action.end)
     return decided
 
@@ -325,14 +325,14 @@ def test_a_leader_that_is_to_be_the_only_copy_needs_what_is_committed_on_its_own
     decided += member.handle(events.StateSeen(wished(2, 1, None)))
     assert "ChangeInSync" not in kinds(decided)
     log.sync_nowait()
-    asked = actions.ChangeInSync(1, Version(0, 2), ALONE)
+    asked = actions.ChangeInSync(1, StateVersion(0, 2), ALONE)
     assert asked in member.handle(events.Synced())
     # Until it is known to have happened, two have to have what is acknowledged (rule 8).
     log.append(b"next")
     log.sync_nowait()
-    assert "Commit" not in kinds(member.handle(events.Synced()))
+    assert "CommitUpTo" not in kinds(member.handle(events.Synced()))
     done = replace(wished(3, 1, None), config=ALONE)
-    assert actions.Commit(log.end) in member.handle(events.StateSeen(done))
+    assert actions.CommitUpTo(log.end) in member.handle(events.StateSeen(done))
 
 
 def test_a_leader_hands_over_to_the_copy_that_is_to_stay_while_that_is_there() -> None:
@@ -342,7 +342,7 @@ def test_a_leader_hands_over_to_the_copy_that_is_to_stay_while_that_is_there() -
     decided = list(member.handle(events.StateSeen(wished(2, 1, "c"))))
     decided += member.handle(events.RepeatDue())
     assert "ChangeInSync" not in kinds(decided)
-    assert actions.HandOver(1, Version(0, 2), "c", Rank(1, log.end)) in decided
+    assert actions.HandOver(1, StateVersion(0, 2), "c", Rank(1, log.end)) in decided
 
 
 def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_others_do() -> None:
@@ -358,13 +358,13 @@ def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_o
     # What it acknowledged it has still: only behind that retention has to wait for it.
     assert member.retention_end() == had
     assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(had)))
-    asked = actions.ChangeInSync(1, Version(0, 1), Config(frozenset({"a", "b"}), 2))
+    asked = actions.ChangeInSync(1, StateVersion(0, 1), Config(frozenset({"a", "b"}), 2))
     decided = member.handle(events.RetentionHeld(log.end))
     assert decided[-1] == asked
     assert "Alarm" in kinds(decided)
     # Until that has happened it may count.
     assert member.retention_end() == had
-    two = replace(first, version=Version(0, 2), config=asked.config)
+    two = replace(first, version=StateVersion(0, 2), config=asked.config)
     member.handle(events.StateSeen(two))
     assert member.retention_end() == log.end
     # The last two are kept, whoever of them is away.
@@ -376,7 +376,7 @@ def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_o
     for session, follower in ((9, "b"), (10, "c")):
         member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
         decided = committed(member, log, session, log.end)
-    assert actions.ChangeInSync(1, Version(0, 2), THREE) in decided
+    assert actions.ChangeInSync(1, StateVersion(0, 2), THREE) in decided
 
 
 def test_retention_does_not_pass_a_voter_that_comes_back_with_less_than_it_had() -> None:
@@ -396,7 +396,7 @@ def test_a_frozen_log_keeps_its_voters_however_long_retention_waits() -> None:
     log = ByteLog()
     first = replace(state(1, 1, "a"), copies=3)
     member = led_by_a(log, first)
-    member.handle(events.StateSeen(replace(first, version=Version(0, 2), frozen=True)))
+    member.handle(events.StateSeen(replace(first, version=StateVersion(0, 2), frozen=True)))
     assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(log.end)))
 
 
@@ -456,7 +456,7 @@ def test_what_the_leader_has_deleted_stays_until_both_have_the_same_generation()
     member = following(log)
     crc = log.tail_crc(log.end, log.end)
     member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, crc, log.end, 0)))
-    chunk = Chunk(2, "a", log.end, b"", 0, 10, 0, generation=7)
+    chunk = LogChunk(2, "a", log.end, b"", 0, 10, 0, generation=7)
     assert kinds(member.handle(events.ChunkArrived(1, chunk))) == ["Acknowledge"]
     assert member.leader_generation == 7
     log.generation = log.generation._replace(identity=7, end=10)
@@ -475,7 +475,7 @@ def test_who_lacks_the_generation_is_not_proposed_as_a_voter() -> None:
         for action in member.handle(
             events.AckArrived(session, Ack(log.end, 0, is_lacking=lacking), log.end)
         ):
-            if isinstance(action, actions.Commit):
+            if isinstance(action, actions.CommitUpTo):
                 log.commit(action.end)
     wanted = replace(state(2, 1, "a"), moves=(Move("c", "d"),))
     assert "ChangeInSync" not in kinds(member.handle(events.StateSeen(wanted)))
@@ -490,7 +490,7 @@ def test_a_leader_whose_disk_fails_names_a_follower_that_has_all_and_can_write()
     for session, follower in ((7, "b"), (8, "c")):
         member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
     for action in member.handle(events.AckArrived(7, Ack(log.end, 0), log.end)):
-        if isinstance(action, actions.Commit):
+        if isinstance(action, actions.CommitUpTo):
             log.commit(action.end)
     failing = events.WritesChecked(WriteCheck("No space left on device"))
     # With one other voter nothing could be committed: readers need this leader.
@@ -513,7 +513,7 @@ def test_a_leader_with_a_full_disk_and_damaged_followers_does_not_wait_for_a_suc
         for action in member.handle(
             events.AckArrived(session, Ack(log.end, 0, is_damaged=True), log.end)
         ):
-            if isinstance(action, actions.Commit):
+            if isinstance(action, actions.CommitUpTo):
                 log.commit(action.end)
     full = events.WritesChecked(WriteCheck(refusal="95 % of the disk are used"))
     assert kinds(member.handle(full)) == []

@@ -11,20 +11,22 @@ from replica.simulation.world import Snapshot
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Config, Rank
 from rockoon_replica import actions, events
-from rockoon_replica.log_state import NO_RUN, LogState, Run, Version
+from rockoon_replica.log_state import NO_RUN, LogState, ProcessRun, StateVersion
 from rockoon_replica.member import Member
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from support.byte_log import ByteLog
 
 THREE = Config(frozenset({"a", "b", "c"}), 2)
-BEFORE = ReplicaFacts(promised=1, version=Version(0, 1), config=THREE, run=Run(5, 50))
+BEFORE = ReplicaFacts(promised=1, version=StateVersion(0, 1), config=THREE, run=ProcessRun(5, 50))
 
 
-def state(number: int, known: Run | None, leader: str | None = None, epoch: int = 2) -> LogState:
+def state(
+    number: int, known: ProcessRun | None, leader: str | None = None, epoch: int = 2
+) -> LogState:
     return LogState(
         log="broker-a",
-        version=Version(0, number),
+        version=StateVersion(0, number),
         epoch=epoch,
         leader=leader,
         at_least=Rank(0, 0),
@@ -37,18 +39,18 @@ def state(number: int, known: Run | None, leader: str | None = None, epoch: int 
 @pytest.mark.parametrize(
     ("known", "decided", "run", "sound"),
     [
-        (Run(5, 50), ["Persist", "Persist", "ReportLog"], Run(5, 50), True),
+        (ProcessRun(5, 50), ["Persist", "Persist", "ReportLog"], ProcessRun(5, 50), True),
         # Its registration has not arrived; or a crash came between the store and etcd, often.
-        (Run(4, 40), [], Run(5, 50), True),
-        (Run(1, 10), [], Run(5, 50), True),
-        (None, [], Run(5, 50), True),
+        (ProcessRun(4, 40), [], ProcessRun(5, 50), True),
+        (ProcessRun(1, 10), [], ProcessRun(5, 50), True),
+        (None, [], ProcessRun(5, 50), True),
         # Other processes were started on a store that had this one's past.
-        (Run(5, 51), ["Alarm", "Persist"], Run(6, 50), False),
-        (Run(9, 90), ["Alarm", "Persist"], Run(10, 50), False),
+        (ProcessRun(5, 51), ["Alarm", "Persist"], ProcessRun(6, 50), False),
+        (ProcessRun(9, 90), ["Alarm", "Persist"], ProcessRun(10, 50), False),
     ],
 )
 def test_a_replica_takes_part_once_etcd_has_its_start_and_notices_a_later_one(
-    known: Run | None, decided: list[str], run: Run, sound: bool
+    known: ProcessRun | None, decided: list[str], run: ProcessRun, sound: bool
 ) -> None:
     member = Member("a", BEFORE, ByteLog())
     acts = member.handle(events.StateSeen(state(2, known)))
@@ -77,7 +79,7 @@ def test_an_older_snapshot_that_is_started_often_is_noticed_all_the_same() -> No
         # No nameserver is reached in these.
         facts = facts.in_next_run(number)
     member = Member("a", facts, ByteLog())
-    member.handle(events.StateSeen(state(2, Run(6, 59))))
+    member.handle(events.StateSeen(state(2, ProcessRun(6, 59))))
     assert not member.facts.sound
 
 
@@ -88,29 +90,33 @@ def test_an_older_leader_does_not_go_on_in_the_epoch_in_which_it_was_alone() -> 
     # ... nor in one that it has forgotten to have led.
     for forgotten in (facts, BEFORE):
         member = Member("a", forgotten, log)
-        member.handle(events.StateSeen(state(2, Run(5, 51), leader="a")))
+        member.handle(events.StateSeen(state(2, ProcessRun(5, 51), leader="a")))
         # A crash between the two: the process that comes then knows it too.
-        member = Member("a", member.facts._replace(run=Run(7, 70)), log)
-        acts = member.handle(events.StateSeen(state(3, Run(7, 70), leader="a")))
+        member = Member("a", member.facts._replace(run=ProcessRun(7, 70)), log)
+        acts = member.handle(events.StateSeen(state(3, ProcessRun(7, 70), leader="a")))
         assert isinstance(acts[-1], actions.Resign)
         assert member.epoch == 0
     # The same process goes on where nothing was put back.
     again = Member("a", facts._replace(run_seen=True), log)
-    again.handle(events.StateSeen(state(2, Run(5, 50), leader="a")))
+    again.handle(events.StateSeen(state(2, ProcessRun(5, 50), leader="a")))
     assert again.epoch == 2
 
 
 def test_the_only_voter_goes_on_with_what_it_has_and_counts_on() -> None:
     facts = BEFORE._replace(
-        promised=2, led=2, alone=True, config=Config(frozenset({"a"}), 1), version=Version(0, 2)
+        promised=2,
+        led=2,
+        alone=True,
+        config=Config(frozenset({"a"}), 1),
+        version=StateVersion(0, 2),
     )
     log = ByteLog()
     member = Member("a", facts, log)
     member.handle(events.Started())
     assert member.epoch == 2
-    alone = state(3, Run(7, 70), leader="a")
+    alone = state(3, ProcessRun(7, 70), leader="a")
     member.handle(events.StateSeen(LogState(**{**vars(alone), "config": facts.config})))
-    assert member.facts.run == Run(8, 50)
+    assert member.facts.run == ProcessRun(8, 50)
     assert (member.facts.sound, member.facts.alone) == (True, True)
 
 
@@ -119,19 +125,19 @@ def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_sh
 ):
     # It led on without nameservers. Since the snapshot two replicas have joined, in the same epoch.
     only = Config(frozenset({"a"}), 1)
-    facts = BEFORE._replace(promised=2, led=2, alone=True, config=only, version=Version(0, 2))
+    facts = BEFORE._replace(promised=2, led=2, alone=True, config=only, version=StateVersion(0, 2))
     log = ByteLog()
     log.open_epoch(2)
     member = Member("a", facts, log)
     member.handle(events.Started())
     assert member.epoch == 2
-    acts = member.handle(events.StateSeen(state(3, Run(7, 70), leader="a")))
+    acts = member.handle(events.StateSeen(state(3, ProcessRun(7, 70), leader="a")))
     assert acts[-1] == actions.Reopen()
     assert not member.facts.sound
     # The next life waits for its registration, then gives the epoch up.
     member = Member("a", member.facts, log)
     assert not member.handle(events.Started())
-    acts = member.handle(events.StateSeen(state(4, Run(8, 50), leader="a")))
+    acts = member.handle(events.StateSeen(state(4, ProcessRun(8, 50), leader="a")))
     assert isinstance(acts[-1], actions.Resign)
     assert member.epoch == 0
     assert not member.facts.sound
@@ -140,11 +146,11 @@ def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_sh
 def test_a_follower_that_finds_a_later_start_leaves_its_leader_and_copies_again() -> None:
     log = ByteLog()
     member = Member("a", BEFORE, log)
-    member.handle(events.StateSeen(state(2, Run(5, 50), leader="b")))
+    member.handle(events.StateSeen(state(2, ProcessRun(5, 50), leader="b")))
     member.handle(events.SessionOpened(1))
-    acts = member.handle(events.StateSeen(state(3, Run(6, 60), leader="b")))
+    acts = member.handle(events.StateSeen(state(3, ProcessRun(6, 60), leader="b")))
     assert actions.Disconnect() in acts
-    acts = member.handle(events.StateSeen(state(4, Run(7, 50), leader="b")))
+    acts = member.handle(events.StateSeen(state(4, ProcessRun(7, 50), leader="b")))
     assert acts[-1] == actions.Connect("b", 2)
 
 
@@ -152,22 +158,22 @@ def test_the_store_counts_each_process_once_and_before_etcd_does(tmp_path: Path)
     file = ReplicaFile(tmp_path, Disk())
     file.begin_run(11)
     assert file.read() is None, "it never was a replica"
-    file.write(ReplicaFacts(promised=3, run=Run(1, 11)))
+    file.write(ReplicaFacts(promised=3, run=ProcessRun(1, 11)))
     # One that etcd was not seen to have may have been registered, or not: it is not counted twice,
     # or an older snapshot would count as many starts as etcd when it is started often enough.
     for number in (22, 33):
         ReplicaFile(tmp_path, Disk()).begin_run(number)
-        assert file.read() == ReplicaFacts(promised=3, run=Run(1, 11))
+        assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(1, 11))
     for starts, number in ((2, 44), (3, 55)):
         facts = file.read()
         assert facts is not None
         file.write(facts._replace(run_seen=True))
         ReplicaFile(tmp_path, Disk()).begin_run(number)
-        assert file.read() == ReplicaFacts(promised=3, run=Run(starts, number))
+        assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(starts, number))
     # As a version wrote it that counted nothing.
     file.write(ReplicaFacts(promised=3))
     file.begin_run(66)
-    assert file.read() == ReplicaFacts(promised=3, run=Run(1, 66))
+    assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(1, 66))
 
 
 class Story(Script):

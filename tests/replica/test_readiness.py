@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from rockoon_replica.standing import FollowerProgress, Record, lagging, trouble
+from rockoon_replica.standing import CopyRecord, FollowerProgress, lagging, trouble
 from support.eventually import eventually
 from support.log_copies import copies
 from support.store_directory import FailingDisk, healthy, no_space_in
@@ -85,9 +85,9 @@ def test_a_follower_is_behind_since_it_last_had_all_that_its_leader_had_then() -
 
 
 def test_time_without_a_leader_is_counted_over_all_lives() -> None:
-    record = Record(now=0.0)
-    assert record.note(is_ready=True, now=2.0)
-    assert not record.note(is_ready=True, now=3.0)
+    record = CopyRecord(now=0.0)
+    assert record.set_ready(is_ready=True, now=2.0)
+    assert not record.set_ready(is_ready=True, now=3.0)
     assert record.unready_seconds(10.0) == 2.0
-    assert record.note(is_ready=False, now=10.0)
+    assert record.set_ready(is_ready=False, now=10.0)
     assert record.unready_seconds(11.0) == 3.0

@@ -10,19 +10,19 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
 from rockoon_replica.halt import read_halt
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ROOM, ReplicaFile
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.store_directory import FailingDisk
 
-BEFORE = ReplicaFacts(promised=6, led=4, sound=True, version=Version(1, 17))
+BEFORE = ReplicaFacts(promised=6, led=4, sound=True, version=StateVersion(1, 17))
 AFTER = ReplicaFacts(
     promised=7,
     led=7,
     alone=True,
     sound=False,
-    version=Version(2, 18),
+    version=StateVersion(2, 18),
     config=Config(frozenset({"b", "a", "c"}), 2),
 )
 

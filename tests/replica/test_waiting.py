@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from rockoon_core.errors import NotLeader
-from rockoon_replica.waiting import Waiting
+from rockoon_replica.waiting import CommitWaits
 
 
 async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:
     asked: list[int] = []
-    waiting = Waiting(lambda: asked.append(len(asked) + 1))
+    waiting = CommitWaits(lambda: asked.append(len(asked) + 1))
     first = waiting.round()
     assert asked == [1]
-    waiting.begins(1)
+    waiting.round_started(1)
     # Too late for that one: it may have been answered before these asked.
     later = [waiting.round() for _ in range(100)]
     assert asked == [1]
@@ -21,7 +21,7 @@ async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:
     assert first.done()
     assert not any(each.done() for each in later)
     assert asked == [1, 2]
-    waiting.begins(2)
+    waiting.round_started(2)
     waiting.agreed(2)
     assert all(each.done() for each in later)
     # Nobody waits, so nothing is asked.
@@ -29,9 +29,9 @@ async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:
 
 
 async def test_an_answer_to_a_round_of_before_is_none() -> None:
-    waiting = Waiting(lambda: None)
+    waiting = CommitWaits(lambda: None)
     asked = waiting.round()
-    waiting.begins(7)
+    waiting.round_started(7)
     waiting.agreed(6)
     assert not asked.done()
     waiting.agreed(7)
@@ -39,7 +39,7 @@ async def test_an_answer_to_a_round_of_before_is_none() -> None:
 
 
 async def test_an_end_answers_those_before_it_and_the_end_of_a_life_all() -> None:
-    waiting = Waiting(lambda: None)
+    waiting = CommitWaits(lambda: None)
     ends = {end: waiting.committed(end) for end in (30, 10, 20)}
     asked = waiting.round()
     waiting.reached(20)

@@ -70,7 +70,7 @@ class Copy:
         return self._task is not None and self._up.is_set()
 
     def saw(self, state: LogState) -> None:
-        self.replica.saw(state)
+        self.replica.state_received(state)
 
     async def start(self) -> None:
         self._ended.clear()
@@ -141,7 +141,7 @@ class Copy:
             )
             service.serve(LOG, self.replica)
             if link is None:
-                self.copies.register.watch(self.name, self.replica.saw)
+                self.copies.register.watch(self.name, self.replica.state_received)
             self._up.set()
             last = await self.replica.run()
             self.ends.append(last)

@@ -7,7 +7,7 @@ from typing import Any
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.replication_rules import Config, Rank, Report, elected, election_size
 from rockoon_replica import actions
-from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.log_state import LogState, StateVersion
 from rockoon_replica.replica import RegisterCall
 
 
@@ -28,7 +28,7 @@ class FakeRegister:
         config = Config(frozenset(replicas), len(replicas) // 2 + 1)
         self.state = LogState(
             log=log,
-            version=Version(1, 1),
+            version=StateVersion(1, 1),
             epoch=1,
             leader=None,
             at_least=Rank(0, 0),

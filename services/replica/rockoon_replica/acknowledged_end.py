@@ -50,7 +50,7 @@ class AcknowledgedEnd:
                 self._end = 0
         return self._end
 
-    def note(self, end: int) -> None:
+    def raise_to(self, end: int) -> None:
         """Record the position, before the log is acknowledged up to it; the log is durable there.
 
         If the disk is full, the file keeps an older position.

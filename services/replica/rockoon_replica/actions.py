@@ -8,7 +8,7 @@ be sent: each may be lost.
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Config, Rank, Report
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import StateVersion
 from rockoon_replica.messages import Ack, Hello, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 
@@ -28,7 +28,7 @@ class OpenEpoch(NamedTuple):
     epoch: int
 
 
-class Write(NamedTuple):
+class WriteRecords(NamedTuple):
     """`log.write`."""
 
     offset: int
@@ -57,7 +57,7 @@ class NeedGeneration(NamedTuple):
     end: int
 
 
-class Commit(NamedTuple):
+class CommitUpTo(NamedTuple):
     """`log.commit` up to `min(end, log.end)`, after the writes before this action."""
 
     end: int
@@ -133,7 +133,7 @@ class SendRound(NamedTuple):
 # Between copies.
 
 
-class Compare(NamedTuple):
+class CompareCopies(NamedTuple):
     """End the session: the leader has other bytes in a range.
 
     Find the damaged copy by the records' checksums and by other copies, repair it, then reconnect.
@@ -163,14 +163,14 @@ class ConfirmEpoch(NamedTuple):
     """The record that opened the epoch is committed, so the election counts as successful."""
 
     epoch: int
-    seen: Version
+    seen: StateVersion
 
 
 class RecordCommittedEnd(NamedTuple):
     """The epoch's leader has committed its log up to `end`."""
 
     epoch: int
-    seen: Version
+    seen: StateVersion
     end: int
 
 
@@ -178,28 +178,28 @@ class SuspectLeader(NamedTuple):
     """This replica has lost its connection to the epoch's leader."""
 
     epoch: int
-    seen: Version
+    seen: StateVersion
 
 
 class RetractSuspicion(NamedTuple):
     """This replica has found the epoch's leader again."""
 
     epoch: int
-    seen: Version
+    seen: StateVersion
 
 
 class Resign(NamedTuple):
     """The epoch's leader cannot or must not lead: the nameservers start another epoch."""
 
     epoch: int
-    seen: Version
+    seen: StateVersion
 
 
 class ChangeInSync(NamedTuple):
     """Propose a configuration; refused unless the log's state has this version."""
 
     epoch: int
-    version: Version
+    version: StateVersion
     config: Config
 
 
@@ -207,7 +207,7 @@ class HandOver(NamedTuple):
     """Give the next epoch to a follower; refused unless the log's state has this version."""
 
     epoch: int
-    version: Version
+    version: StateVersion
     successor: str
     rank: Rank
 
@@ -264,12 +264,12 @@ class Halt(NamedTuple):
 Action = (
     Persist
     | OpenEpoch
-    | Write
+    | WriteRecords
     | Sync
     | Truncate
     | Drop
     | NeedGeneration
-    | Commit
+    | CommitUpTo
     | AllowDeletion
     | Connect
     | Disconnect
@@ -278,7 +278,7 @@ Action = (
     | SayWelcome
     | EndSession
     | SendRound
-    | Compare
+    | CompareCopies
     | ReportLog
     | ConfirmEpoch
     | SuspectLeader

@@ -38,7 +38,7 @@ RETRY_SECONDS = 5.0
 PAUSE_SECONDS = 600.0
 
 
-class Outcome(enum.Enum):
+class CheckResult(enum.Enum):
     """Result of a check."""
 
     INTACT = "intact"
@@ -46,7 +46,7 @@ class Outcome(enum.Enum):
     DAMAGED = "damaged"
 
 
-class Range(NamedTuple):
+class DoubtedRange(NamedTuple):
     """A range to check.
 
     Attributes:
@@ -74,7 +74,7 @@ class CopyCheck:
         log_name: of the log.
         replicated: the log.
         peers: the other copies.
-        tell: passes an event to the member; its future completes with the member's actions.
+        post: passes an event to the member; its future completes with the member's actions.
         damaged: returns the positions of damaged records in the facts.
         not_repaired: called when a repair failed, before the retry: a leader hands over.
         counts: of this process, over all runs of its replica.
@@ -86,7 +86,7 @@ class CopyCheck:
         log_name: str,
         replicated: ReplicatedLog,
         peers: Peers,
-        tell: Callable[[Event], "asyncio.Future[None]"],
+        post: Callable[[Event], "asyncio.Future[None]"],
         damaged: Callable[[], Sequence[int]],
         not_repaired: Callable[[], Awaitable[None]],
         counts: CheckCounts,
@@ -95,22 +95,22 @@ class CopyCheck:
         self._log_name = log_name
         self._log = replicated
         self._peers = peers
-        self._tell = tell
+        self._post = post
         self._damaged = damaged
         self._not_repaired = not_repaired
         self._counts = counts
         self._bytes_per_second = bytes_per_second
         # Queued ranges in order of arrival, each once.
-        self._ranges: dict[Range, None] = {}
+        self._ranges: dict[DoubtedRange, None] = {}
         self._news = asyncio.Event()
         # Repairs are made one at a time.
         self._repairing = asyncio.Lock()
 
     def add(self, begin: int, end: int, leader: str | None = None) -> bool:
-        """Queue a range for checking, see `Range`; False if too many are queued."""
+        """Queue a range for checking, see `DoubtedRange`; False if too many are queued."""
         if len(self._ranges) >= RANGES_MAX:
             return False
-        self._ranges[Range(begin, end, leader)] = None
+        self._ranges[DoubtedRange(begin, end, leader)] = None
         self._news.set()
         return True
 
@@ -159,7 +159,7 @@ class CopyCheck:
             except TimeoutError:
                 continue
 
-    async def _check_range(self, doubted: Range) -> None:
+    async def _check_range(self, doubted: DoubtedRange) -> None:
         """Check a range of this copy and repair its damaged records."""
         begin, end, leader = doubted
         if leader is not None:
@@ -172,21 +172,21 @@ class CopyCheck:
             return
         begin = max(begin, self._log.min_offset)
         outcome = await self._check_from(self._log.record_before(begin), end, is_record=False)
-        if outcome is Outcome.DAMAGED:
+        if outcome is CheckResult.DAMAGED:
             # `begin` may not be a record but a body that looks like one.
             outcome = await self._check_from(self._log.file_begin(begin), end, is_record=True)
-        if outcome is Outcome.INTACT:
+        if outcome is CheckResult.INTACT:
             await self._vote(begin, end)
 
-    async def _check_from(self, at: int, end: int, *, is_record: bool) -> Outcome:
+    async def _check_from(self, at: int, end: int, *, is_record: bool) -> CheckResult:
         """Check all records up to a position and repair the damaged ones; see `_repair`."""
-        outcome = Outcome.INTACT
+        outcome = CheckResult.INTACT
         while at < min(end, self._log.end):
             data, position = await self._read(at, PIECE_BYTES)
             if position is not None:
                 if not await self._repair(position, is_record=is_record):
-                    return Outcome.DAMAGED
-                at, outcome = position, Outcome.REPAIRED
+                    return CheckResult.DAMAGED
+                at, outcome = position, CheckResult.REPAIRED
             elif data:
                 at += len(data)
             else:
@@ -225,7 +225,7 @@ class CopyCheck:
             data, found = await self._read(position, 1)
             if found is None and not (data and position in self._damaged()):
                 # Repaired already, deleted, or cut.
-                await self._tell(DamageRepaired(position))
+                await self._post(DamageRepaired(position))
                 return True
             if is_record:
                 await self._declare(position, "does not have its checksum")
@@ -252,7 +252,7 @@ class CopyCheck:
         """Persist that the record at a position is damaged."""
         if position not in self._damaged():
             log.error("log %s: the record at %d %s: it is damaged", self._log_name, position, why)
-            await self._tell(DamageFound(position))
+            await self._post(DamageFound(position))
 
     def _usable(self, position: int, records: PeerRecords) -> bytes:
         """Return another copy's records for a position of this log; ValueError if it has none.
@@ -282,7 +282,7 @@ class CopyCheck:
             "log %s: %d bytes at %d were damaged and are rewritten from copy %s",
             *(self._log_name, len(data), position, who),
         )
-        await self._tell(DamageRepaired(position))
+        await self._post(DamageRepaired(position))
 
     async def _vote(self, begin: int, end: int) -> None:
         """Compare a range with two other copies: if two are equal, the third is wrong.

@@ -92,13 +92,13 @@ class CopyProcess:
                     self.stop,
                 )
                 self.follow(copy)
-                remake = await self._be(copy)
+                remake = await self._run_replica(copy)
                 if remake is not None:
                     await self._set_aside(store_id, remake)
         finally:
             await channels.close()
 
-    async def _be(self, copy: LogCopy[Any]) -> Remake | None:
+    async def _run_replica(self, copy: LogCopy[Any]) -> Remake | None:
         """Run one replica until `stop`, or until it must be remade: returns the reason."""
         stop, server = self.stop, self.server
         async with asyncio.TaskGroup() as tasks:
@@ -118,8 +118,8 @@ class CopyProcess:
             others = [tasks.create_task(registration.run(stop), name="registration")]
             if (keys := self.frontend.key_follower(self.address)) is not None:
                 others.append(tasks.create_task(keys.run(stop), name="access-keys"))
-            others.append(tasks.create_task(tell_runs(copy, registration), name="starts"))
-            readiness = tasks.create_task(tell_readiness(copy, server), name="readiness")
+            others.append(tasks.create_task(register_runs(copy, registration), name="starts"))
+            readiness = tasks.create_task(publish_readiness(copy, server), name="readiness")
             self.announce(self.service, copy.replica_name, self.address)
             if not await stop.or_event(over):
                 log.info("stopping: %s", await stop.wait())
@@ -142,7 +142,7 @@ class CopyProcess:
         log.error("starting with an empty copy: %s; the former one is in %s", remake.reason, kept)
 
 
-async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
+async def register_runs(copy: LogCopy[Any], registration: Registration) -> None:
     """Register each increased count of starts without delay, because the copy waits for it."""
     while True:
         await copy.record.run_raised.wait()
@@ -150,7 +150,7 @@ async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
         registration.renew_now()
 
 
-async def tell_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
+async def publish_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
     """Report by grpc.health.v1 whether this copy leads, or is level with the leader."""
     while True:
         await server.set_serving(copy.record.is_ready)

@@ -13,7 +13,7 @@ from rockoon_replica.actions import (
     Acknowledge,
     Action,
     AllowDeletion,
-    Commit,
+    CommitUpTo,
     Connect,
     Disconnect,
     Drop,
@@ -21,10 +21,10 @@ from rockoon_replica.actions import (
     SayHello,
     Sync,
     Truncate,
-    Write,
+    WriteRecords,
 )
 from rockoon_replica.log import LogView
-from rockoon_replica.messages import Ack, Chunk, Hello, Welcome, tail_size
+from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome, tail_size
 
 
 class Refused(Exception):
@@ -88,24 +88,24 @@ class Copying:
         """Copy from a leader."""
         target = Connect(leader, epoch)
         if target != self._target:
-            self._forget_session()
+            self._clear_session()
             self._target = target
             self._out.append(target)
 
     def leave(self) -> None:
         """Copy from no leader."""
         if self._target is not None:
-            self._forget_session()
+            self._clear_session()
             self._target = None
             self._out.append(Disconnect())
 
     def end_session(self) -> str:
         """End the session; returns the leader. Another session may be opened."""
         assert self._target is not None, "no session is open"
-        self._forget_session()
+        self._clear_session()
         return self._target.leader
 
-    def _forget_session(self) -> None:
+    def _clear_session(self) -> None:
         self._session, self._hello, self._welcomed = None, None, False
 
     def _connect_again(self) -> None:
@@ -127,7 +127,7 @@ class Copying:
     def closed(self, session: int) -> None:
         """A connection ended; it may have been an earlier one."""
         if session == self._session:
-            self._forget_session()
+            self._clear_session()
 
     def welcome(self, session: int, welcome: Welcome) -> bool:
         """Cut the log where the leader's begins to differ (rule 6), and acknowledge the rest.
@@ -190,7 +190,7 @@ class Copying:
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True
 
-    def chunk(self, session: int, chunk: Chunk) -> None:
+    def chunk(self, session: int, chunk: LogChunk) -> None:
         """Write the leader's records, then commit up to the end that it reported."""
         if session != self._session or not self._welcomed or self._target is None:
             return
@@ -200,9 +200,9 @@ class Copying:
             if chunk.offset != self._log.end:
                 self._connect_again()
                 return
-            self._out += [Write(chunk.offset, chunk.data), Sync()]
+            self._out += [WriteRecords(chunk.offset, chunk.data), Sync()]
         if chunk.committed_end > self._log.committed_end:
-            self._out.append(Commit(chunk.committed_end))
+            self._out.append(CommitUpTo(chunk.committed_end))
         self.leader_generation = chunk.generation
         if chunk.min_offset > self._allowed and chunk.generation == self._log.generation.identity:
             self._allowed = chunk.min_offset
@@ -215,7 +215,7 @@ class Copying:
         if self._welcomed and self._log.durable_end > self._acked.durable_end:
             self._acknowledge(self._acked.round)
 
-    def tell_damage(self, *, is_damaged: bool) -> None:
+    def report_damage(self, *, is_damaged: bool) -> None:
         """Report to the leader that this log is damaged, or no longer is."""
         if is_damaged != self.is_damaged:
             self.is_damaged = is_damaged

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 RECONNECT_SECONDS_MAX = 1.0
 PROBE_SECONDS_MAX = 1.0
 # A newly elected leader may not know yet that it leads: after up to this many refusals in a row the
@@ -52,7 +52,7 @@ QUICK_REFUSALS_MAX = 20
 PAUSE_SECONDS = 1.0
 
 
-class Damaged(Exception):
+class ChecksumMismatch(Exception):
     """A message's checksum is wrong."""
 
 
@@ -61,7 +61,7 @@ class LeaderSession:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         # To be sent.
         self.hello: Hello | None = None
         self.ack: Ack | None = None
@@ -75,7 +75,7 @@ class Following:
         cluster: sent along, so that a node of another cluster refuses.
         channels: for connections to nodes.
         address_of: address of a replica, "host:port"; None while it is unknown.
-        tell: passes an event to the member; its future completes when it was handled.
+        post: passes an event to the member; its future completes when it was handled.
         numbers: session numbers, shared with the sessions of followers.
         patience: seconds of silence after which the leader counts as lost; called at each check.
         crc32: like `zlib.crc32`.
@@ -87,7 +87,7 @@ class Following:
         cluster: str,
         channels: Channels,
         address_of: Callable[[str], str | None],
-        tell: Callable[[Event], "asyncio.Future[None]"],
+        post: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
         patience: Callable[[], float],
         crc32: Callable[[bytes], int] = zlib.crc32,
@@ -96,7 +96,7 @@ class Following:
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._channels = channels
         self._address_of = address_of
-        self._tell = tell
+        self._post = post
         self._numbers = numbers
         self._patience = patience
         self._crc32 = crc32
@@ -105,7 +105,7 @@ class Following:
         self._changed = asyncio.Event()
         self._session: LeaderSession | None = None
         # Checks in a row without a message.
-        self._silent_looks = 0
+        self._silent_checks = 0
         # Refusals of the leader since its last message.
         self._refusals = 0
         self._is_busy = False
@@ -116,66 +116,68 @@ class Following:
 
     def connect(self, leader: str, epoch: int) -> None:
         if self._target != (leader, epoch):
-            self._aim((leader, epoch))
+            self._set_target((leader, epoch))
 
     def disconnect(self) -> None:
         if self._target is not None:
-            self._aim(None)
+            self._set_target(None)
 
-    def _aim(self, target: tuple[str, int] | None) -> None:
+    def _set_target(self, target: tuple[str, int] | None) -> None:
         self._target = target
-        self._silent_looks = self._refusals = 0
+        self._silent_checks = self._refusals = 0
         self._is_lost = False
-        self._leave()
+        self._end_session()
 
     def pause(self) -> None:
         """Close the connection, and reconnect after a pause: chunks cannot be written now."""
         self._is_paused = True
-        self._leave()
+        self._end_session()
 
-    def _leave(self) -> None:
+    def _end_session(self) -> None:
         self._session = None
         self._changed.set()
 
     def say_hello(self, number: int, hello: Hello) -> None:
         if self._session is not None and self._session.number == number:
             self._session.hello = hello
-            self._session.news.set()
+            self._session.changed.set()
 
     def acknowledge(self, number: int, ack: Ack) -> None:
         if self._session is not None and self._session.number == number:
             self._session.ack = ack
-            self._session.news.set()
+            self._session.changed.set()
 
     # The connection.
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look(), name="silence of the leader")
+            tasks.create_task(self._watch_silence(), name="silence of the leader")
             while True:
                 self._changed.clear()
                 if self._target is None:
                     await self._changed.wait()
                     continue
                 leader, _ = self._target
-                staying = tasks.create_task(self._stay(leader, tasks), name=f"leader {leader}")
+                connection = tasks.create_task(
+                    self._keep_connected(leader, tasks), name=f"leader {leader}"
+                )
                 await self._changed.wait()
-                staying.cancel()
-                await asyncio.wait({staying})
+                connection.cancel()
+                await asyncio.wait({connection})
 
-    async def _stay(self, leader: str, tasks: asyncio.TaskGroup) -> None:
+    async def _keep_connected(self, leader: str, tasks: asyncio.TaskGroup) -> None:
         if self._is_paused:
             self._is_paused = False
             self._is_busy = True
             await asyncio.sleep(PAUSE_SECONDS)
             self._is_busy = False
-        backoff = Backoff(LOOK_SECONDS / 2, RECONNECT_SECONDS_MAX)
+        backoff = Backoff(CHECK_SECONDS / 2, RECONNECT_SECONDS_MAX)
         while True:
             address = self._address_of(leader)
             if address is not None:
                 try:
-                    await self._converse(address, tasks, backoff)
+                    await self._run_session(address, tasks, backoff)
                 except grpc.RpcError as failure:
                     reason = from_rpc_error(failure, BrokerUnavailable, broker=address)
                     log.info("log %s, leader %s: %s", self._log_name, leader, reason)
@@ -183,13 +185,15 @@ class Following:
                         self._refusals += 1
                         if self._refusals <= QUICK_REFUSALS_MAX:
                             backoff.reset()
-                    elif isinstance(reason, BrokerUnavailable) and await nobody_listens(address):
-                        self._lost()
-                except Damaged as reason:
+                    elif isinstance(reason, BrokerUnavailable) and await refuses_connections(
+                        address
+                    ):
+                        self._leader_lost()
+                except ChecksumMismatch as reason:
                     log.warning("log %s, leader %s: %s", self._log_name, leader, reason)
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _converse(self, address: str, tasks: asyncio.TaskGroup, backoff: Backoff) -> None:
+    async def _run_session(self, address: str, tasks: asyncio.TaskGroup, backoff: Backoff) -> None:
         """Run one connection from start to end.
 
         Raises:
@@ -203,12 +207,12 @@ class Following:
         try:
             await call.wait_for_connection()
             self._session = session
-            self._tell(SessionOpened(session.number))
+            self._post(SessionOpened(session.number))
             writer = tasks.create_task(self._write(call, session), name="acknowledging")
-            async for said in call:
-                self._heard()
+            async for message in call:
+                self._leader_heard()
                 self._is_busy = True
-                await self._tell(event_of(session.number, said, self._crc32))
+                await self._post(event_of(session.number, message, self._crc32))
                 self._is_busy = False
                 backoff.reset()
         finally:
@@ -216,7 +220,7 @@ class Following:
             call.cancel()
             if writer is not None:
                 writer.cancel()
-                self._tell(SessionClosed(session.number))
+                self._post(SessionClosed(session.number))
             if self._session is session:
                 self._session = None
 
@@ -225,8 +229,8 @@ class Following:
         # Errors of an ended connection: the reading task reports the reason.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
-                await session.news.wait()
-                session.news.clear()
+                await session.changed.wait()
+                session.changed.clear()
                 if session.hello is not None:
                     hello, session.hello = session.hello, None
                     await call.write(hello_to_wire(self._log_name, hello))
@@ -236,43 +240,43 @@ class Following:
 
     # Silence.
 
-    async def _look(self) -> None:
+    async def _watch_silence(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             if self._target is None or self._is_busy:
                 continue
-            self._silent_looks += 1
-            if self._silent_looks * LOOK_SECONDS >= self._patience():
-                self._lost()
+            self._silent_checks += 1
+            if self._silent_checks * CHECK_SECONDS >= self._patience():
+                self._leader_lost()
 
-    def _lost(self) -> None:
+    def _leader_lost(self) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self._tell(LeaderLost())
+            self._post(LeaderLost())
 
-    def _heard(self) -> None:
-        self._silent_looks = self._refusals = 0
+    def _leader_heard(self) -> None:
+        self._silent_checks = self._refusals = 0
         if self._is_lost:
             self._is_lost = False
-            self._tell(LeaderHeard())
+            self._post(LeaderHeard())
 
 
 def event_of(
-    session: int, said: "pb.LeaderSays", crc32: Callable[[bytes], int] = zlib.crc32
+    session: int, message: "pb.LeaderSays", crc32: Callable[[bytes], int] = zlib.crc32
 ) -> Event:
     """Convert a leader's message to an event; raises Damaged if its checksum is wrong."""
-    if said.WhichOneof("what") == "welcome":
-        return WelcomeArrived(session, welcome_from_wire(said.welcome))
-    chunk = chunk_from_wire(said.chunk)
-    if crc32(chunk.data) != said.chunk.crc:
-        raise Damaged(
+    if message.WhichOneof("what") == "welcome":
+        return WelcomeArrived(session, welcome_from_wire(message.welcome))
+    chunk = chunk_from_wire(message.chunk)
+    if crc32(chunk.data) != message.chunk.crc:
+        raise ChecksumMismatch(
             f"the {len(chunk.data)} bytes for offset {chunk.offset} do not have the checksum that "
             "they were sent with"
         )
     return ChunkArrived(session, chunk)
 
 
-async def nobody_listens(address: str) -> bool:
+async def refuses_connections(address: str) -> bool:
     """Whether a host refuses connections: the process has ended, and the host is up."""
     host, _, port = address.rpartition(":")
     try:

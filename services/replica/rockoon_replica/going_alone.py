@@ -14,7 +14,7 @@ from rockoon_core.errors import RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts, facts_alone
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
@@ -122,7 +122,7 @@ async def go_on_alone(
         if not reply.done:
             raise Fatal(ExitStatus.CONFIGURATION, refusal(state, replica_id))
         log.warning("log %s has one copy from now on, in epoch %d", log_name, state.epoch)
-        version = Version(state.history, state.version)
+        version = StateVersion(state.history, state.version)
         return facts_alone(replica_id, state.epoch, version, facts.run)
     return None
 

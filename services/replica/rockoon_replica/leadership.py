@@ -24,7 +24,7 @@ from rockoon_replica.actions import (
     Alarm,
     AllowAppends,
     ChangeInSync,
-    Commit,
+    CommitUpTo,
     ConfirmEpoch,
     EndSession,
     Established,
@@ -34,7 +34,7 @@ from rockoon_replica.actions import (
     SendRound,
 )
 from rockoon_replica.log import LogView
-from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Move, StateVersion
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
 
 # Acknowledged records are on two disks, even if retention must delete records.
@@ -88,7 +88,7 @@ class Leadership:
         self._configs = [config]
         self._change: ChangeInSync | None = None
         self._leaving: _Leaving | None = None
-        self._version: Version | None = None
+        self._version: StateVersion | None = None
         self._moves: tuple[Move, ...] = ()
         self._copies = 1
         self._wish: CopiesWish | None = None
@@ -219,7 +219,7 @@ class Leadership:
         if follower is not None:
             self._ends.pop(follower, None)
             self._rounds.pop(follower, None)
-            self._tell_appends()
+            self._update_appends()
 
     # Decisions
 
@@ -240,17 +240,17 @@ class Leadership:
         log = self._log
         end = committed_end(self._configs, self._durable_ends(), start, log.committed_end)
         if end > log.committed_end:
-            self._out.append(Commit(end))
+            self._out.append(CommitUpTo(end))
         if end > start and not self.is_established:
             self.is_established = True
             self._out.append(Established(self.epoch))
             self._confirm()
         if self.is_established:
-            self._tell_rounds()
+            self._update_rounds()
         self._change_voters(end, start)
         self._leave_failing_disk()
         self._hand_over(end)
-        self._tell_appends()
+        self._update_appends()
 
     def _durable_ends(self) -> dict[str, int]:
         return {**self._ends, self._replica: self._log.durable_end}
@@ -261,14 +261,14 @@ class Leadership:
         self._out.append(SendRound(self.round))
         self.advance()
 
-    def _tell_rounds(self) -> None:
+    def _update_rounds(self) -> None:
         rounds = {**self._rounds, self._replica: self.round}
         agreed = min(quorum_end(config, rounds) for config in self._configs)
         if agreed > self._agreed:
             self._agreed = agreed
             self._out.append(RoundAgreed(agreed))
 
-    def _tell_appends(self) -> None:
+    def _update_appends(self) -> None:
         """Refuse appends before they are written while too few replicas can commit them."""
         present = {self._replica, *self._sessions.values()}
         enough = all(len(config.in_sync & present) >= config.quorum for config in self._configs)

@@ -20,7 +20,7 @@ from rockoon_core.errors import InvalidArgument, NotLeader, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica.events import AckArrived, Event, HelloArrived, SessionClosed
 from rockoon_replica.log import ReplicatedLog
-from rockoon_replica.messages import Chunk, Welcome
+from rockoon_replica.messages import LogChunk, Welcome
 from rockoon_replica.standing import FollowerProgress
 from rockoon_replica.wire import ack_from_wire, chunk_to_wire, hello_from_wire, welcome_to_wire
 
@@ -34,7 +34,7 @@ COMMIT_SECONDS = 0.01
 PACED_BYTES_MAX = 256 << 10
 
 
-class Piece(NamedTuple):
+class RecordBytes(NamedTuple):
     """Whole records of a log."""
 
     offset: int
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     crc: int
 
 
-class Newest:
+class SharedReads:
     """The newest pieces of a log that were read, shared by followers at the same position.
 
     Args:
@@ -61,10 +61,10 @@ class Newest:
         self._crc32 = crc32
         self._bytes_max = bytes_max
         # By offset, in the order of their reads.
-        self._pieces: dict[int, Piece] = {}
+        self._kept: dict[int, RecordBytes] = {}
         self._bytes = 0
 
-    async def piece(self, offset: int, *, afresh: bool = False) -> Piece:
+    async def records(self, offset: int, *, refresh: bool = False) -> RecordBytes:
         """Return the piece that begins at an offset; without data at the end of the log.
 
         Args:
@@ -74,20 +74,20 @@ class Newest:
         Raises:
             ValueError: no record begins there, or it was deleted.
         """
-        known = self._pieces.get(offset)
-        if known is not None and not afresh:
-            return known
+        kept = self._kept.get(offset)
+        if kept is not None and not refresh:
+            return kept
         data = await self._log.fetch(offset, CHUNK_BYTES_MAX)
-        piece = Piece(offset, data, self._crc32(data))
-        if (known := self._pieces.pop(offset, None)) is not None:
-            self._bytes -= len(known.data)
+        records = RecordBytes(offset, data, self._crc32(data))
+        if (kept := self._kept.pop(offset, None)) is not None:
+            self._bytes -= len(kept.data)
         # Only the newest pieces are kept: a lagging follower has its reads for itself.
         if data and offset + len(data) == self._log.end:
-            self._pieces[offset] = piece
+            self._kept[offset] = records
             self._bytes += len(data)
-            while self._bytes > self._bytes_max and len(self._pieces) > 1:
-                self._bytes -= len(self._pieces.pop(next(iter(self._pieces))).data)
-        return piece
+            while self._bytes > self._bytes_max and len(self._kept) > 1:
+                self._bytes -= len(self._kept.pop(next(iter(self._kept))).data)
+        return records
 
 
 class FollowerSession:
@@ -96,7 +96,7 @@ class FollowerSession:
     def __init__(self, number: int) -> None:
         self.number = number
         self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.refusal: RockoonError | None = None
         self.sent_end = 0
         self.durable_end = 0
@@ -104,7 +104,7 @@ class FollowerSession:
         # True while it collects bytes: a write need not wake this session.
         self.is_holding = False
         # Last sent committed end and round.
-        self.told = (-1, -1)
+        self.last_sent = (-1, -1)
 
     def end(self, refusal: RockoonError) -> None:
         """End the stream with a refusal."""
@@ -113,7 +113,7 @@ class FollowerSession:
             self.welcome.set_exception(self.refusal)
             # Mark the exception as retrieved, in case no task waits for the future.
             self.welcome.exception()
-        self.news.set()
+        self.changed.set()
 
 
 class Leading:
@@ -122,7 +122,7 @@ class Leading:
     Args:
         log_name, replica_id: of the log, and of this replica.
         log: the log to send.
-        tell: passes an event to the member; its future completes when it was handled.
+        post: passes an event to the member; its future completes when it was handled.
         numbers: session numbers, shared with the sessions to a leader.
         crc32: like `zlib.crc32`.
         doubt: called with a range of the log that cannot be read.
@@ -133,7 +133,7 @@ class Leading:
         log_name: str,
         replica_id: str,
         log: ReplicatedLog,
-        tell: Callable[[Event], "asyncio.Future[None]"],
+        post: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
         crc32: Callable[[bytes], int],
         doubt: Callable[[int, int], object],
@@ -141,9 +141,9 @@ class Leading:
         self._log_name = log_name
         self._replica_id = replica_id
         self._log = log
-        self._tell = tell
+        self._post = post
         self._numbers = numbers
-        self._newest = Newest(log, crc32)
+        self._reads = SharedReads(log, crc32)
         self._doubt = doubt
         self._sessions: dict[int, FollowerSession] = {}
         # By replica id; including disconnected followers.
@@ -173,13 +173,13 @@ class Leading:
     def send_round(self, number: int) -> None:
         self._round = max(self._round, number)
         for session in self._sessions.values():
-            session.news.set()
+            session.changed.set()
 
     def wake(self) -> None:
         """The log has grown, or its committed end."""
         for session in self._sessions.values():
             if not session.is_holding:
-                session.news.set()
+                session.changed.set()
 
     def end_all(self) -> None:
         """This replica leads no more, or is closed: end all streams and refuse new ones."""
@@ -212,7 +212,7 @@ class Leading:
         session = FollowerSession(next(self._numbers))
         self._sessions[session.number] = session
         try:
-            self._tell(HelloArrived(session.number, arrived))
+            self._post(HelloArrived(session.number, arrived))
             welcome = await session.welcome
             yield welcome_to_wire(welcome)
             if welcome.truncate_to is None:
@@ -224,47 +224,47 @@ class Leading:
             reading = self._read(session, progress, requests)
             reader = spawn(reading, f"acknowledgements of {arrived.replica}")
             try:
-                async for said in self._chunks(session, welcome.epoch):
-                    yield said
+                async for message in self._chunks(session, welcome.epoch):
+                    yield message
             finally:
                 reader.cancel()
                 progress.closed(session.number)
         finally:
             del self._sessions[session.number]
-            self._tell(SessionClosed(session.number))
+            self._post(SessionClosed(session.number))
 
     async def _chunks(self, session: FollowerSession, epoch: int) -> AsyncIterator[pb.LeaderSays]:
         now = asyncio.get_running_loop().time
         sent_at = 0.0
         while session.refusal is None:
-            session.news.clear()
+            session.changed.clear()
             state = (self._log.committed_end, self._round)
             pause = self._pause(session, state)
             if (seconds := sent_at + pause - now()) > 0:
                 # Not while only a committed end waits: new bytes must be sent without delay.
                 session.is_holding = pause == PACE_SECONDS
-                await _at_most(seconds, session.news)
+                await _at_most(seconds, session.changed)
                 session.is_holding = False
                 continue
-            piece = Piece(session.sent_end, b"", 0)
+            records = RecordBytes(session.sent_end, b"", 0)
             if self._room(session) > 0:
-                piece = await self._next_piece(session)
+                records = await self._next_records(session)
                 if session.refusal is not None:
                     break
             sent_at = now()
-            session.sent_end += len(piece.data)
-            session.told = state
-            chunk = Chunk(
+            session.sent_end += len(records.data)
+            session.last_sent = state
+            chunk = LogChunk(
                 epoch=epoch,
                 leader=self._replica_id,
-                offset=piece.offset,
-                data=piece.data,
+                offset=records.offset,
+                data=records.data,
                 committed_end=state[0],
                 min_offset=self._log.min_offset,
                 round=state[1],
                 generation=self._log.generation.identity,
             )
-            yield chunk_to_wire(chunk, piece.crc)
+            yield chunk_to_wire(chunk, records.crc)
         raise session.refusal
 
     def _room(self, session: FollowerSession) -> int:
@@ -275,18 +275,20 @@ class Leading:
     def _pause(self, session: FollowerSession, state: tuple[int, int]) -> float:
         """Minimum seconds between the last chunk and the next one."""
         room = self._room(session)
-        if state[1] != session.told[1] or room >= PACED_BYTES_MAX:
+        if state[1] != session.last_sent[1] or room >= PACED_BYTES_MAX:
             return 0.0
         if room > 0 and session.sent_end == session.durable_end:
             return 0.0
         if room > 0:
             return PACE_SECONDS
-        return COMMIT_SECONDS if state != session.told else HEARTBEAT_SECONDS
+        return COMMIT_SECONDS if state != session.last_sent else HEARTBEAT_SECONDS
 
-    async def _next_piece(self, session: FollowerSession) -> Piece:
+    async def _next_records(self, session: FollowerSession) -> RecordBytes:
         try:
             # A follower reconnects after it refused bytes; the log may have been repaired since.
-            piece = await self._newest.piece(session.sent_end, afresh=not session.has_sent_records)
+            records = await self._reads.records(
+                session.sent_end, refresh=not session.has_sent_records
+            )
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
@@ -296,7 +298,7 @@ class Leading:
                 reason=f"the log has no record at {session.sent_end} any more: {failure}"
             ) from failure
         session.has_sent_records = True
-        return piece
+        return records
 
     async def _read(
         self, session: FollowerSession, progress: FollowerProgress, requests: AsyncIterator[Any]
@@ -304,15 +306,15 @@ class Leading:
         """Read acknowledgements; the root of a task."""
         now = asyncio.get_running_loop().time
         try:
-            async for said in requests:
-                if said.WhichOneof("what") != "ack":
+            async for message in requests:
+                if message.WhichOneof("what") != "ack":
                     raise InvalidArgument(reason="a follower sends Hello once, then acknowledges")
-                ack = ack_from_wire(said.ack)
-                await self._tell(AckArrived(session.number, ack, session.sent_end))
+                ack = ack_from_wire(message.ack)
+                await self._post(AckArrived(session.number, ack, session.sent_end))
                 # The member refuses acknowledgements of bytes that were not sent.
                 if session.durable_end < ack.durable_end <= session.sent_end:
                     session.durable_end = ack.durable_end
-                    session.news.set()
+                    session.changed.set()
                 progress.acknowledged(session.durable_end, self._log.end, now())
         except RockoonError as refusal:
             session.end(refusal)
@@ -320,9 +322,9 @@ class Leading:
             session.end(self.not_leader())
 
 
-async def _at_most(seconds: float, news: asyncio.Event) -> None:
+async def _at_most(seconds: float, changed: asyncio.Event) -> None:
     try:
         async with asyncio.timeout(seconds):
-            await news.wait()
+            await changed.wait()
     except TimeoutError:
         return

@@ -18,13 +18,13 @@ from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica.actions import Halt, Remake
 from rockoon_replica.halt import read_halt
 from rockoon_replica.log import ReplicatedLog
-from rockoon_replica.log_state import LogState, Run
+from rockoon_replica.log_state import LogState, ProcessRun
 from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.peers import Peers
 from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
-from rockoon_replica.standing import Record
+from rockoon_replica.standing import CopyRecord
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ class LogService(Protocol):
         ...
 
 
-Around = TypeVar("Around", bound=LogService)
+Service = TypeVar("Service", bound=LogService)
 
 
-class LogCopy(Generic[Around]):
+class LogCopy(Generic[Service]):
     """One replica of a service's log in this process.
 
     Args:
@@ -143,7 +143,7 @@ class LogCopy(Generic[Around]):
         replica_id: str,
         nameservers: Nameservers,
         channels: "Channels",
-        service: Around,
+        service: Service,
         replication: "ReplicationService",
         file: ReplicaFile,
         stop: Stop,
@@ -158,13 +158,13 @@ class LogCopy(Generic[Around]):
         self._file = file
         self._stop = stop
         self._link: NameserverLink | None = None
-        self._has_begun = False
+        self._run_counted = False
         # For a store without a file, which the first promise writes.
-        self._first_facts = ReplicaFacts(run=Run(1, secrets.randbits(62) + 1))
+        self._first_facts = ReplicaFacts(run=ProcessRun(1, secrets.randbits(62) + 1))
         self._leads = asyncio.Event()
         self.log: OpenLog | None = None
         self.replica: Replica | None = None
-        self.record = Record(asyncio.get_running_loop().time())
+        self.record = CopyRecord(asyncio.get_running_loop().time())
         self.readiness_news = asyncio.Event()
         self.opened = asyncio.Event()
         self.halted = ""
@@ -213,7 +213,7 @@ class LogCopy(Generic[Around]):
         while not self._stop.requested:
             try:
                 self.halted = self.halted or read_halt(self._file.directory)
-                last = await (self._stay_halted() if self.halted else self._live())
+                last = await (self._stay_halted() if self.halted else self._run_once())
                 if isinstance(last, Halt):
                     self.halted = last.reason
                     self._file.halt(last.reason)
@@ -272,17 +272,17 @@ class LogCopy(Generic[Around]):
 
     # One run
 
-    async def _live(self) -> LastAction | None:
+    async def _run_once(self) -> LastAction | None:
         self._leads.clear()
         self.service.refuse(self.not_leader())
-        if not self._has_begun:
+        if not self._run_counted:
             self._file.begin_run(self._first_facts.run.number)
-            self._has_begun = True
+            self._run_counted = True
         opened = await self._open()
         try:
             self.log = opened
             if reason := self._file.doubt_short(opened.end):
-                self._tell_loss(reason)
+                self._log_loss(reason)
             return await self._follow_and_lead(opened)
         finally:
             self._replication.refuse(self.log_name)
@@ -349,22 +349,24 @@ class LogCopy(Generic[Around]):
     def _lost(self, reason: str) -> None:
         """Mark this copy as unsound until it has copied the lost records."""
         if self._file.doubt():
-            self._tell_loss(reason)
+            self._log_loss(reason)
 
-    def _tell_loss(self, reason: str) -> None:
+    def _log_loss(self, reason: str) -> None:
         log.error("log %s: this copy may have lost records: %s", self.log_name, reason)
 
     async def _follow_and_lead(self, opened: OpenLog) -> LastAction | None:
         name = self.log_name
 
-        def saw(state: LogState) -> None:
+        def state_received(state: LogState) -> None:
             if state.leader == self.replica_id:
                 self.service.expect()
             elif not self._leads.is_set():
                 self.service.refuse(self.not_leader())
-            replica.saw(state)
+            replica.state_received(state)
 
-        link = self._link = NameserverLink(self._nameservers, self.kind, name, self.replica_id, saw)
+        link = self._link = NameserverLink(
+            self._nameservers, self.kind, name, self.replica_id, state_received
+        )
         replica = self.replica = Replica(
             log_name=name,
             cluster=self._settings.cluster,

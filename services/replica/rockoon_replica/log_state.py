@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rockoon_core.replication_rules import Config, Rank, Report
 
 
-class Version(NamedTuple):
+class StateVersion(NamedTuple):
     """Version of a `LogState`; newer ones are greater.
 
     `number` grows by one with each change. `history` grows when an operator adopts the log after
@@ -21,7 +21,7 @@ class Version(NamedTuple):
     number: int
 
 
-class Run(NamedTuple):
+class ProcessRun(NamedTuple):
     """One start of a replica's process.
 
     Attributes:
@@ -33,7 +33,7 @@ class Run(NamedTuple):
     number: int
 
 
-NO_RUN = Run(0, 0)
+NO_RUN = ProcessRun(0, 0)
 
 
 class Move(NamedTuple):
@@ -53,7 +53,7 @@ class CopiesWish(NamedTuple):
     stays: str | None = None
 
 
-class Loss(NamedTuple):
+class AcceptedLoss(NamedTuple):
     """An operator's acceptance of lost committed records.
 
     `epoch` began with it, at the end of the chosen log, `end`. A log without that epoch that is
@@ -89,7 +89,7 @@ class LogState:
     """
 
     log: str
-    version: Version
+    version: StateVersion
     epoch: int
     leader: str | None
     at_least: Rank
@@ -101,7 +101,7 @@ class LogState:
     moves: tuple[Move, ...] = ()
     confirmed: bool = False
     vain_epochs: int = 0
-    loss: Loss | None = None
+    loss: AcceptedLoss | None = None
     frozen: bool = False
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: Mapping[str, ProcessRun] = field(default_factory=dict)
     held: str = ""

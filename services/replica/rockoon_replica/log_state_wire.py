@@ -3,32 +3,39 @@
 from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_replica.actions import ReportLog
-from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Run, Version
+from rockoon_replica.log_state import (
+    AcceptedLoss,
+    CopiesWish,
+    LogState,
+    Move,
+    ProcessRun,
+    StateVersion,
+)
 
 
-def state_from_wire(told: pb.LogState) -> LogState:
+def state_from_wire(message: pb.LogState) -> LogState:
     """Convert the state of a log that a nameserver sent."""
     return LogState(
-        log=told.log,
-        version=Version(told.history, told.version),
-        epoch=told.epoch,
-        leader=told.leader or None,
-        at_least=_rank(told.at_least),
-        config=Config(frozenset(told.in_sync), told.quorum),
-        replicas=tuple(each.replica_id for each in told.replicas),
+        log=message.log,
+        version=StateVersion(message.history, message.version),
+        epoch=message.epoch,
+        leader=message.leader or None,
+        at_least=_rank(message.at_least),
+        config=Config(frozenset(message.in_sync), message.quorum),
+        replicas=tuple(each.replica_id for each in message.replicas),
         reports={
             who: Report(_rank(report.rank), report.sound, report.damaged)
-            for who, report in told.reports.items()
+            for who, report in message.reports.items()
         },
-        copies=told.copies,
-        wish=_wish(told.copies_wish),
-        moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
-        confirmed=told.confirmed,
-        vain_epochs=told.vain_epochs,
-        loss=Loss(told.loss_epoch, told.loss_end) if told.loss_epoch else None,
-        frozen=bool(told.frozen),
-        runs={each.replica_id: Run(each.starts, each.run) for each in told.replicas},
-        held=told.held,
+        copies=message.copies,
+        wish=_wish(message.copies_wish),
+        moves=tuple(Move(each.leaves, each.joins) for each in message.moves),
+        confirmed=message.confirmed,
+        vain_epochs=message.vain_epochs,
+        loss=AcceptedLoss(message.loss_epoch, message.loss_end) if message.loss_epoch else None,
+        frozen=bool(message.frozen),
+        runs={each.replica_id: ProcessRun(each.starts, each.run) for each in message.replicas},
+        held=message.held,
     )
 
 
@@ -51,9 +58,9 @@ def rank_to_wire(rank: Rank) -> pb.Rank:
     return pb.Rank(epoch=rank.epoch, end=rank.end)
 
 
-def _wish(told: pb.CopiesWish) -> CopiesWish | None:
-    return CopiesWish(told.copies, told.stays or None) if told.copies else None
+def _wish(message: pb.CopiesWish) -> CopiesWish | None:
+    return CopiesWish(message.copies, message.stays or None) if message.copies else None
 
 
-def _rank(told: pb.Rank) -> Rank:
-    return Rank(told.epoch, told.end)
+def _rank(message: pb.Rank) -> Rank:
+    return Rank(message.epoch, message.end)

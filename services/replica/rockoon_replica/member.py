@@ -16,7 +16,7 @@ from rockoon_core.replication_rules import Config, Rank, Report, rank_of
 from rockoon_replica.actions import (
     Action,
     Alarm,
-    Compare,
+    CompareCopies,
     EndSession,
     Halt,
     OpenEpoch,
@@ -55,7 +55,7 @@ from rockoon_replica.events import (
 )
 from rockoon_replica.leadership import Leadership
 from rockoon_replica.log import LogView, WriteCheck
-from rockoon_replica.log_state import NO_RUN, LogState, Run
+from rockoon_replica.log_state import NO_RUN, LogState, ProcessRun
 from rockoon_replica.replica_facts import ANY_EPOCH, ReplicaFacts
 
 # 16 times the patience is enough for any two replicas to settle.
@@ -259,7 +259,7 @@ class Member:
         if self._refused is not None and self.replica not in state.config.in_sync:
             self._end(Remake(self._refused))
         elif state.epoch == self.facts.promised:
-            self._take_part(state)
+            self._join_epoch(state)
 
     def _see_frozen(self, state: LogState) -> None:
         """Report to a frozen log, whatever its state says: an operator needs the reports.
@@ -293,7 +293,7 @@ class Member:
             # The only voter has no other copy to lose records to.
             is_only = state.config.in_sync == {self.replica}
             doubts = {} if is_only else {"sound": False, "alone": False, "led": ANY_EPOCH}
-            self._persist(run=Run(known.starts + 1, own.number), run_seen=False, **doubts)
+            self._persist(run=ProcessRun(known.starts + 1, own.number), run_seen=False, **doubts)
             self._copying.leave()
             if self._leadership is not None and not is_only:
                 # It resumed as the only voter. Other replicas may have records of its epoch.
@@ -301,7 +301,7 @@ class Member:
                 return False
         return self.is_registered
 
-    def _take_part(self, state: LogState) -> None:
+    def _join_epoch(self, state: LogState) -> None:
         """Do this replica's part in the promised epoch."""
         if not state.epoch:
             # The log waits for its first replicas.
@@ -453,7 +453,7 @@ class Member:
         except OtherBytes as error:
             # It is not known yet which of the two copies is damaged.
             target = self._copying.end_session()
-            self._out += [Alarm(str(error)), Compare(target, error.begin, error.end)]
+            self._out += [Alarm(str(error)), CompareCopies(target, error.begin, error.end)]
         except Refused as error:
             self._refuse(str(error))
         else:
@@ -482,13 +482,13 @@ class Member:
     def _damage_found(self, event: DamageFound) -> None:
         if event.position not in self.facts.damaged:
             self._persist(damaged=(*self.facts.damaged, event.position))
-            self._copying.tell_damage(is_damaged=True)
+            self._copying.report_damage(is_damaged=True)
 
     def _damage_repaired(self, event: DamageRepaired) -> None:
         if event.position in self.facts.damaged:
             left = tuple(each for each in self.facts.damaged if each != event.position)
             self._persist(damaged=left)
-            self._copying.tell_damage(is_damaged=bool(left))
+            self._copying.report_damage(is_damaged=bool(left))
 
     def _chunk_arrived(self, event: ChunkArrived) -> None:
         self._copying.chunk(event.session, event.chunk)

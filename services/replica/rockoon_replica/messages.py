@@ -1,8 +1,8 @@
 """Messages between a follower and its leader, in the order of their first use.
 
 One connection is one session. The follower sends `Hello`. The leader's `Welcome` has the position
-up to which both logs are equal; the follower cuts its log there, and then receives each `Chunk` and
-replies with an `Ack`.
+up to which both logs are equal; the follower cuts its log there, and then receives each `LogChunk`
+and replies with an `Ack`.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Welcome(NamedTuple):
     generation_end: int = 0
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """Whole records, or none; with the committed end and the leader's round.
 
     Attributes:

@@ -13,7 +13,7 @@ from rockoon_node.watching import Watching
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_replica import actions
-from rockoon_replica.log_state import LogState, Version
+from rockoon_replica.log_state import LogState, StateVersion
 from rockoon_replica.log_state_wire import rank_to_wire, report_to_wire, state_from_wire
 from rockoon_replica.replica import RegisterCall
 from rockoon_runtime.process import Stop
@@ -49,13 +49,13 @@ class NameserverLink:
         kind: "NodeKind",
         log_name: str,
         replica_id: str,
-        take: Callable[[LogState], None],
+        on_state: Callable[[LogState], None],
     ) -> None:
         self._nameservers = nameservers
         self._kind = kind
         self._log_name = log_name
         self._replica_id = replica_id
-        self._take = take
+        self._on_state = on_state
         self._watching = Watching(nameservers, f"log {log_name}")
         self.addresses: dict[str, str] = {}
         self.names: dict[str, str] = {}
@@ -82,7 +82,7 @@ class NameserverLink:
                 for log in update.logs:
                     self.addresses = {node.store_id: node.address for node in log.nodes}
                     self.names = {each.replica_id: each.name for each in log.state.replicas}
-                    self._saw(log.state)
+                    self._state_received(log.state)
         except TimeoutError:
             logger.info(
                 "log %s: nameserver %s is silent, trying another one", self._log_name, address
@@ -90,10 +90,10 @@ class NameserverLink:
         finally:
             call.cancel()
 
-    def _saw(self, told: pb.LogState) -> None:
+    def _state_received(self, message: pb.LogState) -> None:
         # A log without an epoch waits for its first replicas.
-        if told.epoch > 0:
-            self._take(state_from_wire(told))
+        if message.epoch > 0:
+            self._on_state(state_from_wire(message))
 
     async def ask(self, call: RegisterCall) -> LogState | None:
         """See `Register`."""
@@ -110,7 +110,7 @@ class NameserverLink:
         return state_from_wire(reply.state) if reply.state.epoch > 0 else None
 
     def _request(self, call: RegisterCall) -> tuple[str, Any]:
-        def caller(seen: Version) -> pb.ReplicaCall:
+        def caller(seen: StateVersion) -> pb.ReplicaCall:
             return pb.ReplicaCall(
                 kind=self._kind,
                 log=self._log_name,
@@ -122,8 +122,10 @@ class NameserverLink:
 
         match call:
             case actions.ReportLog(_, _, facts):
-                told = report_to_wire(call)
-                return "ReportLog", pb.ReportLogRequest(caller=caller(facts.version), report=told)
+                message = report_to_wire(call)
+                return "ReportLog", pb.ReportLogRequest(
+                    caller=caller(facts.version), report=message
+                )
             case actions.SuspectLeader(_, seen):
                 return "SuspectLeader", pb.SuspectLeaderRequest(caller=caller(seen))
             case actions.RetractSuspicion(_, seen):

@@ -45,8 +45,8 @@ from rockoon_replica.member import Member, Role
 from rockoon_replica.peers import Peers
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
-from rockoon_replica.standing import FollowerProgress, Record
-from rockoon_replica.waiting import Waiting, finish
+from rockoon_replica.standing import CopyRecord, FollowerProgress
+from rockoon_replica.waiting import CommitWaits, finish
 from rockoon_replica.wire import boundaries_to_wire
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Replica:
         channels: Channels,
         address_of: Callable[[str], str | None],
         owner: Owner,
-        record: Record | None = None,
+        record: CopyRecord | None = None,
         crc32: Callable[[bytes], int] = zlib.crc32,
         silent_seconds: float = SILENT_SECONDS,
         stalled_seconds: float = STALLED_SECONDS,
@@ -163,26 +163,26 @@ class Replica:
         self._stalled_seconds, self._record_seconds = stalled_seconds, record_seconds
         self.member, self._run = Member(replica_id, facts, replicated), facts.run
         numbers = itertools.count(1)
-        self.record = record or Record(asyncio.get_running_loop().time())
+        self.record = record or CopyRecord(asyncio.get_running_loop().time())
         self.check = CopyCheck(
             log_name,
             replicated,
             Peers(log_name, cluster, channels, address_of, self._others, crc32),
-            self._tell,
+            self._post,
             lambda: self.member.facts.damaged,
             self._not_repaired,
             self.record.checks,
             scrub_bytes_per_second,
         )
         self._leading = Leading(
-            log_name, replica_id, replicated, self._tell, numbers, crc32, self.check.add
+            log_name, replica_id, replicated, self._post, numbers, crc32, self.check.add
         )
         self._following = Following(
             log_name,
             cluster,
             channels,
             address_of,
-            self._tell,
+            self._post,
             numbers,
             lambda: self.member.patience(silent_seconds),
             crc32,
@@ -196,7 +196,7 @@ class Replica:
         self._is_over = False
         self._over = asyncio.Event()
         self._last: LastAction | None = None
-        self._waiting = Waiting(self._ask_round)
+        self._waiting = CommitWaits(self._ask_round)
         self.state: LogState | None = None
         # Set while appends are allowed.
         self.may_append = asyncio.Event()
@@ -232,11 +232,11 @@ class Replica:
         """Whether records appended now can be committed: it leads, and enough are connected."""
         return self.may_append.is_set()
 
-    def saw(self, state: LogState) -> None:
+    def state_received(self, state: LogState) -> None:
         """A nameserver has sent the log's state; states may arrive out of order."""
         if self.state is None or state.version > self.state.version:
             self.state = state
-        self._tell(StateSeen(state))
+        self._post(StateSeen(state))
 
     def leader_channel(self) -> aio.Channel | None:
         """Channel to the leader; None while its address is unknown."""
@@ -275,7 +275,7 @@ class Replica:
 
     def retention_held(self, end: int) -> None:
         """Retention has waited long enough for replicas that lack records below `end`; 0: not."""
-        self._tell(RetentionHeld(end))
+        self._post(RetentionHeld(end))
 
     async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
         """Have another replica lead; returns whether one does.
@@ -286,12 +286,12 @@ class Replica:
         """
         if self.state is not None and len(self.state.config.in_sync) == 1:
             return False
-        self._tell(HandOverAsked(successor))
+        self._post(HandOverAsked(successor))
         try:
             async with asyncio.timeout(seconds):
                 await self._over.wait()
         except TimeoutError:
-            self._tell(HandOverAbandoned())
+            self._post(HandOverAbandoned())
             return False
         return True
 
@@ -301,8 +301,8 @@ class Replica:
         """Serve a follower's stream; see `Leading.replicate`."""
         if self._tasks is None:
             raise NotReady(service="the replica", reason="it is starting")
-        async for said in self._leading.replicate(hello, requests, self._spawn):
-            yield said
+        async for message in self._leading.replicate(hello, requests, self._spawn):
+            yield message
 
     async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
         """Return checked records for another copy; see `CopyCheck.read`."""
@@ -336,8 +336,8 @@ class Replica:
                 if self.record.writes.failure:
                     # The log was opened again since, and has no record of the refused write.
                     self._check_writes(probe=True)
-                    self._tell(WritesChecked(self.record.writes))
-                self._tell(Started())
+                    self._post(WritesChecked(self.record.writes))
+                self._post(Started())
                 for name, loop in (
                     ("following", self._following.run()),
                     ("syncing", self._sync()),
@@ -347,7 +347,7 @@ class Replica:
                     ("recording its committed end", self._record_committed_end()),
                 ):
                     self._spawn(loop, f"{self._log_name}: {name}")
-                await self._act()
+                await self._handle_events()
                 self._end()
                 for task in list(self._running):
                     task.cancel()
@@ -363,7 +363,7 @@ class Replica:
         self._over.set()
         self._leading.end_all()
         self.may_append.clear()
-        self._note_readiness()
+        self._update_readiness()
         self._waiting.refuse(self._leading.not_leader())
         while not self._events.empty():
             _, done = self._events.get_nowait()
@@ -381,7 +381,7 @@ class Replica:
         task.add_done_callback(self._running.discard)
         return task
 
-    def _tell(self, event: Event) -> "asyncio.Future[None]":
+    def _post(self, event: Event) -> "asyncio.Future[None]":
         done = asyncio.get_running_loop().create_future()
         if self._is_over:
             done.set_result(None)
@@ -389,18 +389,18 @@ class Replica:
             self._events.put_nowait((event, done))
         return done
 
-    async def _act(self) -> None:
+    async def _handle_events(self) -> None:
         """Pass events to the member and carry out its actions, until the last one."""
         while self._last is None:
             event, done = await self._events.get()
             if event is None:
                 return
             if isinstance(event, RoundAsked):
-                self._waiting.begins(self.member.round + 1)
+                self._waiting.round_started(self.member.round + 1)
             for action in self.member.handle(event):
                 await self._carry_out(action)
             finish(done)
-            self._note_readiness()
+            self._update_readiness()
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -409,17 +409,17 @@ class Replica:
                 if facts.run != self._run:
                     self._run = facts.run
                     self.record.run_raised.set()
-            case actions.Write(offset, data):
+            case actions.WriteRecords(offset, data):
                 self._write(offset, data)
             case actions.Sync():
                 self._sync_wanted.set()
-            case actions.Commit(end):
+            case actions.CommitUpTo(end):
                 if self.member.epoch:
                     # A leader counts its own copy in the quorum.
-                    self._file.acknowledged.note(self._log.durable_end)
+                    self._file.acknowledged.raise_to(self._log.durable_end)
                 self._commit(min(end, self._log.end))
             case actions.Acknowledge(session, ack):
-                self._file.acknowledged.note(ack.durable_end)
+                self._file.acknowledged.raise_to(ack.durable_end)
                 self._following.acknowledge(session, ack)
             case actions.SendRound(number):
                 self._leading.send_round(number)
@@ -446,7 +446,7 @@ class Replica:
                 try:
                     self._log.open_epoch(epoch)
                 except LogFull as failure:
-                    self._note_writes(WriteCheck(failure=str(failure)))
+                    self._update_write_check(WriteCheck(failure=str(failure)))
                 self._leading.wake()
             case actions.Truncate(offset):
                 log.warning(
@@ -457,7 +457,7 @@ class Replica:
                 self._log.truncate(offset)
                 for position in self.member.facts.damaged:
                     if position >= offset:
-                        self._tell(DamageRepaired(position))
+                        self._post(DamageRepaired(position))
             case actions.Drop(dropped):
                 self._log.drop(dict(dropped))
             case actions.NeedGeneration(end):
@@ -466,7 +466,7 @@ class Replica:
                 self._following.connect(leader, epoch)
             case actions.Disconnect():
                 self._following.disconnect()
-            case actions.Compare(leader, begin, end):
+            case actions.CompareCopies(leader, begin, end):
                 self._following.pause()
                 self.check.add(begin, end, leader)
             case actions.SayHello(session, hello):
@@ -535,18 +535,18 @@ class Replica:
     async def _not_repaired(self) -> None:
         """A damaged leader hands over to an intact copy."""
         if self.member.role is Role.OPENING:
-            await self._tell(LogStalled())
+            await self._post(LogStalled())
         now = asyncio.get_running_loop().time()
         if self.member.has_successor and now >= self._hand_over_after:
             self._hand_over_after = now + DAMAGED_PAUSE_SECONDS
             await self.hand_over(DAMAGED_HAND_OVER_SECONDS)
 
     def _ask_round(self) -> None:
-        self._tell(RoundAsked())
+        self._post(RoundAsked())
 
-    def _note_readiness(self) -> None:
+    def _update_readiness(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self.record.note(is_ready=self.is_ready, now=now):
+        if self.record.set_ready(is_ready=self.is_ready, now=now):
             self._owner.readiness_changed()
 
     def _ask(self, call: RegisterCall) -> None:
@@ -561,7 +561,7 @@ class Replica:
             log.info("log %s: %s had no effect: %s", self._log_name, type(call).__name__, reason)
         else:
             if state is not None:
-                self.saw(state)
+                self.state_received(state)
         finally:
             self._calls -= 1
 
@@ -571,12 +571,12 @@ class Replica:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
             if self._log.durable_end < self._log.end:
-                stalled = loop.call_later(self._stalled_seconds, self._tell, LogStalled())
+                stalled = loop.call_later(self._stalled_seconds, self._post, LogStalled())
                 try:
                     await self._log.sync()
                 finally:
                     stalled.cancel()
-            self._tell(Synced())
+            self._post(Synced())
 
     async def _keep_checking_writes(self) -> None:
         while True:
@@ -589,12 +589,12 @@ class Replica:
         is_damped = now < self.record.refused_at + REFUSAL_SECONDS
         if self.epoch and is_damped and not check.failure:
             check = WriteCheck()
-        self._note_writes(check)
+        self._update_write_check(check)
 
-    def _note_writes(self, check: WriteCheck) -> None:
+    def _update_write_check(self, check: WriteCheck) -> None:
         before, self.record.writes = self.record.writes, check
         if check != before:
-            self._tell(WritesChecked(check))
+            self._post(WritesChecked(check))
         if bool(check.reason) == bool(before.reason):
             return
         if check.reason:
@@ -628,4 +628,4 @@ class Replica:
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(REPEAT_SECONDS)
-            self._tell(RepeatDue())
+            self._post(RepeatDue())

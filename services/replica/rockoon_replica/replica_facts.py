@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Config
-from rockoon_replica.log_state import NO_RUN, Run, Version
+from rockoon_replica.log_state import NO_RUN, ProcessRun, StateVersion
 
 # Value of `led` for a store that is an older snapshot: it may have led any epoch since.
 ANY_EPOCH = (1 << 31) - 1
@@ -29,10 +29,10 @@ class ReplicaFacts(NamedTuple):
     led: int = 0
     alone: bool = False
     sound: bool = True
-    version: Version = Version(0, 0)
+    version: StateVersion = StateVersion(0, 0)
     config: Config | None = None
     damaged: tuple[int, ...] = ()
-    run: Run = NO_RUN
+    run: ProcessRun = NO_RUN
     run_seen: bool = False
 
     def is_alone(self, replica: str) -> bool:
@@ -51,10 +51,12 @@ class ReplicaFacts(NamedTuple):
         """
         if not self.run_seen and self.run != NO_RUN:
             return self
-        return self._replace(run=Run(self.run.starts + 1, number), run_seen=False)
+        return self._replace(run=ProcessRun(self.run.starts + 1, number), run_seen=False)
 
 
-def facts_alone(replica: str, epoch: int, version: Version, run: Run = NO_RUN) -> ReplicaFacts:
+def facts_alone(
+    replica: str, epoch: int, version: StateVersion, run: ProcessRun = NO_RUN
+) -> ReplicaFacts:
     """Facts of a replica that is the only copy, from an epoch on that no other replica has."""
     config = Config(frozenset({replica}), 1)
     return ReplicaFacts(epoch, epoch, alone=True, version=version, config=config, run=run)

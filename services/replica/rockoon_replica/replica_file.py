@@ -27,7 +27,7 @@ from rockoon_core.replication_rules import Config
 from rockoon_node.store_id import BOOT_ID
 from rockoon_replica.acknowledged_end import AcknowledgedEnd
 from rockoon_replica.halt import write_halt
-from rockoon_replica.log_state import Run, Version
+from rockoon_replica.log_state import ProcessRun, StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
 
 FILE, MARKER, ROOM = "replica", "replicated", "replica.room"
@@ -250,12 +250,12 @@ def decode(content: bytes) -> Kept:
         led=told["led"],
         alone=told["alone"],
         sound=told["sound"],
-        version=Version(told["history"], told["version"]),
+        version=StateVersion(told["history"], told["version"]),
         config=None if in_sync is None else Config(frozenset(in_sync), told["quorum"]),
         # Missing in files of earlier versions.
         damaged=tuple(told.get("damaged", ())),
         # Missing in files of versions that did not count starts.
-        run=Run(told.get("starts", 0), told.get("run", 0)),
+        run=ProcessRun(told.get("starts", 0), told.get("run", 0)),
         run_seen=told.get("runSeen", False),
     )
     return Kept(facts, told["unsyncedBoot"])

@@ -56,8 +56,8 @@ class ReplicationService(ReplicationServicer):
         if first is None or first.WhichOneof("what") != "hello":
             raise InvalidArgument(reason="a follower must send Hello first")
         self._check_identity(first.hello.log, context)
-        async for said in self._replica(first.hello.log).replicate(first.hello, requests):
-            yield said
+        async for message in self._replica(first.hello.log).replicate(first.hello, requests):
+            yield message
 
     async def DescribeReplica(
         self, request: pb.DescribeReplicaRequest, context: object

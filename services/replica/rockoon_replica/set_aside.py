@@ -27,7 +27,7 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
         disk: the file layer.
     """
     names = {path.name for path in store_path.iterdir()} - {LOST, LOCK_FILE}
-    target = _place(store_path / LOST, f"replica-{replica_id}", names)
+    target = _free_directory(store_path / LOST, f"replica-{replica_id}", names)
     for changed in disk.make_directory(target):
         disk.sync_directory(changed)
     for name in [*sorted(names - set(last)), *(each for each in last if each in names)]:
@@ -37,7 +37,7 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
     return target
 
 
-def _place(lost: Path, name: str, names: set[str]) -> Path:
+def _free_directory(lost: Path, name: str, names: set[str]) -> Path:
     """Choose a directory without these names."""
     target = lost / name
     number = 0

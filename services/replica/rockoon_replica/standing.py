@@ -51,7 +51,7 @@ class FollowerProgress:
         return 0.0 if self.durable_end >= leader_end else now - self._caught_up_at
 
 
-class Record:
+class CopyRecord:
     """State of a copy that outlasts the runs of its replica in a process.
 
     Args:
@@ -77,7 +77,7 @@ class Record:
         self._since = now
         self._unready_seconds = 0.0
 
-    def note(self, *, is_ready: bool, now: float) -> bool:
+    def set_ready(self, *, is_ready: bool, now: float) -> bool:
         """Set readiness; returns whether it changed."""
         if is_ready == self.is_ready:
             return False

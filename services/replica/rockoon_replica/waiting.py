@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rockoon_core.errors import RockoonError
 
 
-class Waiting:
+class CommitWaits:
     """Futures of waiting callers, in the order of their completion.
 
     Args:
@@ -45,7 +45,7 @@ class Waiting:
             self._ask()
         return agreed
 
-    def begins(self, number: int) -> None:
+    def round_started(self, number: int) -> None:
         """A round starts, for all callers that wait now."""
         self._number = number
         self._asked, self._next = self._asked + self._next, []

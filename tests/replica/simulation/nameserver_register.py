@@ -11,7 +11,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as FactsOnTheWire
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
-from rockoon_replica.log_state import LogState, Run
+from rockoon_replica.log_state import LogState, ProcessRun
 from rockoon_replica.log_state_wire import report_to_wire, state_from_wire
 from rockoon_replica.replica_facts import ReplicaFacts
 
@@ -119,7 +119,7 @@ class NameserverRegister:
         known = {"is_new": True, "name_exists": True}
         self._put(log_membership.registered(self._wire, node, facts, **known))
 
-    def come(self, replica: str, run: Run) -> None:
+    def come(self, replica: str, run: ProcessRun) -> None:
         """A replica registers a start of its process."""
         if replica in self.state.replicas:
             node = Node(kind=BROKER, name=self._wire.log, store_id=replica, replica=replica)

@@ -13,9 +13,9 @@ from rockoon_format.log_marks import LogTopics
 from rockoon_replica import actions, events
 from rockoon_replica.actions import Action
 from rockoon_replica.events import Event
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import StateVersion
 from rockoon_replica.member import Member, Role
-from rockoon_replica.messages import Chunk
+from rockoon_replica.messages import LogChunk
 from rockoon_replica.replica_facts import ReplicaFacts
 from support.byte_log import VALUE
 
@@ -101,7 +101,7 @@ class Node:
 
     def synced_plainly(self) -> None:
         """What is on its disk is committed."""
-        self._commit(actions.Commit(self.log.durable_end))
+        self._commitupto(actions.CommitUpTo(self.log.durable_end))
 
     def look_at_log(self) -> None:
         """What a start makes of what is left: what was acknowledged may be gone."""
@@ -187,7 +187,7 @@ class Node:
                     self.handle(events.DamageRepaired(position))
                     break
 
-    def _compare(self, action: actions.Compare) -> None:
+    def _comparecopies(self, action: actions.CompareCopies) -> None:
         """Both copies check themselves; the session is over."""
         for link in self.world.links:
             if link.follower is self:
@@ -209,7 +209,7 @@ class Node:
             if record.kind == VALUE
         )
 
-    def _write(self, action: actions.Write) -> None:
+    def _writerecords(self, action: actions.WriteRecords) -> None:
         self.log.write(action.offset, action.data)
 
     def _sync(self, _action: actions.Sync) -> None:
@@ -222,7 +222,7 @@ class Node:
     def _needgeneration(self, action: actions.NeedGeneration) -> None:
         self.log.need_generation(action.end)
 
-    def _commit(self, action: actions.Commit) -> None:
+    def _commitupto(self, action: actions.CommitUpTo) -> None:
         end = min(action.end, self.log.end)
         if not self.is_plain and self.member.epoch:
             # A leader counts its own copy.
@@ -300,7 +300,7 @@ class Node:
             return
         member, log = self.member, self.log
         known = (log.committed_end, log.min_offset, member.round, log.generation.identity)
-        chunk = Chunk(member.epoch, self.replica, link.next, data, *known)
+        chunk = LogChunk(member.epoch, self.replica, link.next, data, *known)
         link.next += len(data)
         link.down.append(events.ChunkArrived(link.number, chunk))
 
@@ -386,7 +386,7 @@ class Node:
 
     def forget_promise(self) -> None:
         """A restart after which nothing was promised (broken)."""
-        self.facts = self.facts._replace(promised=0, led=0, version=Version(0, 0))
+        self.facts = self.facts._replace(promised=0, led=0, version=StateVersion(0, 0))
 
     def lose_records(self, kept: int) -> None:
         """A damaged disk: whole records are gone, and the start says so."""

@@ -8,7 +8,7 @@ from rockoon_core import replication_rules
 from rockoon_core.replication_rules import Config, Rank, Report, election_size
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
-from rockoon_replica.log_state import NO_RUN, CopiesWish, LogState, Move, Run, Version
+from rockoon_replica.log_state import NO_RUN, CopiesWish, LogState, Move, ProcessRun, StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
 
 EPOCHS_LEFT_OUT = 65_536
@@ -18,7 +18,7 @@ def first_state(voters: list[str], others: list[str], quorum: int, copies: int) 
     """The state of a new log, which waits for its first election."""
     return LogState(
         log="broker-a",
-        version=Version(0, 1),
+        version=StateVersion(0, 1),
         epoch=1,
         leader=None,
         at_least=Rank(0, 0),
@@ -46,7 +46,7 @@ class Register:
 
     def _put(self, **changes: Any) -> None:
         version = self.state.version
-        after = Version(version.history, version.number + 1)
+        after = StateVersion(version.history, version.number + 1)
         self.state = replace(self.state, **{"version": after, **changes})
         self.past.append(self.state)
 
@@ -118,7 +118,7 @@ class Register:
     def _lacks(self, rank: Rank) -> bool:
         return rank.epoch < self.recorded.epoch or rank.end < self.recorded.end
 
-    def come(self, replica: str, run: Run) -> None:
+    def come(self, replica: str, run: ProcessRun) -> None:
         """A replica registers a start of its process."""
         known = self.state.runs.get(replica, NO_RUN)
         if replica in self.state.replicas and run.starts > known.starts:
@@ -173,7 +173,7 @@ class Register:
         if not frozen:
             # Nobody sees that it is older: its numbers are greater.
             newest = max(each.version for each in self.past)
-            self.state = replace(past, version=Version(newest.history, newest.number + 1))
+            self.state = replace(past, version=StateVersion(newest.history, newest.number + 1))
         self.past.append(self.state)
 
     def adopt(self, told: list[ReplicaFacts]) -> None:
@@ -185,7 +185,7 @@ class Register:
         known = (*self.state.replicas, *newest.config.in_sync)
         self.state = replace(
             self.state,
-            version=Version(max(versions).history + 1, max(v.number for v in versions) + 1),
+            version=StateVersion(max(versions).history + 1, max(v.number for v in versions) + 1),
             epoch=epoch,
             leader=None,
             config=newest.config,
