@@ -9,9 +9,8 @@ from replica.simulation.node import Node
 from replica.simulation.script import Script
 from replica.simulation.truth import Violation
 from rockoon_core.disk import Disk
-from rockoon_replica.acknowledged_end import FILE, AcknowledgedEnd
 from rockoon_replica.replica_facts import ReplicaFacts
-from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.replica_file import ACKNOWLEDGED, AcknowledgedEnd, ReplicaFile
 
 KINDS = pytest.mark.parametrize("journals", [False, True], ids=["broker", "offset service"])
 
@@ -110,8 +109,8 @@ def test_the_file_says_what_was_acknowledged_and_a_start_doubts_a_shorter_log(
     assert ReplicaFile(tmp_path, Disk()).doubt_short(99) == ""
     file.acknowledged.lower(50)
     assert AcknowledgedEnd(tmp_path, Disk()).end == 50
-    content = (tmp_path / FILE).read_bytes()
+    content = (tmp_path / ACKNOWLEDGED).read_bytes()
     for torn in (b"", content[:5], bytes(12), content[:-1] + b"?"):
-        (tmp_path / FILE).write_bytes(torn)
+        (tmp_path / ACKNOWLEDGED).write_bytes(torn)
         assert AcknowledgedEnd(tmp_path, Disk()).end == 0
     file.acknowledged.close()

@@ -14,7 +14,7 @@ from rockoon.admin.logs import LogDescription
 from rockoon.cli.logs import role, troubles
 from rockoon_core.disk import Disk
 from rockoon_format.scan import scan
-from rockoon_replica.halt import FILE, read_halt, write_halt
+from rockoon_replica.replica_file import HALTED, read_halt, write_halt
 from rockoon_runtime.process import ExitStatus
 from support.etcd import EtcdServer
 from support.eventually import answered
@@ -27,11 +27,11 @@ from support.waiting import DEADLINE_SECONDS
 def test_the_file_of_a_halt_is_one_line_for_people(tmp_path: Path) -> None:
     assert read_halt(tmp_path) == ""
     write_halt(tmp_path, Disk(), "told to cut at 7,\nbelow 9")
-    assert (tmp_path / FILE).read_text() == "told to cut at 7, below 9\n"
+    assert (tmp_path / HALTED).read_text() == "told to cut at 7, below 9\n"
     assert read_halt(tmp_path) == "told to cut at 7, below 9"
-    (tmp_path / FILE).write_bytes(b"\xff")
+    (tmp_path / HALTED).write_bytes(b"\xff")
     assert read_halt(tmp_path)
-    (tmp_path / FILE).write_bytes(b"")
+    (tmp_path / HALTED).write_bytes(b"")
     assert read_halt(tmp_path) == "no reason was written"
 
 
@@ -85,7 +85,7 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
                         await halted(client, leader, is_up=False)
                 lines = [each for each in caplog.messages if "is halted, and its store" in each]
                 assert len(lines) == 2
-                assert (tmp_path / leader / "config" / FILE).exists()
+                assert (tmp_path / leader / "config" / HALTED).exists()
                 assert (tmp_path / leader / LOG).read_bytes() == before
 
                 # Its records are where they were.

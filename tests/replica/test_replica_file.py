@@ -9,10 +9,9 @@ import pytest
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
-from rockoon_replica.halt import read_halt
 from rockoon_replica.log_state import StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
-from rockoon_replica.replica_file import ROOM, ReplicaFile
+from rockoon_replica.replica_file import ROOM, ReplicaFile, read_halt
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.store_directory import FailingDisk
 

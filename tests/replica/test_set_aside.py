@@ -10,9 +10,9 @@ from rockoon_broker.server import STORE_ID_FILE
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_node.store_id import read_or_make_store_id
+from rockoon_replica.copy_process import LOST, set_aside
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
-from rockoon_replica.set_aside import LOST, set_aside
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import opened
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rockoon_core.errors import NotLeader
-from rockoon_replica.waiting import CommitWaits
+from rockoon_replica.replica import CommitWaits
 
 
 async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:

@@ -107,7 +107,9 @@ async def test_copies_that_are_away_or_damaged_are_told_and_nothing_else_is(
         await prometheus.until(lambda fires: fires == {"RockoonReplicasMissing": [missing]})
         await services.stop(second)
         await prometheus.until(lambda fires: fires.get("RockoonLogWithoutQuorum") == [missing])
-        await answered(lambda: said(client), lambda text: f"{leader}: it leads, and accepts no appends" in text)
+        await answered(
+            lambda: said(client), lambda text: f"{leader}: it leads, and accepts no appends" in text
+        )
         # Nobody else is there, so nobody leads next.
         await services.stop(leader)
         ReplicaFile(tmp_path / first, Disk()).doubt()

@@ -256,7 +256,7 @@ class Remake(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """A rule was broken: stop participating, and do not change the log (`halt.py`)."""
+    """A rule was broken: stop participating, and do not change the log (`write_halt`)."""
 
     reason: str
 

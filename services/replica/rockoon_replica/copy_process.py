@@ -22,7 +22,6 @@ from rockoon_replica.actions import Remake
 from rockoon_replica.log_copy import LogCopy, LogService
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_replica.service import ReplicationService
-from rockoon_replica.set_aside import set_aside
 from rockoon_replica.settings import CopySettings
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.tls import client_tls
@@ -156,3 +155,44 @@ async def publish_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
         await server.set_serving(copy.record.is_ready)
         await copy.readiness_news.wait()
         copy.readiness_news.clear()
+
+
+LOST = "lost"
+
+
+def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk) -> Path:
+    """Move a closed store's content to `lost/replica-{its id}`; returns that directory.
+
+    The lock and `lost` itself stay. If a crash interrupts the move and the same replica continues,
+    its later content is moved to `replica-{its id}.1`, and so on: moved files are never replaced.
+
+    Args:
+        store_path: the directory.
+        replica_id: of the replica that had it.
+        last: names in it that are moved last, in this order: the log, because derived files need
+            it, then the replica's facts and id. So after a crash in between it is still the same
+            replica, which does not vote, with a part of its log.
+        disk: the file layer.
+
+    Raises:
+        OSError: the disk.
+    """
+    names = {path.name for path in store_path.iterdir()} - {LOST, LOCK_FILE}
+    target = _free_directory(store_path / LOST, f"replica-{replica_id}", names)
+    for changed in disk.make_directory(target):
+        disk.sync_directory(changed)
+    for name in [*sorted(names - set(last)), *(each for each in last if each in names)]:
+        disk.rename(store_path / name, target / name)
+        disk.sync_directory(target)
+        disk.sync_directory(store_path)
+    return target
+
+
+def _free_directory(lost: Path, name: str, names: set[str]) -> Path:
+    """Choose a directory without these names."""
+    target = lost / name
+    number = 0
+    while any((target / each).exists() for each in names):
+        number += 1
+        target = lost / f"{name}.{number}"
+    return target

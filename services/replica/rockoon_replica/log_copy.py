@@ -16,14 +16,13 @@ from rockoon_core.errors import NotLeader, RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica.actions import Halt, Remake
-from rockoon_replica.halt import read_halt
 from rockoon_replica.log import ReplicatedLog
 from rockoon_replica.log_state import LogState, ProcessRun
 from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.peers import Peers
 from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
-from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.replica_file import ReplicaFile, read_halt
 from rockoon_replica.standing import CopyRecord
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
@@ -133,7 +132,7 @@ class LogCopy(Generic[Service]):
         record: state that outlasts runs.
         readiness_news: set when `record.is_ready` has changed.
         opened: set when the log was opened for the first time, or the copy is halted.
-        halted: why it does not participate; empty: it does. See `halt.py`.
+        halted: why it does not participate; empty: it does. See `write_halt`.
     """
 
     def __init__(

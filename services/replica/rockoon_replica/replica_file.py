@@ -1,20 +1,23 @@
-"""File of a replica's durable facts, beside its log.
+"""Files of a replica's durable state, beside its log.
 
     config/replica       one line of JSON; on the next one the CRC-32 of the first, as 8 hex digits
     config/replicated    empty; created after the first `replica`
-    config/acknowledged  see acknowledged_end.py
-    config/halted        see halt.py
+    config/acknowledged  position u64 | CRC-32 u32, little-endian: 12 bytes
+    config/halted        one line of text: the reason
     config/replica.room  zeros; its blocks are used for `replica` and `halted` if the disk is full
 
 Invariants:
 - A promise is durable before it has effects: it is on the disk when `write` returns.
-- A missing or damaged file is an error, never replaced by a guess: a replica that lost its promise
-  could acknowledge records that a later leader does not have. `replicated` distinguishes a
+- A missing or damaged `replica` is an error, never replaced by a guess: a replica that lost its
+  promise could acknowledge records that a later leader does not have. `replicated` distinguishes a
   lost file from a store that never had copies.
 - A full disk does not prevent promises: the replica may be needed for an election.
+- The acknowledged end is never beyond the durable end of the log, and is lowered, durably, before
+  the log is cut.
 """
 
 import json
+import struct
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,10 +28,127 @@ from rockoon_core.disk import SHORTAGES, Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
 from rockoon_node.store_id import BOOT_ID
-from rockoon_replica.acknowledged_end import AcknowledgedEnd
-from rockoon_replica.halt import write_halt
 from rockoon_replica.log_state import ProcessRun, StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
+
+ACKNOWLEDGED = "acknowledged"
+_POSITION = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+ACKNOWLEDGED_BYTES = _POSITION.size + _CRC.size
+
+assert ACKNOWLEDGED_BYTES == 12
+
+
+class AcknowledgedEnd:
+    """Position up to which a replica acknowledged its log, or counted it as a leader.
+
+    A log that ends below it has lost acknowledged records, even if its end looks like an incomplete
+    write. The file is written before each acknowledgement and not synced: it survives a killed
+    process, and after a power cut it may have an older position (up to half a minute), which is
+    still valid. It is read on first use.
+
+    Args:
+        directory: the store's `config`.
+        disk: the file layer.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._path = directory / ACKNOWLEDGED
+        self._disk = disk
+        self._fd: int | None = None
+        self._end: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Position; 0 if the file is missing or damaged. Raises OSError."""
+        if self._end is None:
+            try:
+                self._end = decode_end(self._path.read_bytes())
+            except FileNotFoundError:
+                self._end = 0
+        return self._end
+
+    def raise_to(self, end: int) -> None:
+        """Record the position, before the log is acknowledged up to it; the log is durable there.
+
+        If the disk is full, the file keeps an older position.
+
+        Raises:
+            OSError: another failure of the disk.
+        """
+        if end <= self.end:
+            return
+        try:
+            self._write(end)
+        except OSError as failure:
+            if failure.errno not in SHORTAGES:
+                raise
+
+    def lower(self, end: int) -> None:
+        """Lower the position, durably, before the log is cut there. Raises OSError."""
+        if end < self.end:
+            self._disk.fdatasync(self._write(end))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            self._disk.close(self._fd)
+            self._fd = None
+
+    def _write(self, end: int) -> int:
+        if self._fd is None:
+            self._fd = self._disk.open_or_create(self._path)
+        self._disk.write_all(self._fd, encode_end(end), 0)
+        self._end = end
+        return self._fd
+
+
+def encode_end(end: int) -> bytes:
+    """The file's content."""
+    position = _POSITION.pack(end)
+    return position + _CRC.pack(zlib.crc32(position))
+
+
+def decode_end(content: bytes) -> int:
+    """Return the position of a file's content; 0 if it is damaged."""
+    position = content[: _POSITION.size]
+    if content[_POSITION.size :] != _CRC.pack(zlib.crc32(position)):
+        return 0
+    end: int = _POSITION.unpack(position)[0]
+    return end
+
+
+HALTED = "halted"
+
+
+def read_halt(directory: Path) -> str:
+    """Reason why a replica is halted; empty: it is not.
+
+    Args:
+        directory: the store's `config`.
+
+    Raises:
+        OSError: the disk.
+    """
+    try:
+        text = (directory / HALTED).read_bytes().decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+    return text or "no reason was written"
+
+
+def write_halt(directory: Path, disk: Disk, reason: str) -> None:
+    """Keep the replica of a store from participating, durably, also after restarts.
+
+    A replica halts when its leader asks it to cut committed records: one of the two has lost data,
+    and the replica may be the only one with acknowledged records. An operator rescues the records,
+    then empties the store, or removes the file.
+
+    Raises:
+        OSError: the disk.
+    """
+    disk.replace_file(directory / HALTED, " ".join(reason.split()).encode() + b"\n")
+
 
 FILE, MARKER, ROOM = "replica", "replicated", "replica.room"
 ROOM_BYTES = 16 << 10

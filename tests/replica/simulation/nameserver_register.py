@@ -12,7 +12,7 @@ from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as FactsOnTheWire
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
 from rockoon_replica.log_state import LogState, ProcessRun
-from rockoon_replica.log_state_wire import report_to_wire, state_from_wire
+from rockoon_replica.nameserver_link import report_to_wire, state_from_wire
 from rockoon_replica.replica_facts import ReplicaFacts
 
 
