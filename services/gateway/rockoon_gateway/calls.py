@@ -1,6 +1,6 @@
-"""Calls: who makes one, what its headers say, how long there is for it; errors as answers.
+"""Calls: caller, headers and deadline of a call; errors as statuses of replies.
 
-Headers are RocketMQ's (x-mq-...). What languages disagree about is not looked at: the clock in
+Headers are RocketMQ's (x-mq-...). Headers that differ between languages are ignored: the clock in
 x-mq-date-time (most put local time and call it UTC), and the words in x-mq-language.
 """
 
@@ -30,25 +30,25 @@ NAMESPACE = "x-mq-namespace"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 HEADERS = (CLIENT_ID, LANGUAGE, VERSION, NAMESPACE, AUTHORIZATION, DATE_TIME)
-# As long as the offset service's name of a receiver may be.
+# The limit of a receiver's name at the offset service.
 CLIENT_ID_BYTES_MAX = 255
-# A word for logs and tables.
+# Longer texts are cut: they are for logs and tables.
 TEXT_CHARACTERS_MAX = 255
 
 
-# Not frozen: it is made for each call, and that would be a third of reading the headers.
+# Not frozen: a frozen one costs a third of the time of reading the headers, for each call.
 @dataclass(slots=True)
 class ClientCall:
     """One call of a client.
 
     Attributes:
-        client_id: as it calls itself; unique by convention.
-        language: the header's word; empty when there is none.
-        version: of its SDK, likewise.
-        peer: the address that it calls from, as gRPC writes it.
-        key: the access key that has signed; None where calls need none.
+        client_id: as sent by the client; unique by convention.
+        language: of the header; empty without one.
+        version: of the client's SDK; empty without one.
+        peer: the caller's address, as gRPC writes it.
+        key: the access key that signed the call; None if calls need none.
         deadline: on the event loop's clock, seconds; None without one.
-        checked: has the signature checked again; returns the key as it is by then.
+        checked: checks the signature again; returns the key with its present permissions.
         namespace: the header's, not checked, for resources without one: consumers of Node.js send
             it in the header alone.
     """
@@ -63,29 +63,29 @@ class ClientCall:
     namespace: str = ""
 
     def renewed(self) -> "ClientCall":
-        """Return the call with what its key may do by now: a stream outlasts what was granted when
-        it began. Raises Refusal: UNAUTHORIZED."""
+        """Return the call with its key's present permissions, which may change during a stream.
+        Raises Refusal: UNAUTHORIZED."""
         return replace(self, key=self.checked())
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the caller gives up; None when it said nothing."""
+        """Seconds until the caller's timeout; None without one."""
         if self.deadline is None:
             return None
         return max(self.deadline - asyncio.get_running_loop().time(), 0.0)
 
     def require(self, action: Action, resource: str) -> None:
-        """Raise NotPermitted when the caller's key lacks a permission.
+        """Raise NotPermitted if the caller's key lacks a permission.
 
         Args:
-            action: "read" (receive), "write" (send), or "see": any of them.
+            action: "read" (receive), "write" (send), or "see": any permission.
             resource: "topic:NAME" or "group:NAME".
         """
         if self.key is not None:
             require(self.key, action, resource)
 
     def require_topic(self, action: Action, topic: str) -> None:
-        """As `require`, for a topic; retry and dead letter topics need the permission on their
+        """Like `require`, for a topic; retry and dead letter topics need the permission on their
         group.
 
         Args:
@@ -97,13 +97,13 @@ class ClientCall:
 
 
 class Callers:
-    """Tells who makes a call.
+    """Reads the caller of each call, and converts errors to statuses.
 
     Args:
-        signatures: what is asked of them.
+        signatures: checks signatures.
 
     Attributes:
-        refused: calls that were answered with another code than OK, by method and code.
+        refused: number of calls with another status than OK, by method and code.
     """
 
     def __init__(self, signatures: Signatures) -> None:
@@ -111,7 +111,7 @@ class Callers:
         self.refused = SeriesCounts()
 
     def caller(self, context: Any) -> ClientCall:
-        """Return the call that a servicer was handed.
+        """Return the call of a servicer's context.
 
         Args:
             context: gRPC's.
@@ -119,7 +119,7 @@ class Callers:
         Raises:
             Refusal: CLIENT_ID_REQUIRED, or UNAUTHORIZED.
         """
-        # All of these headers are text: only a name that ends with "-bin" brings bytes.
+        # These headers are text: only names that end with "-bin" have bytes.
         headers: dict[str, Any] = dict(context.invocation_metadata())
         checked = partial(
             self._signatures.checked, headers.get(AUTHORIZATION, ""), headers.get(DATE_TIME, "")
@@ -129,7 +129,7 @@ class Callers:
         if not client_id:
             raise Refusal(Code.CLIENT_ID_REQUIRED, f"the call has no header {CLIENT_ID}")
         if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
-            # Cut, two clients could have one id.
+            # Not cut: two clients could then have the same id.
             reason = f"{CLIENT_ID} has more than {CLIENT_ID_BYTES_MAX} bytes"
             raise Refusal(Code.BAD_REQUEST, reason)
         seconds: float | None = context.time_remaining()
@@ -151,12 +151,12 @@ class Callers:
         context: Any,
         answer: type[Any],
     ) -> Any:
-        """What a method answers; what it raises is told in the answer's status.
+        """Call a method and return its reply; its exception becomes the reply's status.
 
         Args:
-            method: given the request and who calls.
-            request, context: as a servicer gets them.
-            answer: the answer's class.
+            method: called with the request and the caller.
+            request, context: of the servicer.
+            answer: the reply's class.
         """
         try:
             answered = await method(request, self.caller(context))
@@ -170,11 +170,11 @@ class Callers:
         return answered
 
     def note_refused(self, method: str, refused: Status) -> None:
-        """Count a call that was answered with another code than OK.
+        """Count a call with another status than OK.
 
         Args:
-            method: the protocol's name of the call, or of its answer.
-            refused: the answer's status.
+            method: the protocol's name of the call, or of its reply.
+            refused: the reply's status.
         """
         request_code = method_name(method.removesuffix("Response"))
         self.refused.add(request_code, enum_name(Code, refused.code).lower())

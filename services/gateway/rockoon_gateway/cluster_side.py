@@ -1,4 +1,4 @@
-"""Cluster side of the gateway: how it connects, and the access keys that are in force."""
+"""Connection of the gateway to the cluster, and the cluster's access keys."""
 
 import asyncio
 import dataclasses
@@ -23,12 +23,12 @@ from rockoon_runtime.tls import client_tls
 
 log = logging.getLogger(__name__)
 
-# Nothing waits in a gateway that could be tried again behind a client's back.
+# A short limit: the gateway retries no calls without its client's knowledge.
 RETRY_SECONDS = 2.0
 
 
 def cluster_tls(settings: GatewaySettings) -> Tls | None:
-    """How services are called; None when plainly.
+    """TLS for connections to services; None: off.
 
     Raises:
         SettingsError: a file is missing.
@@ -46,7 +46,7 @@ def cluster_tls(settings: GatewaySettings) -> Tls | None:
 
 
 def connection(settings: GatewaySettings) -> Cluster:
-    """The connection to the cluster, as the services' own."""
+    """Create the connection to the cluster, with the services' own key."""
     access = None
     if settings.access != "off":
         access = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret)
@@ -61,16 +61,16 @@ def connection(settings: GatewaySettings) -> Cluster:
 
 
 async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStack) -> Cluster:
-    """The connection, entered, as soon as a nameserver answers.
+    """Return the open connection, as soon as a nameserver replies.
 
     Args:
-        settings: the gateway's.
-        stop: ends the waiting.
-        opened: closes it.
+        settings: of the gateway.
+        stop: ends the wait.
+        opened: closes the connection.
 
     Raises:
         SettingsError: a file cannot be used.
-        RockoonError: the nameservers refuse, or none had answered when the wish to stop came.
+        RockoonError: the nameservers refuse, or a stop was requested before one replied.
     """
     told = False
     while True:
@@ -80,7 +80,7 @@ async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStac
             if stop.requested:
                 raise
             if not told:
-                log.warning("%s; waiting for one", failure)
+                log.warning("%s; waiting for a nameserver", failure)
             told = True
 
 
@@ -91,16 +91,16 @@ async def access(
     tasks: asyncio.TaskGroup,
     opened: AsyncExitStack,
 ) -> Signatures:
-    """What is asked of clients' signatures, with the cluster's keys in force."""
+    """Return the checks of clients' signatures, with the cluster's present keys."""
     if frontend.gate is None:
         if settings.client_secrets is not None:
-            raise SettingsError("client_secrets is set, but access = off: nobody would be refused")
+            raise SettingsError("client_secrets is set, but access = off: calls are not checked")
         return Signatures(None, None, wall_clock_ms)
     secrets = None
     if settings.client_secrets is not None:
         secrets = SecretFile(settings.client_secrets)
     elif settings.access == "on":
-        raise SettingsError("access = on needs client_secrets: without it nobody could call")
+        raise SettingsError("access = on needs client_secrets: all calls would be refused")
     nameservers = Nameservers(
         settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
     )

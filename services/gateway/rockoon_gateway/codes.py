@@ -1,4 +1,4 @@
-"""Codes of the protocol: which one says what of Rockoon's error table. Pure."""
+"""Codes of the protocol for Rockoon's error table. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from rockoon_core import errors
 from rockoon_core.errors import RockoonError
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 
-# In one shape for all: an assertion of RocketMQ's own test suite looks for the name in the text.
+# The name comes first in all texts: an assertion of RocketMQ's own test suite looks for it.
 _SEPARATOR = ": "
-# A text may quote a field of the request, and ends a Telemetry stream in a header.
+# A text may quote a field of the request; that of a Telemetry stream is sent in a header.
 TEXT_CHARACTERS_MAX = 1024
 
 # A code for each error. 4xxxx: the caller has to change the request, or a conflict has to end.
@@ -99,10 +99,10 @@ BY_ERROR: dict[type[RockoonError], Code] = {
 
 
 class Refusal(Exception):
-    """A call, or one message of it, is answered with a code that is not OK.
+    """A call, or one message in it, is refused with a code of the protocol.
 
     Args:
-        code: of the protocol.
+        code: not OK.
         text: for people, without the code's name.
     """
 
@@ -119,12 +119,12 @@ OK = Status(code=Code.OK, message="OK")
 
 
 def enum_name(enum: Any, value: int) -> str:
-    """A value's name; its number where a client has said what the protocol does not know."""
+    """Return a value's name; its number if the protocol does not define it."""
     return str(enum.Name(value) if value in enum.values() else value)
 
 
 def status(code: Code, text: str = "") -> Status:
-    """A status whose text begins with the code's name and is not longer than a header may be."""
+    """Return a status whose text begins with the code's name and fits into a header."""
     if len(text) > TEXT_CHARACTERS_MAX:
         text = f"{text[:TEXT_CHARACTERS_MAX]}..."
     name = Code.Name(code)
@@ -132,22 +132,22 @@ def status(code: Code, text: str = "") -> Status:
 
 
 def code_of(error: RockoonError) -> Code:
-    """The protocol's code for an error."""
+    """Return the protocol's code for an error."""
     if isinstance(error, errors.StoreNotWritable) and error.is_pressure:
         return Code.TOO_MANY_REQUESTS
     return BY_ERROR[errors.TABLE.get(error.code, errors.Internal)]
 
 
 def status_of(error: Refusal | RockoonError) -> Status:
-    """What a client is told of an error."""
+    """Return the status for an error."""
     if isinstance(error, Refusal):
         return error.status
     return status(code_of(error), str(error))
 
 
 def common_status(each: Sequence[Status]) -> Status:
-    """The status of a call, of those of its entries: theirs if they agree, MULTIPLE_RESULTS
-    otherwise."""
+    """Return the status of a call from those of its entries: theirs if all are equal, otherwise
+    MULTIPLE_RESULTS."""
     if all(one is each[0] for one in each) or len({one.code for one in each}) == 1:
         return each[0]
     return status(Code.MULTIPLE_RESULTS)

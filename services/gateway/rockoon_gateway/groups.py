@@ -1,4 +1,4 @@
-"""Groups: consumer groups as the cluster has them, remembered for a moment; made if missing."""
+"""Consumer groups of the cluster, cached for a few seconds; created on first use."""
 
 import asyncio
 
@@ -15,50 +15,50 @@ from rockoon_gateway.lite.lite_groups import (
 )
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
-# A changed group is another one for clients after so long.
+# Clients see a changed configuration after this time.
 REMEMBER_SECONDS = 5.0
 REMEMBERED_MAX = 100_000
 
 
 class Groups:
-    """Looks groups up.
+    """Reads the configuration of groups.
 
     Args:
         cluster: the connection.
-        create: whether those that are not there are created.
+        create: whether missing groups are created.
     """
 
     def __init__(self, cluster: Cluster, *, create: bool) -> None:
         self._cluster = cluster
         self._create = create
         self._known: dict[str, tuple[float, GroupConfig]] = {}
-        # Keeps one group from being asked for twice at once.
+        # One request per group at a time.
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def plain(self, name: str) -> GroupConfig:
-        """A group's configuration, that is not bound to lite topics.
+        """Return the configuration of a group that is not bound to lite topics.
 
         Raises:
-            Refusal: ILLEGAL_CONSUMER_GROUP, it is.
-            GroupNotFound: there is none, and none is to be created.
-            RockoonError: nobody can tell.
+            Refusal: ILLEGAL_CONSUMER_GROUP, it is bound to lite topics.
+            GroupNotFound: it does not exist, and is not to be created.
+            RockoonError: no nameserver replied.
         """
-        # A young topic from its beginning, an old one from its end, as RocketMQ's proxy does.
+        # New topics are read from their beginning, old ones from their end, like RocketMQ's proxy.
         config = await self._config(GroupConfig(name=name, new_queue_rule=CLASSIC))
         check_plain_group(config)
         return config
 
     async def lite(self, name: str, parent: str) -> LiteGroup:
-        """What a group says that reads a parent's lite topics; one that is made is bound to it.
+        """Return the lite configuration of a group; a new group is bound to the parent.
 
         Raises:
-            Refusal: as `checked_lite_group`.
-            GroupNotFound, RockoonError: as `plain`.
+            Refusal: see `checked_lite_group`.
+            GroupNotFound, RockoonError: see `plain`.
         """
         return checked_lite_group(await self._config(new_lite_group(name, parent)), parent)
 
     async def _config(self, wanted: GroupConfig) -> GroupConfig:
-        """Its configuration; if it has to be made, as wanted."""
+        """Return a group's configuration; a missing group is created as `wanted`."""
         name = wanted.name
         known = self._remembered(name)
         if known is not None:
@@ -73,14 +73,14 @@ class Groups:
                 self._asking.pop(name, None)
 
     async def facts(self, name: str, lite_parent: str = "") -> GroupFacts:
-        """What clients are told of a group.
+        """Return a group's settings for clients.
 
         Args:
-            name: the group's.
-            lite_parent: whose lite topics the client reads; empty for one that reads none.
+            name: of the group.
+            lite_parent: topic whose lite topics the client reads; empty if it reads none.
 
         Raises:
-            Refusal, GroupNotFound, RockoonError: as `plain`, or `lite`.
+            Refusal, GroupNotFound, RockoonError: see `plain` and `lite`.
         """
         if lite_parent:
             await self.lite(name, lite_parent)
@@ -122,6 +122,6 @@ class Groups:
         return config
 
     def _forget(self, name: str, since: float) -> None:
-        """Drop a configuration that is too old to be used, if it has not been replaced."""
+        """Remove an expired configuration, if it has not been replaced."""
         if name in self._known and self._known[name][0] == since:
             del self._known[name]

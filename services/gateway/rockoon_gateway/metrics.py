@@ -13,9 +13,9 @@ from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType
 from rockoon_runtime.telemetry.metrics import Measurement, counter, gauge
 
-# x-mq-language is free text, as the settings' client type is any number: what is not known here is
-# OTHER, since each value is a series for as long as Prometheus keeps anything. The words are those
-# that the official clients send; Node.js calls itself HTTP, since RocketMQ's proxy knows no better.
+# x-mq-language is free text, and the client type of settings any number: unknown values become
+# OTHER, because each value is a series for as long as Prometheus keeps data. The words are those of
+# the official clients; Node.js sends HTTP, because RocketMQ's proxy does not know its name.
 LANGUAGES = {
     **{name: name for name in ("java", "go", "python", "rust", "dotnet", "cpp", "php", "ruby")},
     "http": "node_js",
@@ -41,7 +41,7 @@ MESSAGES_IN = counter(
     "rockoon_gateway_messages_in_total", "Messages stored for clients", "topic", "message_type"
 )
 MESSAGES_OUT = counter(
-    "rockoon_gateway_messages_out_total", "Messages handed to clients", "topic", "consumer_group"
+    "rockoon_gateway_messages_out_total", "Messages sent to clients", "topic", "consumer_group"
 )
 PARKED = gauge(
     "rockoon_gateway_parked_receivers", "Receivers that wait for messages", "consumer_group"
@@ -60,7 +60,7 @@ TABLE = (
 
 
 class GatewayMetrics:
-    """Measures one gateway.
+    """Values of a gateway's metrics.
 
     Args:
         presence, telemetry, signatures, sending, transactions, consuming: its parts.

@@ -31,14 +31,14 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 NAMESPACE_CHARACTERS_MAX = 118
 """A group's name has 120 characters at most, with its namespace and the separator."""
 NAMESPACE_SEPARATOR = "%"
-# Without the separator, so that a name belongs to one namespace only.
+# The separator is excluded, so that a name belongs to one namespace only.
 _NAMESPACE = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAMESPACE_CHARACTERS_MAX}}}")
 
 
 def checked_topic(topic: Resource, namespace: str) -> str:
     """Return the topic's name in the cluster.
 
-    Answers repeat the resource: unknown fields are removed from it, and if it has no namespace, the
+    Replies repeat the resource: unknown fields are removed from it, and if it has no namespace, the
     caller's is set.
 
     Args:
@@ -110,7 +110,7 @@ def is_in(name: str, namespace: str) -> bool:
 
 
 def _placed(resource: Resource, namespace: str, code: Code) -> str:
-    # Some calls repeat it for each message or queue.
+    # Some replies repeat the resource for each message or queue.
     resource.DiscardUnknownFields()
     if not resource.resource_namespace:
         if not namespace:
@@ -120,14 +120,14 @@ def _placed(resource: Resource, namespace: str, code: Code) -> str:
         shown = resource.resource_namespace[:NAMESPACE_CHARACTERS_MAX]
         raise Refusal(
             code,
-            f"the namespace {shown!r} is not of 1 to {NAMESPACE_CHARACTERS_MAX} letters, digits, - "
-            "and _",
+            f"the namespace {shown!r} does not consist of 1 to {NAMESPACE_CHARACTERS_MAX} letters, "
+            "digits, - and _",
         )
     return cluster_name(resource)
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Split a name behind the prefix of a retry or dead letter topic, empty for other names."""
+    """Split a name after its retry or dead letter prefix, which is empty for other names."""
     for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]

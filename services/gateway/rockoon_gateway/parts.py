@@ -1,4 +1,4 @@
-"""Parts of a gateway, made on one connection to the cluster."""
+"""Parts of a gateway, created on one connection to the cluster."""
 
 import asyncio
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from rockoon_gateway.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What one gateway consists of."""
+    """The parts of one gateway."""
 
     services: Services
     servicer: MessagingServicer
@@ -43,13 +43,13 @@ def assembled(
     signatures: Signatures,
     tasks: asyncio.TaskGroup,
 ) -> Parts:
-    """Make them.
+    """Create the parts.
 
     Args:
-        settings: the gateway's.
-        cluster: the connection, entered.
-        signatures: what is asked of clients.
-        tasks: owns what reads Telemetry streams.
+        settings: of the gateway.
+        cluster: the open connection.
+        signatures: checks clients' signatures.
+        tasks: owns the tasks that read Telemetry streams.
     """
     presence = Presence(settings.client_seconds_max)
     topics = Topics(cluster, create=settings.create_topics)

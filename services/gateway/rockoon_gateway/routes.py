@@ -1,8 +1,8 @@
-"""Routes as clients are told them: all brokers are where the client has called.
+"""Routes for clients: all brokers have the address that the client has called.
 
-So addresses behind a proxy, ports of TLS, and names that only the client resolves stay what they
-are to it. Which queue a message goes to, and what is received, is decided here; clients use
-the queues only to take turns.
+So addresses behind a proxy, TLS ports, and names that only the client resolves remain valid for it.
+The gateway selects the queues for sends and receives; clients use the listed queues only for
+rotation.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ HOST_CHARACTERS_MAX = 255
 
 
 def checked_endpoints(endpoints: pb.Endpoints) -> pb.Endpoints:
-    """What is to be echoed, for each queue; raises Refusal with ILLEGAL_ACCESS_POINT."""
+    """Return the endpoints for all queues of the reply; raises Refusal: ILLEGAL_ACCESS_POINT."""
     if endpoints.scheme not in pb.AddressScheme.values():
         text = f"{endpoints.scheme} is not a scheme of addresses"
         raise Refusal(Code.ILLEGAL_ACCESS_POINT, text)
@@ -45,13 +45,13 @@ def permission(route: TopicRoute) -> Permission:
 
 
 def live_queues(cluster: Cluster, route: TopicRoute) -> list[MessageQueue]:
-    """A topic's queues on brokers that are there; all of them when none is."""
+    """A topic's queues on live brokers; all queues if no broker is live."""
     live = [each for each in route.queues if cluster.routes.broker_address(each.broker)]
     return live or list(route.queues)
 
 
 class QueryRoutes:
-    """Answers QueryRoute.
+    """Serves QueryRoute.
 
     Args:
         cluster: the connection.

@@ -1,25 +1,25 @@
-"""Counts by the labels of a metric's series, of which there is an end. Pure."""
+"""Counts by the labels of a metric's series, with a limit of series. Pure."""
 
 from collections.abc import Iterator
 
-# As many as a broker has of topics and groups: whoever may create topics could make series without
-# end, and each stays in the memory of whatever collects metrics.
+# The limit of topics and groups of a broker: clients that may create topics could create series
+# without limit, and each uses memory of the metrics' collector.
 SERIES_MAX = 10_000
 OTHERS = "(others)"
 
 
 class SeriesCounts:
-    """Since the process began. What comes beyond the bound is counted together, as `OTHERS`."""
+    """Counts since the start of the process. Series beyond the limit are counted as `OTHERS`."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, *labels: str, count: int = 1) -> None:
-        """Count something.
+        """Add to a series.
 
         Args:
-            labels: the series' values, always as many.
-            count: how many.
+            labels: of the series, always the same number.
+            count: to add.
         """
         if labels not in self._counts and len(self._counts) >= SERIES_MAX:
             labels = (OTHERS,) * len(labels)

@@ -1,4 +1,4 @@
-"""The gateway's life: a connection to the cluster, what is made on it, the gRPC server."""
+"""The gateway's process: a connection to the cluster, the parts on it, the gRPC server."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SCALER_SERVICE_NAMES = ("externalscaler.ExternalScaler",)
 SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService", "apache.rocketmq.v2.Admin")
 
-# A batch of messages with bodies of 4 MiB, as RocketMQ's proxy takes it.
+# A batch of messages with bodies of 4 MiB, which RocketMQ's proxy accepts.
 MESSAGE_BYTES_MAX = 130 << 20
 
 
@@ -43,20 +43,20 @@ async def serve(
     """Run the gateway until `stop` is requested.
 
     Args:
-        settings: see there.
+        settings: of this gateway.
         stop: ends it.
-        announce: told kind, name and address when it serves.
-        quiet_seconds: how long nobody must have called before calls are refused at the end.
+        announce: called with kind, name and address when it serves.
+        quiet_seconds: time without calls after which new calls are refused at the end.
 
     Raises:
         SettingsError: no nameserver, or a file that cannot be used.
-        ListenError: an address cannot be had.
-        RockoonError: the nameservers refuse, or none has ever answered.
+        ListenError: it cannot listen on an address.
+        RockoonError: the nameservers refuse, or none has ever replied.
     """
     if not settings.nameservers:
-        raise SettingsError("nameservers is empty: which cluster is this gateway's?")
+        raise SettingsError("nameservers is empty: set the nameservers of the gateway's cluster")
     if settings.plain_connections and settings.tls == "off":
-        raise SettingsError("plain_connections is set, but tls = off: listen is plain already")
+        raise SettingsError("plain_connections is set, but tls = off: `listen` has no TLS anyway")
     frontend = Frontend("gateway", settings, {})
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
@@ -79,7 +79,7 @@ async def serve(
         opened.callback(returning.cancel)
         reporting = tasks.create_task(consuming.reports.run(), name="report clients")
         opened.callback(reporting.cancel)
-        # Behind the servers' end: receives that it cut off have given their messages back.
+        # Runs after the servers end: cancelled receives have queued their messages by then.
         opened.push_async_callback(consuming.giving_back.flush)
         opened.push_async_callback(consuming.reports.report)
         exported = await opened.enter_async_context(
@@ -94,7 +94,7 @@ async def serve(
             await server.set_serving(True)
         announce("gateway", settings.name, servers[0].address)
         await stop.wait()
-        # Streams that clients leave open would be waited for, and receivers that wait.
+        # Otherwise the servers would wait for open streams and waiting receivers.
         services.telemetry.close()
         services.consuming.close()
         for server in servers:
@@ -109,7 +109,7 @@ def client_listener(
     register: Callable[[aio.Server], None],
     tracer: "Tracer | None",
 ) -> GrpcServer:
-    """The server that RocketMQ's clients call."""
+    """Create the server for RocketMQ's clients."""
     return frontend.server(
         register,
         SERVICE_NAMES,
@@ -123,8 +123,8 @@ def client_listener(
 
 
 def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Cluster) -> GrpcServer:
-    """The server that KEDA calls, on a port of its own: KEDA signs nothing, so who may reach it is
-    the network's to say."""
+    """Create the server for KEDA, on its own port: KEDA signs no calls, and the network must
+    restrict access."""
 
     def register(server: aio.Server) -> None:
         add_ExternalScalerServicer_to_server(Scaler(cluster.admin), server)

@@ -1,7 +1,7 @@
-"""Service: the protocol's calls, each handed to who does it; errors travel in the answers.
+"""Service: passes the protocol's calls to their implementations; errors are statuses of replies.
 
-gRPC's status is OK whatever happens: clients look at the status in the answer. Telemetry alone ends
-with gRPC's.
+gRPC's own status is always OK: clients read the status in the reply. Only Telemetry ends with
+gRPC's.
 """
 
 import logging
@@ -33,7 +33,7 @@ _CALLERS_FAULT = range(40_000, 50_000)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Who does what."""
+    """Implementations of the calls."""
 
     routes: QueryRoutes
     presence: Presence
@@ -43,11 +43,11 @@ class Services:
 
 
 class MessagingServicer(MessagingServiceServicer):
-    """See the module.
+    """Serves the protocol's Messaging service.
 
     Args:
-        callers: tells who calls.
-        services: who does it.
+        callers: reads the caller of each call.
+        services: implement the calls.
     """
 
     def __init__(self, callers: Callers, services: Services) -> None:
@@ -125,14 +125,14 @@ class MessagingServicer(MessagingServiceServicer):
         sync = self._services.consuming.sync_lite
         return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
 
-    # Generated code knows generators only.
+    # The generated class expects an async generator.
     async def ReceiveMessage(  # type: ignore[override]
         self, request: pb.ReceiveMessageRequest, context: Any
     ) -> None:
         try:
             caller = self._callers.caller(context)
             await self._services.consuming.receive(request, caller, context)
-        except Exception as failure:  # noqa: BLE001 - logged there
+        except Exception as failure:  # noqa: BLE001 - logged by `_refused`
             refused = self._refused(failure, pb.ReceiveMessageResponse)
             if not context.done():
                 await context.write_framed(framed(refused.SerializeToString()), last=True)
@@ -170,14 +170,14 @@ class MessagingServicer(MessagingServiceServicer):
             async with aclosing(method(request, self._callers.caller(context))) as each:
                 async for one in each:
                     yield one
-        except Exception as failure:  # noqa: BLE001 - logged there
+        except Exception as failure:  # noqa: BLE001 - logged by `_refused`
             yield self._refused(failure, answer)
 
     def _refused(self, failure: Exception, answer: type[Any]) -> Any:
         if isinstance(failure, Refusal | RockoonError):
             refused = status_of(failure)
         else:
-            text = "%s failed by a bug; the caller gets its text"
+            text = "unexpected error, returned to the caller in %s (bug)"
             log.error(text, answer.__name__, exc_info=failure)
             refused = status(Code.INTERNAL_SERVER_ERROR, exception_text(failure))
         self._callers.note_refused(answer.__name__, refused)

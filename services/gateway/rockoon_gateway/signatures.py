@@ -2,13 +2,12 @@
 
     authorization: MQv2-HMAC-SHA1 Credential=KEY[/...], SignedHeaders=x-mq-date-time, Signature=HEX
 
-The signed text is the raw value of x-mq-date-time and nothing else, and that is no clock: so a
-signature that was overheard is good for ever, and connections should be encrypted.
+The signed text is only the raw value of x-mq-date-time, which is not checked as a time: an
+intercepted signature never expires, so connections should be encrypted.
 
-The cluster keeps of a secret what checks Rockoon's own signatures and can sign nothing; an HMAC by
-the secret needs the secret itself. So the gateway has its own file of them. What a key may do, and
-whether it is in force, is the cluster's to say, and a secret that is not the key's present one
-counts for nothing.
+The cluster stores a verifier of each secret, which checks Rockoon's own signatures; an HMAC needs
+the secret itself. So the gateway has a file of secrets. The cluster decides about permissions and
+validity of a key, and a secret is only accepted if it is the key's present one.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ FILE_BYTES_MAX = 16 << 20
 
 
 def signature_of(secret: str, date_time: str) -> str:
-    """The signature of a header's value, hexadecimal.
+    """Return the hexadecimal signature of a header's value.
 
     Source: RocketMQ's clients, Signature#sign; they differ in the case of the digits.
     """
@@ -40,20 +39,20 @@ def signature_of(secret: str, date_time: str) -> str:
 
 
 def parsed(header: str) -> tuple[str, str]:
-    """Access key and signature of a header; both empty when it is none."""
+    """Return access key and signature of a header; both empty if it is malformed."""
     scheme, _, rest = header.partition(" ")
     if scheme != SCHEME:
         return "", ""
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
-    # Go and C++ put region and service behind the key.
+    # Go and C++ append region and service to the key.
     return fields.get("Credential", "").partition("/")[0], fields.get("Signature", "")
 
 
 class SecretFile:
-    """Secrets of access keys, read again when the file has changed.
+    """Secrets of access keys; the file is read again after a change.
 
     Args:
-        path: lines "NAME SECRET"; empty ones and those that begin with "#" are none.
+        path: lines "NAME SECRET"; empty lines and lines that begin with "#" are ignored.
 
     Raises:
         SettingsError: it cannot be read.
@@ -70,14 +69,17 @@ class SecretFile:
             raise SettingsError(f"client_secrets: {path}: {failure}") from failure
 
     def get(self, key_id: str) -> tuple[str, bytes] | None:
-        """A key's secret, and its verifier; None when the file has none."""
+        """Return a key's secret and verifier; None if the file has none."""
         now = time.monotonic()
         if now >= self._look_after:
             self._look_after = now + LOOK_SECONDS
             try:
                 self._read()
             except (OSError, ValueError) as failure:
-                log.warning("client_secrets stay as they were: %s: %s", self._path, failure)
+                log.warning(
+                    "could not read client_secrets %s: %s; keeping the former ones",
+                    *(self._path, failure),
+                )
         return self._secrets.get(key_id)
 
     def _read(self) -> None:
@@ -101,10 +103,10 @@ class Signatures:
     """Checks the signatures of calls.
 
     Args:
-        keys: the cluster's access keys; None when access is off and everybody may do everything.
+        keys: the cluster's access keys; None if access is off: calls need no key.
         secrets: of keys that clients of the gateway use.
         clock: epoch milliseconds.
-        optional: let calls pass that are not signed.
+        optional: accept unsigned calls.
     """
 
     def __init__(
@@ -120,19 +122,19 @@ class Signatures:
         self._clock = clock
         self._optional = optional
         self.refused = 0
-        """Calls refused since the process began."""
+        """Calls refused since the start of the process."""
 
     def checked(self, authorization: str, date_time: str) -> KnownKey | None:
-        """The key of a call; None when it needs none.
+        """Return the key of a call; None if it needs none.
 
         Args:
-            authorization, date_time: the headers' values, empty when there is none.
+            authorization, date_time: the headers' values, empty without one.
 
         Raises:
             Refusal: UNAUTHORIZED.
         """
         if self._keys is None:
-            # Some clients sign with empty keys whatever they are told.
+            # Some clients always sign, with empty keys.
             return None
         key_id, signature = parsed(authorization)
         if not key_id:
@@ -145,13 +147,13 @@ class Signatures:
             raise self._refusal(f"access key {key_id!r} is not known here")
         secret, verifier = found
         if not known.enabled or verifier not in known.verifiers(self._clock()):
-            raise self._refusal(f"access key {key_id!r}, or this secret of it, is not in force")
+            raise self._refusal(f"access key {key_id!r} is disabled, or its secret has changed")
         if not hmac.compare_digest(
-            # Of text, it takes only ASCII.
+            # As bytes: texts must be ASCII.
             signature_of(secret, date_time).encode(),
             signature.lower().encode(),
         ):
-            raise self._refusal(f"the signature is not that of access key {key_id!r}")
+            raise self._refusal(f"the signature does not match access key {key_id!r}")
         return known
 
     def _refusal(self, text: str) -> Refusal:

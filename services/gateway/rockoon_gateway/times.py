@@ -14,7 +14,7 @@ EPOCH_SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999: the protocol's times end there."""
 EPOCH_MS_MAX = EPOCH_SECONDS_MAX * 1000 + 999
 DURATION_SECONDS_MAX = 315_576_000_000
-"""About 10,000 years: the longest duration of the protocol, in either direction."""
+"""The longest duration of the protocol, in either direction: about 10,000 years."""
 _NANOS = 1_000_000_000
 
 
@@ -39,8 +39,8 @@ def epoch_ms(time: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int:
 
 
 def checked_epoch_ms(time_ms: int, name: str) -> int:
-    """Return a time that a request has in epoch milliseconds; raises Refusal with BAD_REQUEST for
-    one that `epoch_ms` refuses."""
+    """Return a time that a request has in epoch milliseconds; raises Refusal: BAD_REQUEST, if
+    `epoch_ms` would refuse it."""
     if not 0 <= time_ms <= EPOCH_MS_MAX:
         raise Refusal(
             Code.BAD_REQUEST, f"{name} is {time_ms} ms, not a time of the years 1970 to 9999"

@@ -1,4 +1,4 @@
-"""Topics: routes as the cluster has them, and what may be sent to one."""
+"""Topics: cached routes of the cluster, and accepted message types."""
 
 from rockoon import Cluster
 from rockoon.errors import TopicNotFound
@@ -18,16 +18,16 @@ _BY_NAME = {
 
 
 def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
-    """What may be sent to a topic: any of four when it does not say, or says MIXED."""
+    """Message types that a topic accepts: four if its attribute is missing or MIXED."""
     return _BY_NAME.get(route.attributes.get(MESSAGE_TYPE, "").upper(), ALL_TYPES)
 
 
 class Topics:
-    """Looks topics up.
+    """Finds topics.
 
     Args:
         cluster: the connection.
-        create: whether those that are not there are created.
+        create: whether missing topics are created.
     """
 
     def __init__(self, cluster: Cluster, *, create: bool) -> None:
@@ -35,11 +35,11 @@ class Topics:
         self._create = create
 
     async def route(self, name: str) -> TopicRoute:
-        """A topic's route, mostly from memory.
+        """Return a topic's route, mostly from the cache.
 
         Raises:
-            TopicNotFound: there is none, and none is to be created.
-            RockoonError: nobody can tell.
+            TopicNotFound: it does not exist, and is not to be created.
+            RockoonError: no nameserver replied.
         """
         known = self._cluster.routes.topic(name)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Outbox: commands on their way to a client, by one Telemetry stream."""
+"""Outbox: commands to be sent to a client on one Telemetry stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 from rockoon_runtime.access.keys import Action
 
-# A client that does not read is told no more.
+# More are dropped: the client does not read the stream.
 COMMANDS_MAX = 100
 
 
 class Outbox:
-    """What one stream is still to send; ended by `close`.
+    """Queue of one stream; ended by `close`.
 
     Args:
-        call: the stream's.
+        call: of the stream.
         signs_of_life: counts arrivals of bytes on the stream's connection.
     """
 
@@ -28,7 +28,7 @@ class Outbox:
         self._closed = False
 
     def allows(self, action: Action, resource: str) -> bool:
-        """Whether the client's key may do something now; arguments as of `ClientCall.require`."""
+        """Whether the client's key has a permission now; arguments like `ClientCall.require`."""
         try:
             self._call.renewed().require(action, resource)
         except (Refusal, RockoonError):
@@ -36,18 +36,18 @@ class Outbox:
         return True
 
     def put(self, command: TelemetryCommand) -> bool:
-        """Send a command; False when the stream has ended, or its client does not read."""
+        """Queue a command; False if the stream has ended, or the client does not read it."""
         if self._closed or self._commands.qsize() >= COMMANDS_MAX:
             return False
         self._commands.put_nowait(command)
         return True
 
     def close(self) -> None:
-        """End the stream behind what was put."""
+        """End the stream after the queued commands."""
         if not self._closed:
             self._closed = True
             self._commands.put_nowait(None)
 
     async def next(self) -> TelemetryCommand | None:
-        """The next command; None at the end."""
+        """Return the next command; None at the end."""
         return await self._commands.get()

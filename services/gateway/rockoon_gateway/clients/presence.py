@@ -1,8 +1,8 @@
 """Presence: the clients that this gateway knows, from their calls.
 
-No call depends on it: clients of some languages go on without heartbeats or settings after the
-gateway was restarted. Any call makes a client known. A client may call several gateways, so its
-silence at this one means nothing. `Reports` sends the heard clients to the offset service.
+No call depends on it: clients of some languages continue without heartbeats or settings after the
+gateway was restarted. Any call makes a client known. A client may call several gateways, so silence
+at this one proves nothing. `Reports` sends the heard clients to the offset service.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ RETURN_MEMORY_SECONDS = 75.0
 # pauses the event loop. The more clients, the longer the pause.
 LEFT_SHARE = 4
 CLIENTS_MAX = 100_000
-# What all clients' settings may take: one caller may have as many clients as it likes.
+# Limit of all clients' settings: one caller may have any number of clients.
 SETTINGS_BYTES_MAX = 64 << 20
 AGENT_CHARACTERS_MAX = 255
-# Groups of one client that are remembered; official clients have one.
+# Kept groups of one client; official clients have one.
 GROUPS_MAX = 16
 
 
@@ -46,18 +46,18 @@ class Client:
     """One client.
 
     Attributes:
-        client_id: as it calls itself.
-        peer, language, version: as of `ClientCall`.
-        client_type: UNSPECIFIED until it has said so.
+        client_id: as sent by the client.
+        peer, language, version: see `ClientCall`.
+        client_type: UNSPECIFIED until the client has sent it.
         group: of a consumer, by its name in the cluster; empty otherwise.
-        settings: what it said of itself last, as far as anybody looks at it; None if nothing, or
-            if all clients have said too much.
-        began, seen: when it called first and last, on the event loop's clock.
-        groups: consumer groups that it has named in calls.
+        settings: the used fields of its last settings; None if it sent none, or if the limit of all
+            clients' settings is reached.
+        began, seen: event loop's time of its first and last call.
+        groups: consumer groups that its calls have named.
         outboxes: its open Telemetry streams.
         signs_of_life: sum of its streams at the last check.
-        key_id: the access key that it called with first; nobody else's calls are its own. Empty
-            where calls are not signed.
+        key_id: access key of its first call; calls with another key are refused. Empty if calls
+            are not signed.
     """
 
     client_id: str
@@ -80,14 +80,14 @@ class Client:
 
     @property
     def topics(self) -> list[str]:
-        """Those that a producer has said it sends to, by their names in the cluster; of consumers
-        none."""
+        """Topics that a producer sends to, from its settings, by their names in the cluster; empty
+        for consumers."""
         if self.settings is None:
             return []
         return [cluster_name(topic) for topic in self.settings.publishing.topics]
 
     def named(self, topic: str) -> Resource:
-        """A topic of the cluster as the client names it."""
+        """Return a topic of the cluster under the name that the client uses."""
         own: list[Resource] = []
         if self.settings is not None:
             own += self.settings.publishing.topics
@@ -96,16 +96,16 @@ class Client:
 
 
 class Presence:
-    """Who is connected.
+    """The connected clients.
 
     Args:
-        seconds_max: how long one that says nothing stays.
-        settings_bytes_max: of all settings that are kept.
+        seconds_max: how long a silent client stays known.
+        settings_bytes_max: limit of all kept settings.
 
     Attributes:
-        on_change: called with a client when it has come, has changed what it says, or has gone.
-        on_goodbye: called with a client that has said goodbye, and the groups that it leaves.
-        heard: clients of groups that were heard and not reported since, with the loop's time.
+        on_change: called with a client when it connects, changes its settings, or leaves.
+        on_goodbye: called with a client that terminates, and the groups that it leaves.
+        heard: clients of groups that called since the last report, with the loop's time.
     """
 
     def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
@@ -129,21 +129,21 @@ class Presence:
         return self._clients.get(client_id)
 
     def is_alive(self, client_id: str, seconds_max: float) -> bool:
-        """Whether a client has a Telemetry stream, or has called within so many seconds."""
+        """Whether a client has a Telemetry stream, or has called within this time."""
         client = self._clients.get(client_id)
         if client is None:
             return False
         return bool(client.outboxes) or self._now() - client.seen <= seconds_max
 
     def seen(self, call: ClientCall, group: str = "") -> Client:
-        """Note that a client has called.
+        """Record a client's call.
 
         Args:
             call: its call.
-            group: that the call names, which the client may read.
+            group: named by the call; the client has the permission to read it.
 
         Raises:
-            Refusal: UNAUTHORIZED, it is another's, by the access key; TOO_MANY_REQUESTS.
+            Refusal: UNAUTHORIZED, the client id belongs to another access key; TOO_MANY_REQUESTS.
         """
         client = self._clients.get(call.client_id)
         if client is None:
@@ -162,8 +162,8 @@ class Presence:
         return client
 
     def look_for_signs(self) -> None:
-        """Note which consumers have an open stream whose connection has given a sign of life since
-        this was called last: a client may be too busy to call."""
+        """Record consumers with an open stream whose connection has received bytes since the last
+        call of this method: a client may be too busy to call."""
         now = self._now()
         for client in self:
             if client.outboxes and client.group:
@@ -179,16 +179,16 @@ class Presence:
         return client
 
     def told(self, call: ClientCall, settings: Settings) -> Client:
-        """Note what a client says of itself; its settings only while there is room for them.
+        """Record a client's settings; they are kept only below the limit of all settings.
 
         Raises:
-            Refusal: as `seen`.
+            Refusal: like `seen`.
         """
         client = self.seen(call)
         kept: Settings | None = kept_of(settings)
         self._settings_bytes_left += _size(client.settings)
         if _size(kept) > self._settings_bytes_left:
-            # Calls go without, as after a restart of the gateway; nobody is shut out by others.
+            # Calls work without settings, as after a restart of the gateway: no client is refused.
             kept = None
         self._settings_bytes_left -= _size(kept)
         client.client_type = settings.client_type
@@ -200,7 +200,7 @@ class Presence:
         return client
 
     def producers(self, topic: str) -> list[Client]:
-        """Producers of a topic that can be asked something now."""
+        """Producers of a topic with an open stream."""
         return [each for each in self if each.outboxes and topic in each.topics]
 
     def consumers(self, group: str) -> list[Client]:
@@ -210,14 +210,14 @@ class Presence:
     async def heartbeat(
         self, request: pb.HeartbeatRequest, call: ClientCall
     ) -> pb.HeartbeatResponse:
-        """See the protocol; also OK when the client has not told its settings here."""
+        """See the protocol; also OK if the client has not sent its settings here."""
         client_type = request.client_type
         client = self._clients.get(call.client_id)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and client is not None:
             client_type = client.client_type
         check_client_type(client_type)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
-            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client does not say what it is")
+            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client does not send its type")
         group = ""
         if client_type in CONSUMERS:
             group = checked_group(request.group, call.namespace)
@@ -232,9 +232,9 @@ class Presence:
     async def terminate(
         self, request: pb.NotifyClientTerminationRequest, call: ClientCall
     ) -> pb.NotifyClientTerminationResponse:
-        """The client ends: it is forgotten at once, and its messages become visible.
+        """Remove a client that terminates; its messages become visible.
 
-        A consumer that has called other gateways only is not known here; it names its group.
+        A consumer that has only called other gateways is not known here; it names its group.
         """
         client = self._clients.get(call.client_id)
         if client is None and not request.group.name:
@@ -254,13 +254,13 @@ class Presence:
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def run(self) -> None:
-        """Forget those that say nothing any more, until cancelled."""
+        """Remove silent clients, until cancelled."""
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, self._seconds_max / 2))
             self._forget_silent()
 
     def _forget_silent(self) -> None:
-        # A function, since a variable of `run` would keep the last client until the next one comes.
+        # A separate function: a variable of `run` would keep the last client alive.
         for client in list(self):
             if not self.is_alive(client.client_id, self._seconds_max):
                 self._forget(client)
@@ -300,7 +300,7 @@ class Presence:
 
 
 def kept_of(settings: Settings) -> Settings:
-    """What of a client's settings is looked at later; a message that holds on to nothing else."""
+    """Copy the used fields of a client's settings into a message that refers to no other."""
     kept = Settings(client_type=settings.client_type)
     for name in ("user_agent", "request_timeout"):
         if settings.HasField(name):
@@ -323,11 +323,11 @@ def _size(settings: Settings | None) -> int:
 
 
 def key_id(call: ClientCall) -> str:
-    """Of the access key that has signed; empty where none has."""
+    """Id of the access key that signed the call; empty without one."""
     return call.key.key_id if call.key is not None else ""
 
 
 def check_owner(client: Client, call: ClientCall) -> None:
-    """Raise Refusal with UNAUTHORIZED for a call by another access key than the client's."""
+    """Raise Refusal with UNAUTHORIZED if the call has another access key than the client."""
     if key_id(call) != client.key_id:
-        raise Refusal(Code.UNAUTHORIZED, f"client id {client.client_id!r} is of another access key")
+        raise Refusal(Code.UNAUTHORIZED, f"client id {client.client_id!r} belongs to another key")

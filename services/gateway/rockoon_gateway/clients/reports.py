@@ -1,11 +1,11 @@
-"""Reports to the offset service: which clients this gateway has heard.
+"""Reports to the offset service: the clients that this gateway has heard.
 
     calls, streams ──▶ Presence.heard ──once a second──▶ ReportClients ──▶ leases of their messages
     goodbyes, changes of lite topics ───────at once────▶               ◀── changes at other gateways
 
 The offset service extends the messages that reported clients hold. So a gateway keeps no list of
 receipts, and a client may call any gateway. Each client is reported every sixth part of the lease,
-and only while it is heard. Silence at one gateway says nothing: the client may call another one.
+and only while it is heard. Silence at one gateway proves nothing: the client may call another one.
 """
 
 import asyncio
@@ -45,23 +45,23 @@ TICK_SECONDS = 1.0
 REPORTS_OF_LEASE = 6
 LEASE_SECONDS_DEFAULT = 60.0
 CALL_SECONDS_MAX = 5.0
-# That wait for an offset service; beyond it messages wait for the end of their lease.
+# Queued while the offset service is unreachable; later ones wait for the end of their lease.
 GOODBYES_MAX = 100_000
-# Between two reports of deliveries. If a gateway is killed between a delivery and its report, the
+# Interval of reports of deliveries. If a gateway is killed between a delivery and its report, the
 # messages are delivered again after a lease; each report costs the offset service a call.
 DELIVERED_SECONDS = 0.05
 DELIVERED_PER_CALL_MAX = 4096
-# The wire's bounds.
+# Limits of the wire.
 CLIENTS_PER_CALL_MAX = 1024
 SUBSCRIPTIONS_MAX = 32
-# Of one turn: a change that another gateway was first with is made once more.
+# Of one report: a change that conflicts with another gateway's is repeated.
 LITE_CALLS_MAX = 4
 TEXT_CHARACTERS_MAX = 255
 SQL_MARK = "SQL92:"
 
 
 class Goodbye(NamedTuple):
-    """A client that leaves a group, and when it said so, by the loop's clock."""
+    """A client that leaves a group, and the loop's time of its message."""
 
     client: Client
     group: str
@@ -69,12 +69,12 @@ class Goodbye(NamedTuple):
 
 
 class Reports:
-    """See the module.
+    """Sends the reports; see the module.
 
     Args:
         cluster: the connection.
-        name: the gateway's, for people.
-        presence: which clients were heard.
+        name: of the gateway, for operators.
+        presence: the heard clients.
         lite: their lite topics.
     """
 
@@ -87,13 +87,13 @@ class Reports:
         self._presence = presence
         self._lite = lite
         self._lease_seconds = LEASE_SECONDS_DEFAULT
-        # When each client of a group was reported last, by the loop's clock.
+        # The loop's time of each client's last report, by client and group.
         self._reported: dict[tuple[Client, str], float] = {}
         self._goodbyes: list[Goodbye] = []
-        # Acquisitions that were delivered, and not reported yet.
+        # Delivered acquisitions that were not reported yet.
         self._delivered: dict[int, None] = {}
         self._rings_for_delivered = False
-        # When the last report began, by the loop's clock.
+        # The loop's time at the start of the last report.
         self._began = 0.0
         self._service_id = ""
         self._lite_since = 0
@@ -114,18 +114,18 @@ class Reports:
 
     @property
     def lease_seconds(self) -> float:
-        """How long a client holds messages without being heard."""
+        """How long a silent client keeps its messages."""
         return self._lease_seconds
 
     def delivered(self, receipts: Iterable[ReceiptHandle]) -> None:
-        """Report soon that a client has received messages, whose lease reports extend."""
+        """Report soon that a client has received messages; reports extend their leases."""
         self._delivered.update(dict.fromkeys(each.acquisition for each in receipts))
         if not self._rings_for_delivered:
             self._rings_for_delivered = True
             asyncio.get_running_loop().call_at(self._began + DELIVERED_SECONDS, self._bell.set)
 
     async def soon(self) -> None:
-        """Wait for the next report and its answer, for a few seconds at most."""
+        """Wait for the next report and its reply, for `CALL_SECONDS_MAX` at most."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         self._bell.set()
@@ -134,16 +134,16 @@ class Reports:
                 await asyncio.shield(self._next)
 
     async def report(self) -> None:
-        """Report all clients that are due. After a failure the next call reports them."""
+        """Report all due clients. After a failure the next call reports them."""
         async with self._reporting:
             told, self._next = self._next, None
             try:
                 await self._report()
             except RockoonError as failure:
-                log.warning("clients of this gateway are reported later: %s", failure)
+                log.warning("clients of this gateway were not reported: %s; retrying", failure)
             except Exception:
                 # The root of a task.
-                log.exception("a report of clients failed in a way that no one foresaw")
+                log.exception("unexpected error while reporting clients (bug)")
             finally:
                 if told is not None and not told.done():
                     told.set_result(None)
@@ -153,13 +153,13 @@ class Reports:
         now = self._began = asyncio.get_running_loop().time()
         pause = self._lease_seconds / REPORTS_OF_LEASE
         self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
-        # After a lease the messages are visible anyway.
+        # Older goodbyes are obsolete: their messages have become visible.
         self._goodbyes = [each for each in self._goodbyes if now - each.at < self._lease_seconds]
         late = [each for each, at in self._presence.heard.items() if now - at > self._lease_seconds]
         for each in late:
             del self._presence.heard[each]
         due = [each for each in self._presence.heard if each not in self._reported]
-        # Acquisitions that are delivered from now on ring again.
+        # Later deliveries schedule another report.
         self._rings_for_delivered = False
         delivered = list(self._delivered)
         lite_calls = 0
@@ -179,14 +179,14 @@ class Reports:
         self, some: list[tuple[Client, str]], goodbyes: list[Goodbye], delivered: Sequence[int]
     ) -> None:
         now = asyncio.get_running_loop().time()
-        # A client may have said goodbye since.
+        # Clients may have said goodbye since.
         heard = {each: at for each in some if (at := self._presence.heard.get(each)) is not None}
         request = ReportClientsRequest(
             delivered=delivered,
             gateway=self._name,
             gateway_id=self._process,
             lite_since=self._lite_since,
-            # Goodbyes first: a client may have come again under its name.
+            # Goodbyes first: a client may have returned under its name.
             clients=[
                 *(self._entry(client, group, now - at, True) for client, group, at in goodbyes),
                 *(self._entry(*each, now - at) for each, at in heard.items()),
@@ -201,7 +201,7 @@ class Reports:
                 timeout_seconds=CALL_SECONDS_MAX,
             )
         except RockoonError:
-            # The next report begins with other clients, which this failure may not be about.
+            # Retry with other clients first: this failure may be about these.
             for each in heard:
                 if (last := self._presence.heard.pop(each, None)) is not None:
                     self._presence.heard[each] = last
@@ -220,7 +220,7 @@ class Reports:
         self._service_id = reply.service_id
 
     def _report_all(self, now: float) -> None:
-        """The offset service has started and knows no client: report all that hold messages."""
+        """Report all clients with messages: the offset service was restarted and knows none."""
         self._reported.clear()
         for client in self._presence:
             if now - client.seen < self._lease_seconds:
@@ -246,7 +246,7 @@ class Reports:
 
 
 def details_of(client: Client) -> ClientDetails:
-    """Details of a client, for the clients of other gateways' consoles."""
+    """Details of a client, for consoles at other gateways."""
     settings = client.settings
     agent = settings.user_agent if settings is not None else None
     kind = ""
@@ -270,7 +270,7 @@ def _subscriptions(client: Client) -> Iterator[TopicSubscription]:
 
 
 def expression_text(expression: FilterExpression) -> str:
-    """A filter of the protocol, as Rockoon writes it."""
+    """Convert the protocol's filter to Rockoon's notation."""
     if expression.type == SQL:
         return f"{SQL_MARK} {expression.expression}"
     return expression.expression

@@ -1,8 +1,8 @@
-"""Settings as a client is answered: what it sent, completed. Pure.
+"""Reply to a client's settings: as sent, completed. Pure.
 
-Each language applies another part of it, and some end when theirs is missing: producers of Java and
-Node.js need exponential delays, push consumers of Node.js know no others, those of Python only a
-list. So which one is said depends on who asks.
+Languages need different fields, and some clients stop without theirs: producers of Java and Node.js
+need exponential delays, push consumers of Node.js support only those, those of Python only a list.
+So the reply depends on the client.
 
 Source: ClientActivity and GrpcClientSettingsManager of RocketMQ's proxy, for the values.
 """
@@ -35,13 +35,13 @@ SEND_ATTEMPTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What a consumer group's configuration says.
+    """A consumer group's configuration.
 
     Attributes:
         fifo: whether it reads in order.
-        retry_attempts_max: deliveries behind the first one.
-        retry_delays_ms: before each redelivery; empty for RocketMQ's.
-        lite_topics_max: that one client may subscribe to.
+        retry_attempts_max: deliveries after the first one.
+        retry_delays_ms: before each redelivery; empty: RocketMQ's.
+        lite_topics_max: limit of one client's subscriptions.
     """
 
     fifo: bool = False
@@ -53,12 +53,12 @@ class GroupFacts:
 def answered(
     settings: Settings, body_bytes_max: int, group: GroupFacts, *, is_node: bool
 ) -> Settings:
-    """What a client is told.
+    """Return the settings for the reply to a client.
 
     Args:
-        settings: as it sent them.
+        settings: as sent.
         body_bytes_max: largest body of a message.
-        group: of a consumer's group.
+        group: of a consumer.
         is_node: whether the client is written in Node.js, by its user agent.
     """
     answer = Settings()
@@ -86,7 +86,7 @@ def answered(
 
 
 def retry_policy(group: GroupFacts, *, is_node: bool) -> RetryPolicy:
-    """How a consumer is to wait before a message comes again."""
+    """Return how a consumer is to wait before a redelivery."""
     attempts = group.retry_attempts_max + 1
     delays = group.retry_delays_ms or RETRY_DELAYS_MS
     if is_node:

@@ -7,10 +7,10 @@ from rockoon_gateway.codes import Refusal
 from rockoon_gateway.times import duration_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Settings
 
-# They are kept as long as the client is known.
+# Settings are kept as long as the client is known.
 SETTINGS_BYTES_MAX = 64 << 10
 TOPICS_MAX = 1000
-# The protocol's own bounds, of `client_properties`.
+# The protocol's limits of `client_properties`.
 CLIENT_PROPERTIES_MAX = 32
 CLIENT_PROPERTY_BYTES_MAX = 256
 CLIENT_PROPERTIES_BYTES_MAX = 4096
@@ -33,19 +33,19 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_client_type(client_type: int) -> None:
-    """Raise Refusal for a number that is no type of clients."""
+    """Raise Refusal for an unknown type."""
     if client_type not in ClientType.values():
         text = f"{client_type} is not a type of clients"
         raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, text)
 
 
 def request_timeout_ms(settings: Settings) -> int:
-    """How long a client waits for an answer, in milliseconds; raises Refusal."""
+    """Return a client's request timeout in milliseconds; raises Refusal."""
     return duration_ms(settings.request_timeout, "request_timeout")
 
 
 def check_client_properties(properties: Mapping[str, str]) -> None:
-    """Raise Refusal for properties beyond the protocol's bounds."""
+    """Raise Refusal for properties above the protocol's limits."""
     sizes = {name: len(value.encode()) for name, value in properties.items()}
     if (
         len(sizes) > CLIENT_PROPERTIES_MAX

@@ -1,6 +1,6 @@
-"""Telemetry: a client's settings are answered by it, and the gateway's commands go out on it.
+"""Telemetry streams: replies to clients' settings, and commands of the gateway to clients.
 
-No other call needs it: a stream may end, and clients of some languages never open another.
+No other call needs a stream: it may end, and clients of some languages never open another.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 
 log = logging.getLogger(__name__)
 
-# Node.js waits for the first settings that come after it has begun to wait, which is after it has
-# been answered when it has three topics or more: without another answer it waits for ever.
+# Node.js waits for settings that arrive after it has started to wait. With three or more topics it
+# starts after the first reply: without a repeated reply it waits forever.
 NODE_REPEATS_SECONDS = (0.5, 2.0)
 
 
@@ -36,11 +36,11 @@ class Telemetry:
     """Serves the streams.
 
     Args:
-        presence: is told what clients say.
-        topics: tells parents of lite topics.
+        presence: records clients and their settings.
+        topics: finds parents of lite topics.
         groups: of consumers.
         body_bytes_max: largest body of a message.
-        tasks: owns what reads the streams.
+        tasks: owns the tasks that read streams.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Telemetry:
         self._body_bytes_max = body_bytes_max
         self._tasks = tasks
         self._outboxes: set[Outbox] = set()
-        # Answers that somebody waits for, by nonce.
+        # Awaited replies of clients, by nonce.
         self._awaited: dict[str, asyncio.Future[TelemetryCommand]] = {}
 
     def __len__(self) -> int:
@@ -69,15 +69,15 @@ class Telemetry:
         call: ClientCall,
         signs_of_life: Callable[[], int],
     ) -> AsyncGenerator[TelemetryCommand, None]:
-        """One stream.
+        """Serve one stream.
 
         Args:
             requests: of the client.
-            call: the stream's.
-            signs_of_life: as in `Outbox`.
+            call: of the stream.
+            signs_of_life: see `Outbox`.
 
         Raises:
-            Refusal, RockoonError: the settings are refused, and so the stream ends.
+            Refusal, RockoonError: the settings are refused, which ends the stream.
         """
         outbox = Outbox(call, signs_of_life)
         failures: list[Refusal | RockoonError] = []
@@ -101,17 +101,18 @@ class Telemetry:
     async def ask(
         self, client: Client, nonce: str, command: TelemetryCommand, seconds: float
     ) -> TelemetryCommand | None:
-        """Send a command and wait for its answer; None when there is none in time.
+        """Send a command to a client and return its reply; None without one in time.
 
         Args:
-            client: to whom.
-            nonce: the command's.
-            seconds: how long to wait.
+            client: the receiver.
+            nonce: of the command.
+            command: the command.
+            seconds: time limit.
         """
         answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
         self._awaited[nonce] = answer
         try:
-            # The newest stream first: an older one may be of a connection that is lost.
+            # The newest stream first: an older one may belong to a lost connection.
             if not any(outbox.put(command) for outbox in reversed(client.outboxes)):
                 return None
             async with asyncio.timeout(seconds):
@@ -122,7 +123,7 @@ class Telemetry:
             del self._awaited[nonce]
 
     def close(self) -> None:
-        """End all streams: the gateway goes."""
+        """End all streams: the gateway stops."""
         for outbox in self._outboxes:
             outbox.close()
 
@@ -147,7 +148,7 @@ class Telemetry:
             failures.append(InvalidArgument(reason=f"a command cannot be read: {failure}"))
         except Exception:
             # The root of a task.
-            log.exception("a telemetry stream failed in a way that no one foresaw")
+            log.exception("unexpected error in a telemetry stream (bug)")
         finally:
             outbox.close()
 
@@ -156,7 +157,7 @@ class Telemetry:
         self._presence.told(call, settings)
         node = is_node(settings)
         answer = answered(settings, self._body_bytes_max, facts, is_node=node)
-        # Python looks at nothing without a status.
+        # Python ignores replies without a status.
         command = TelemetryCommand(status=OK, settings=answer)
         outbox.put(command)
         if node:
@@ -182,7 +183,7 @@ class Telemetry:
             return await self._groups.facts(group)
         if len(read) != 1:
             raise Refusal(Code.ILLEGAL_TOPIC, "a lite consumer is bound to one topic")
-        # Before the group is made, which is bound to it for good.
+        # Before the group is created, which then stays bound to the topic.
         if await lite_parent(self._topics, read[0]) is None:
             raise Refusal(Code.ILLEGAL_TOPIC, f"topic {read[0]!r} has no lite topics")
         return await self._groups.facts(group, read[0])
@@ -195,6 +196,6 @@ class Telemetry:
 
 
 def _nonce(command: TelemetryCommand) -> str:
-    """Of a client's answer; Node.js puts one into the field of the command."""
+    """Nonce of a client's reply; Node.js sends it in the field of the command."""
     which: Any = command.WhichOneof("command")
     return str(getattr(getattr(command, which), "nonce", "")) if which else ""

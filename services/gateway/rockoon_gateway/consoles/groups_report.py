@@ -1,4 +1,4 @@
-"""Reports of consumer groups: what they read, who reads, how far behind they are; and resets.
+"""Reports of consumer groups: subscriptions, clients, lag; and resets of offsets.
 
 The offset service knows the members of a group that pull, and the clients of all gateways.
 """
@@ -40,7 +40,7 @@ from rockoon_proto.v1.offset_pb2 import (
     TopicSubscription,
 )
 
-# Of one request: for each topic, brokers and the offset service are called.
+# Of one request: each topic costs calls to brokers and the offset service.
 TOPICS_MAX = 64
 
 
@@ -59,7 +59,7 @@ class GroupsReport:
     async def subscriptions(
         self, request: pb.ListSubscriptionRequest, call: ClientCall
     ) -> pb.ListSubscriptionResponse:
-        """What groups read; of one group, of one topic, or all of the caller's namespace that it
+        """List subscriptions: of one group, of one topic, or all in the caller's namespace that it
         may see."""
         only_group = cluster_name(request.group, call.namespace)
         only_topic = cluster_name(request.topic, call.namespace)
@@ -110,7 +110,7 @@ class GroupsReport:
     async def clients(
         self, request: pb.DescribeSubscriptionRequest, call: ClientCall
     ) -> pb.DescribeSubscriptionResponse:
-        """What each client of a group reads."""
+        """List the subscriptions of each client of a group."""
         group = self._seen_group(request.group, call)
         wanted = cluster_name(request.topic, call.namespace)
         await self._learn()
@@ -147,7 +147,7 @@ class GroupsReport:
     async def connections(
         self, request: pb.ListConsumerConnectionRequest, call: ClientCall
     ) -> pb.ListConsumerConnectionResponse:
-        """Who is connected for a group."""
+        """List the connected clients of a group."""
         group = self._seen_group(request.group, call)
         await self._admin.get_group(group)
         wanted = cluster_name(request.topic, call.namespace)
@@ -167,7 +167,7 @@ class GroupsReport:
     async def accumulation(
         self, request: pb.DescribeGroupAccumulationRequest, call: ClientCall
     ) -> pb.DescribeGroupAccumulationResponse:
-        """How much a group has before it; nothing is said while a broker does not answer."""
+        """Count the unread messages of a group; fails if a broker does not reply."""
         group = self._seen_group(request.group, call)
         topics = checked_topics(request.topics, call.namespace)
         await self._require_topics(call, group, topics)
@@ -187,7 +187,7 @@ class GroupsReport:
     async def time_span(
         self, request: pb.QueryTimeSpanRequest, call: ClientCall
     ) -> pb.QueryTimeSpanResponse:
-        """From when to when queues have messages, and how far behind the group is."""
+        """Return the times of the first and last message of queues, and the group's lag."""
         group = self._seen_group(request.group, call)
         spans = []
         for topic, resource in checked_topics(request.topics, call.namespace).items():
@@ -196,7 +196,7 @@ class GroupsReport:
             for each in (await self._admin.describe_topic(topic)).queues:
                 if each.state is None:
                     continue
-                # A queue may have been added since, or not be read yet.
+                # The queue may have been added since, or not be read yet.
                 lag = lags.get((each.queue.broker, each.queue.queue_id), QueueLag())
                 spans.append(
                     pb.QueryTimeSpanResponse.QueueTimeSpan(
@@ -218,7 +218,7 @@ class GroupsReport:
     async def reset(
         self, request: pb.ResetGroupOffsetRequest, call: ClientCall
     ) -> pb.ResetGroupOffsetResponse:
-        """Reset a group's progress to a time, from wherever it is; receipts before are void."""
+        """Reset a group's progress to a time; earlier receipts become invalid."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         call.require("write", f"group:{group}")
@@ -236,7 +236,7 @@ class GroupsReport:
         return group
 
     async def _require_topics(self, call: ClientCall, group: str, topics: Collection[str]) -> None:
-        """Raise NotPermitted for a topic that the group does not read and the caller may not
+        """Raise NotPermitted for a topic that the group does not read and that the caller may not
         see."""
         if call.key is None or not topics:
             return
@@ -290,14 +290,14 @@ def accumulated(
 
 
 def read(subscriptions: Iterable[TopicSubscription], topic: str) -> Iterable[FilterExpression]:
-    """What a reader wants of a topic."""
+    """Filters of all subscriptions to a topic."""
     for each in subscriptions:
         if each.topic == topic:
             yield parsed(each.expression)
 
 
 def parsed(expression: str) -> FilterExpression:
-    """A subscription of ours, as the protocol writes it."""
+    """Convert a filter in Rockoon's notation to the protocol's."""
     if expression.startswith(SQL_MARK):
         text = expression.removeprefix(SQL_MARK).strip()
         return FilterExpression(type=FilterType.SQL, expression=text)
@@ -305,13 +305,13 @@ def parsed(expression: str) -> FilterExpression:
 
 
 def model(members: Iterable[Member]) -> "pb.MessageModel":
-    """How members share messages."""
+    """Whether the members share messages, or each reads all."""
     is_shared = all(member.mode != BROADCASTING for member in members)
     return pb.CLUSTERING if is_shared else pb.BROADCASTING
 
 
 def client_info(client: Client) -> pb.ClientInfo:
-    """A client of a gateway."""
+    """Describe a client of a gateway."""
     details = client.details
     return pb.ClientInfo(
         client_id=client.client_id,
@@ -324,12 +324,12 @@ def client_info(client: Client) -> pb.ClientInfo:
 
 
 def member_info(member: Member) -> pb.ClientInfo:
-    """A member that pulls, with Rockoon's own SDK."""
+    """Describe a member that pulls, with Rockoon's own SDK."""
     return pb.ClientInfo(
         client_id=member.member_id, egress_ip=member.peer, message_model=model([member])
     )
 
 
 def not_answered(rpc: str) -> Refusal:
-    """What is said of a call that cannot be answered honestly."""
+    """Refusal of a call that is not implemented."""
     return Refusal(Code.NOT_IMPLEMENTED, f"this gateway does not answer {rpc}")

@@ -1,4 +1,4 @@
-"""Look-ups for consoles: topics, messages, and what clients tell of themselves when asked."""
+"""Look-ups for consoles: topics, messages, and commands to clients."""
 
 import json
 import secrets
@@ -25,24 +25,24 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
 )
 
 MESSAGES_MAX = 64
-# Official clients and consoles end a call after three seconds: the gateway answers before.
+# Official clients and consoles end a call after three seconds: the gateway replies before.
 ANSWER_SECONDS_MAX = 2.5
-# Seconds of the caller's timeout that remain for the answer's way.
+# Seconds of the caller's timeout reserved for sending the reply.
 ANSWER_SECONDS_LEFT = 0.25
-# Languages whose client libraries ignore the commands below. They are asked all the same: a later
-# release may answer.
+# Languages whose client libraries ignore the commands below. They receive them anyway: a later
+# release may reply.
 IGNORING_LANGUAGES = frozenset({"PYTHON", "RUST", "DOT_NET"})
 MASTER = "0"
 
 
 class Lookups:
-    """Answers the calls about topics, messages and clients.
+    """Serves the calls about topics, messages and clients.
 
     Args:
         cluster: the connection.
         topics: their routes.
         presence: clients of this gateway.
-        telemetry: asks them.
+        telemetry: sends commands to clients.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Lookups:
     async def topic_status(
         self, request: pb.DescribeTopicStatusRequest, call: ClientCall
     ) -> pb.DescribeTopicStatusResponse:
-        """Which type of messages a topic takes; several are MIXED, which has no value here."""
+        """Return the message type of a topic; UNSPECIFIED if it accepts several."""
         route = await self._route(request.topic, call)
         types = accepted_types(route)
         only = types[0] if len(types) == 1 else MessageType.MESSAGE_TYPE_UNSPECIFIED
@@ -65,7 +65,7 @@ class Lookups:
     async def topic_route(
         self, request: pb.GetTopicRouteRequest, call: ClientCall
     ) -> pb.GetTopicRouteResponse:
-        """A topic's route as JSON of the classic protocol, with the addresses of our own."""
+        """Return a topic's route as JSON of the classic protocol, with Rockoon's addresses."""
         route = await self._route(request.topic, call)
         return pb.GetTopicRouteResponse(
             status=OK, topic_route_data=json.dumps(classic_route(self._cluster, route))
@@ -74,7 +74,7 @@ class Lookups:
     async def messages(
         self, request: pb.ListMessageRequest, call: ClientCall
     ) -> pb.ListMessageResponse:
-        """Messages by id or key, the newest first. What brokers could not search is told beside."""
+        """Find messages by id or key, the newest first; fails if brokers could not search."""
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("read", topic)
         by = request.WhichOneof("search_key")
@@ -104,7 +104,7 @@ class Lookups:
     async def stack(
         self, request: pb.PrintThreadStackTraceRequest, call: ClientCall
     ) -> pb.PrintThreadStackTraceResponse:
-        """The stacks of a client's threads, as it tells them."""
+        """Return the stacks of a client's threads, as the client reports them."""
         client = self._client(request.group, request.client_id, call)
         nonce = secrets.token_hex(16)
         command = TelemetryCommand(
@@ -119,7 +119,7 @@ class Lookups:
     async def verify(
         self, request: pb.VerifyMessageRequest, call: ClientCall
     ) -> pb.VerifyMessageResponse:
-        """Have a push consumer's listener called with a stored message; says what came of it."""
+        """Have a push consumer's listener handle a stored message; returns its result."""
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("read", topic)
         client = self._client(request.group, request.client_id, call)
@@ -137,12 +137,12 @@ class Lookups:
     async def _asked(
         self, client: Client, nonce: str, command: TelemetryCommand, call: ClientCall
     ) -> TelemetryCommand:
-        """Send a command to a client and return its answer, which has a status.
+        """Send a command to a client and return its reply, which has a status.
 
         Raises:
-            Refusal: NOT_IMPLEMENTED, the client does not answer and its library ignores
-                the command; NOT_FOUND, it has no stream here; REQUEST_TIMEOUT, it does not answer
-                before the caller's timeout.
+            Refusal: NOT_IMPLEMENTED, the client does not reply and its library ignores the
+                command; NOT_FOUND, it has no stream here; REQUEST_TIMEOUT, it does not reply before
+                the caller's timeout.
         """
         name = str(command.WhichOneof("command"))
         if not client.outboxes:
@@ -179,14 +179,14 @@ class Lookups:
 
 
 def seconds_for_answer(call: ClientCall) -> float:
-    """How long a client may be awaited so that the caller still gets an answer."""
+    """Time limit for a client's reply that leaves time for the reply to the caller."""
     if (left := call.seconds_left) is None:
         return ANSWER_SECONDS_MAX
     return max(min(left - ANSWER_SECONDS_LEFT, ANSWER_SECONDS_MAX), 0.0)
 
 
 def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequence[Message]:
-    """The page that is wanted; all, where none is."""
+    """Return the requested page; all messages without one."""
     if request.page_size <= 0:
         return messages
     first = (max(request.page_num, 1) - 1) * request.page_size
@@ -194,7 +194,7 @@ def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequen
 
 
 def classic_route(cluster: Cluster, route: TopicRoute) -> dict[str, object]:
-    """TopicRouteData of the classic protocol."""
+    """Return TopicRouteData of the classic protocol."""
     counts: dict[str, int] = {}
     for queue in route.queues:
         counts[queue.broker] = counts.get(queue.broker, 0) + 1

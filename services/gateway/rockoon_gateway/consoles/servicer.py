@@ -1,7 +1,7 @@
-"""Servicer of the protocol's Admin service; errors travel in the answers.
+"""Servicer of the protocol's Admin service; errors are statuses of replies.
 
-What cannot be answered honestly is NOT_IMPLEMENTED: what a running consumer has in its memory, and
-forgetting that a group reads a topic, which nameservers do with the group only.
+Calls without a correct reply are NOT_IMPLEMENTED: the memory contents of a running consumer, and
+deleting the record that a group reads a topic, which nameservers delete only with the group.
 """
 
 import secrets
@@ -25,13 +25,13 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 
 
 class ConsoleServicer(AdminServicer):
-    """See the module.
+    """Serves the protocol's Admin service.
 
     Args:
-        name: this gateway's.
-        callers: tells who calls.
-        groups, lookups: answer.
-        sending: sends what consoles send.
+        name: of this gateway.
+        callers: reads the caller of each call.
+        groups, lookups: implement calls.
+        sending: sends messages of consoles.
         presence: clients of this gateway.
     """
 
@@ -52,7 +52,7 @@ class ConsoleServicer(AdminServicer):
         self._presence = presence
 
     async def ChangeLogLevel(self, _request: pb.ChangeLogLevelRequest, _context: Any) -> Any:
-        # Its answer has no status.
+        # The reply has no status.
         return pb.ChangeLogLevelResponse(remark="not supported: log_level is a setting")
 
     async def DescribeTopicStatus(

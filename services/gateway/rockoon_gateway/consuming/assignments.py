@@ -1,8 +1,8 @@
-"""QueryAssignment: where a push consumer receives from.
+"""QueryAssignment: the queues that a push consumer receives from.
 
-All members of a group get the same, since nothing is divided among them: any of them may receive
-from any queue. So one entry a broker is enough, with the id -1; in a FIFO group it is one a queue,
-as clients that take those in turn expect.
+All members of a group get the same assignment, because any member may receive from any queue. So
+one entry per broker is enough, with the id -1; in a FIFO group it is one per queue, as clients that
+poll queues in rotation expect.
 Source: RouteActivity#queryAssignment.
 """
 
@@ -29,12 +29,12 @@ ANY_QUEUE = -1
 
 
 class Assignments:
-    """Answers QueryAssignment.
+    """Serves QueryAssignment.
 
     Args:
         cluster: the connection.
         topics: their routes.
-        groups: says which are FIFO.
+        groups: their configuration.
     """
 
     def __init__(self, cluster: Cluster, topics: Topics, groups: Groups) -> None:
@@ -55,7 +55,7 @@ class Assignments:
             raise Refusal(Code.FORBIDDEN, f"no readable queue of topic {topic}")
         queues = live_queues(self._cluster, route)
         if is_lite(route):
-            # One place to ask: each answer is about all of its lite topics.
+            # One queue: each receive covers all lite topics of the parent.
             await self._groups.lite(group, topic)
             queues, is_fifo = queues[:1], False
         else:
@@ -77,7 +77,7 @@ class Assignments:
 
 
 def units(queues: Iterable[MessageQueue], *, is_fifo: bool) -> list[tuple[str, int]]:
-    """Broker and queue id of each assignment."""
+    """Return broker and queue id of each assignment."""
     if is_fifo:
         return [(queue.broker, queue.queue_id) for queue in queues]
     return [(broker, ANY_QUEUE) for broker in sorted({queue.broker for queue in queues})]

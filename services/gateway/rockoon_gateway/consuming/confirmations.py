@@ -1,11 +1,11 @@
 """Reports deliveries that clients have received, and returns messages that they may have lost.
 
-    answer written ─┬─▶ the client acknowledged a PING behind it: the delivery is reported
-                    └─▶ the connection ended or the client reset the call: returned uncounted, after
-                        a part of the lease
+    reply written ─┬─▶ the client acknowledged a PING sent after it: the delivery is reported
+                   └─▶ the connection ended or the client reset the call: returned uncounted, after
+                       a part of the lease
 
-The client may have received an answer whose connection ended before the acknowledgement. So it has
-the part of the lease to acknowledge its messages.
+The client may have received a reply whose connection ended before the acknowledgement. So it can
+acknowledge its messages during that part of the lease.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from rockoon_gateway.clients.reports import Reports
 from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.receiving import Writer
 
-# Of the lease. At its end the messages become visible and the delivery counts as an attempt.
+# Part of the lease. At its end the messages become visible and the delivery counts as an attempt.
 RETURN_SHARE = 3 / 4
 
 
 class Confirmations:
-    """See the module.
+    """Waits for clients to receive their messages; see the module.
 
     Args:
         reports: reports deliveries.
@@ -34,7 +34,7 @@ class Confirmations:
         self._giving_back = giving_back
 
     def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
-        """Report messages when their client has received them; they are written."""
+        """Report written messages once their client has received them, or return them."""
         writer.on_received(partial(self._ended, group, receipts))
 
     def _ended(self, group: str, receipts: Sequence[ReceiptHandle], is_received: bool) -> None:

@@ -1,7 +1,7 @@
-"""Consuming: the protocol's calls of consumers, each handed to who does it.
+"""Consuming: passes the protocol's calls of consumers to their implementations.
 
-One receiving engine is shared by all clients: their polls wait together, and their acknowledgements
-go together.
+All clients share one receiving engine: it waits for all their polls, and sends their
+acknowledgements together.
 """
 
 from collections import Counter
@@ -30,20 +30,20 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression, Re
 
 
 class Consuming:
-    """See the module.
+    """Wires the implementations of consumers' calls.
 
     Args:
         cluster: the connection.
         topics: their routes.
         groups: consumer groups.
         lite_topics: those below a parent.
-        presence: who is there, and what they said of themselves.
+        presence: the clients and their settings.
         name: of the gateway.
-        create_groups: whether groups are made when they are first seen.
+        create_groups: whether groups are created on first use.
 
     Attributes:
-        giving_back, reports: to be run, by the owner of their tasks.
-        delivered: how many messages were handed out, by topic and group.
+        giving_back, reports: run by the owner of their tasks.
+        delivered: number of delivered messages, by topic and group.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Consuming:
     async def receive(
         self, request: pb.ReceiveMessageRequest, call: ClientCall, answers: Writer
     ) -> None:
-        """See `Receiving`; what the request lacks is taken from the client's settings."""
+        """See `Receiving`; missing fields of the request come from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
         topic = cluster_name(request.message_queue.topic, call.namespace)
-        # Some go on after a restart of the gateway without telling their settings again.
+        # Some clients continue after a restart of the gateway without sending their settings.
         if (settings := self._seen(call, request.group).settings) is not None:
             if settings.HasField("request_timeout"):
                 timeout_seconds = request_timeout_ms(settings) / 1000
@@ -102,7 +102,7 @@ class Consuming:
 
     @property
     def parked(self) -> Counter[str]:
-        """How many receivers wait, by group."""
+        """Number of waiting receivers, by group."""
         return self._receiving.parked
 
     async def acknowledge(
@@ -127,7 +127,7 @@ class Consuming:
         return await self._settling.forward_to_dead_letters(request, call)
 
     def _seen(self, call: ClientCall, resource: Resource) -> Client:
-        """Note that a client has called for a group that it may read."""
+        """Record a client's call for a group; raises NotPermitted if it may not read the group."""
         group = checked_group(resource, call.namespace)
         call.require("read", f"group:{group}")
         return self._presence.seen(call, group)

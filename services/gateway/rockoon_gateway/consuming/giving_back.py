@@ -1,7 +1,8 @@
-"""Messages that were acquired for a client and not delivered to it.
+"""Returns messages that were acquired for a client and not delivered to it.
 
-They become visible at once, and the delivery does not count as an attempt. If the offset service is
-away, they are returned later: reports of a living client would extend them for hours.
+They become visible immediately, and the delivery does not count as an attempt. If the offset
+service is unreachable, they are returned later: otherwise reports of a living client would extend
+them for hours.
 """
 
 import asyncio
@@ -15,12 +16,12 @@ from rockoon.receiving.received import ReceiptHandle
 
 log = logging.getLogger(__name__)
 
-# Between two tries while the offset service is away.
+# Pause between two tries while the offset service is unreachable.
 PAUSE_SECONDS = 1.0
 
 
 class Visibility(Protocol):
-    """What of the receiving engine is needed."""
+    """The used part of the receiving engine."""
 
     async def change_visibility(
         self,
@@ -36,7 +37,7 @@ class Visibility(Protocol):
 
 
 class GivingBack:
-    """See the module.
+    """Queue of messages to return.
 
     Args:
         engine: changes visibility.
@@ -64,7 +65,7 @@ class GivingBack:
                 self._bell.set()
 
     async def flush(self) -> None:
-        """Return all messages that `give_back` has received so far; failed ones are kept."""
+        """Return all messages that `give_back` has queued; failed ones stay queued."""
         # `run` may be returning the same messages now.
         async with self._flushing:
             groups: dict[str, list[ReceiptHandle]] = defaultdict(list)
@@ -80,6 +81,6 @@ class GivingBack:
             await self._engine.change_visibility(group, receipts, 0, counted=False)
         except RockoonError as failure:
             count = len(receipts)
-            log.info("%d messages of %s stay invisible for a while: %s", count, group, failure)
+            log.info("%d messages of %s were not returned yet: %s", count, group, failure)
             if failure.retriable:
                 self._untaken += [(group, receipt) for receipt in receipts]

@@ -1,11 +1,11 @@
-"""Receipt handles as clients hold them: opaque to them, another one for each delivery.
+"""Receipt handles of clients: opaque to them, another one for each delivery.
 
     orders@broker-a:3/17/4711/1764000000000
-    queue            /acquisition/offset/when its time is over, epoch ms; 0: it is renewed
+    queue            /acquisition/offset/end of its validity, epoch ms; 0: the lease is extended
 
-Any gateway takes them. The offset service would still count an acknowledgement that comes late,
-while nobody else has the message; RocketMQ does not, and its clients' programs expect to be told.
-So the time is in the handle, by the clock of the gateway that gave it.
+Any gateway accepts them. The offset service would still accept a late acknowledgement while no
+other client has the message; RocketMQ does not, and its clients' programs expect the error. So the
+handle has the end of its validity, by the clock of the gateway that issued it.
 """
 
 from typing import NamedTuple
@@ -26,37 +26,37 @@ class Handle(NamedTuple):
     valid_until_ms: int
 
     def text(self) -> str:
-        """What a client gets."""
+        """Return the handle for the client."""
         return f"{self.receipt.text()}/{self.valid_until_ms}"
 
     @classmethod
     def parse(cls, text: str, now_ms: int) -> "Handle":
-        """Read what a client has.
+        """Parse a client's handle.
 
         Args:
-            text: the client's.
+            text: of the client.
             now_ms: epoch milliseconds.
 
         Raises:
-            Refusal: it is none, or its time is over: INVALID_RECEIPT_HANDLE.
+            Refusal: it is malformed or expired: INVALID_RECEIPT_HANDLE.
         """
         receipt, _, until = text.rpartition("/")
         if len(text) > HANDLE_CHARACTERS_MAX or not (until.isascii() and until.isdecimal()):
-            raise refused(text[:HANDLE_CHARACTERS_MAX], "is no handle of ours")
+            raise refused(text[:HANDLE_CHARACTERS_MAX], "is not a receipt handle")
         try:
             handle = cls(ReceiptHandle.parse(receipt), int(until))
         except (InvalidArgument, ValueError) as failure:
-            raise refused(text, "is no handle of ours") from failure
+            raise refused(text, "is not a receipt handle") from failure
         if handle.valid_until_ms != RENEWED and handle.valid_until_ms <= now_ms:
-            raise refused(text, "does not count any more: its time is over")
+            raise refused(text, "is not valid any more: its time is over")
         return handle
 
 
 def refused(text: str, reason: str) -> Refusal:
-    """What a client is told of a handle that is no good."""
+    """Refusal of an invalid handle."""
     return Refusal(Code.INVALID_RECEIPT_HANDLE, f"{text!r} {reason}")
 
 
 def settled(text: str) -> Refusal:
-    """What a client is told of a handle that the offset service does not take."""
-    return refused(text, "does not count any more: the message was settled, or is another's")
+    """Refusal of a handle that the offset service does not accept."""
+    return refused(text, "is not valid any more: the message is settled, or acquired by another")

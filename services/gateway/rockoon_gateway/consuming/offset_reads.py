@@ -1,7 +1,7 @@
 """PullMessage, UpdateOffset, GetOffset, QueryOffset: reading by offset.
 
-RocketMQ's proxy answers none of them and none of its clients calls them; a program that does reads
-queues as the SDK's pull consumer, with the group's committed offset where it wants it kept.
+RocketMQ's proxy does not implement these calls, and its clients do not make them. A program that
+does reads queues like the SDK's pull consumer, and can commit a group's offset.
 """
 
 import logging
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 
 class OffsetReads:
-    """Answers the four calls.
+    """Serves the four calls.
 
     Args:
         cluster: the connection.
-        create_groups: make a group when UpdateOffset names one that does not exist.
+        create_groups: create a group when UpdateOffset names one that does not exist.
     """
 
     def __init__(self, cluster: Connection, *, create_groups: bool = True) -> None:
@@ -55,9 +55,10 @@ class OffsetReads:
     async def pull(
         self, request: pb.PullMessageRequest, call: ClientCall
     ) -> AsyncGenerator[pb.PullMessageResponse, None]:
-        """Status, messages without receipt handles, and where to go on; at most 32 messages.
+        """Yield a status, messages without receipt handles, and the next offset; at most 32
+        messages.
 
-        What is damaged is left out, and logged: whoever reads goes on behind it.
+        Damaged messages are left out and logged: the reader continues after them.
         """
         answer = await self._pull(request, call)
         messages: list[Message] = []
@@ -99,12 +100,13 @@ class OffsetReads:
         try:
             return await pull(*where, limits, group=group)
         except UNREADABLE:
-            # One behind it may be at fault.
+            # A later message of the batch may be the damaged one.
             pass
         try:
             return await pull(*where, ONE, group=group)
         except DAMAGE:
-            # It is the first message that the filter selects, or might: maybe one behind this.
+            # The first message that the filter selects, or may select, is damaged: perhaps not the
+            # one at this offset.
             await self._look(queue, request.offset)
             return Pulled(None, (), request.offset + 1, 0, request.offset + 1)
 
@@ -114,7 +116,7 @@ class OffsetReads:
         try:
             answer = await pull(self._cluster, queue, offset, everything, ONE)
             if isinstance(answer, Pulled):
-                # Damaged tags are met by a filter alone.
+                # Only a filter detects damaged tags.
                 answer.intact()
         except DAMAGE as damage:
             _left_out(queue, offset, damage)
@@ -122,7 +124,7 @@ class OffsetReads:
     async def update_offset(
         self, request: pb.UpdateOffsetRequest, call: ClientCall
     ) -> pb.UpdateOffsetResponse:
-        """Store the group's next offset to consume; it may go back."""
+        """Store the group's next offset to consume; it may decrease."""
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
@@ -138,7 +140,7 @@ class OffsetReads:
         try:
             await store.commit(queue, request.offset)
         except CommitBehind:
-            # Back is what a reset does, so who may not reset may not.
+            # A decrease is a reset, and needs its permission.
             call.require("write", f"group:{group}")
             await store.commit(queue, request.offset, force=True)
         return pb.UpdateOffsetResponse(status=OK)
@@ -146,8 +148,8 @@ class OffsetReads:
     async def get_offset(
         self, request: pb.GetOffsetRequest, call: ClientCall
     ) -> pb.GetOffsetResponse:
-        """The group's committed offset: with message by message consumption the smallest one that
-        is not settled."""
+        """Return the group's committed offset; if the group receives message by message, the
+        smallest offset that is not settled."""
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
@@ -163,7 +165,7 @@ class OffsetReads:
     async def query_offset(
         self, request: pb.QueryOffsetRequest, call: ClientCall
     ) -> pb.QueryOffsetResponse:
-        """The beginning of a queue, its end, or the first offset stored at a time or later."""
+        """Return a queue's first offset, its end, or the first one stored at or after a time."""
         queue = await self._queue(request.message_queue, call)
         call.require_topic("read", queue.topic)
         if request.query_offset_policy not in QueryOffsetPolicy.values():
@@ -179,7 +181,7 @@ class OffsetReads:
         return pb.QueryOffsetResponse(status=OK, offset=offset)
 
     async def _queue(self, queue: WireQueue, call: ClientCall) -> MessageQueue:
-        """The queue that a request names; raises TopicNotFound, QueueNotFound, Refusal."""
+        """Return the queue of a request; raises TopicNotFound, QueueNotFound, Refusal."""
         topic = checked_topic(queue.topic, call.namespace)
         named = MessageQueue(topic, queue.broker.name, queue.id)
         route = await self._cluster.route(topic)
@@ -193,6 +195,6 @@ def _left_out(queue: MessageQueue, offset: int, damage: Exception) -> None:
 
 
 def require_offset(offset: int) -> None:
-    """Raises Refusal for a number that is no offset."""
+    """Raises Refusal for a negative offset."""
     if offset < 0:
-        raise Refusal(Code.ILLEGAL_OFFSET, f"{offset} is no offset")
+        raise Refusal(Code.ILLEGAL_OFFSET, f"{offset} is not an offset")

@@ -1,7 +1,7 @@
-"""Bounds of ReceiveMessage: what it may ask for, and what it gets. Pure.
+"""Limits of ReceiveMessage: conversion of a request to bounded options. Pure.
 
-Source: ReceiveMessageActivity#receiveMessage, and what clients were seen to send: push consumers of
-C++ send no polling time, those of Rust one of 40 s that is also their deadline.
+Source: ReceiveMessageActivity#receiveMessage, and requests that clients were seen to send: push
+consumers of C++ send no polling time, those of Rust one of 40 s that is also their deadline.
 """
 
 from dataclasses import dataclass
@@ -25,31 +25,31 @@ BATCH_SIZE_MAX = 32
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 RENEWED_MS = 60_000
-"""How long messages of push consumers are invisible, if the offset service cannot extend that."""
+"""Invisible time of push consumers' messages, if the offset service cannot extend it."""
 HELD_MS_MAX = 3 * 3_600_000
-"""How long a push consumer may have a message, however long it lives."""
+"""How long a push consumer may hold a message, even if it stays connected."""
 POLL_SECONDS_MIN = 5.0
 POLL_SECONDS_MAX = 20.0
 REQUEST_TIMEOUT_SECONDS = 3.0
-"""Of a client whose settings are not known."""
+"""For clients whose settings are unknown."""
 ANSWER_SECONDS = 0.5
-"""What of the deadline is left to the answer's way."""
+"""Part of the deadline that is reserved for sending the reply."""
 WAITING_LANGUAGES = frozenset({"java", "python", "cpp"})
 """Words of x-mq-language of the libraries whose push consumers retry a failed message before they
 handle the next one of its message group. Those of Go and Node.js do not wait."""
 FILTER_CHARACTERS_MAX = 16_384
-"""As long as a tag may be. SQL92 expressions have a bound of their own. A filter is kept while a
-receiver uses it."""
+"""The limit of a tag. SQL92 expressions have another limit. A filter is kept while a receiver uses
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a receiver gets at most."""
+    """Bounded options of a receive."""
 
     messages_max: int
     visible_after_ms: int
     held_ms_max: int
-    """Above 0: the offset service extends that time while the client is heard, at most so long."""
+    """Above 0: the offset service extends the lease while the client is heard, up to this time."""
     wait_seconds: float
 
 
@@ -58,15 +58,15 @@ def wish_of(
     remaining_seconds: float | None,
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> Wish:
-    """Read a request.
+    """Read the options of a request.
 
     Args:
-        request: the client's.
-        remaining_seconds: to the call's deadline; None when it has none.
+        request: of the client.
+        remaining_seconds: until the call's deadline; None without one.
         request_timeout_seconds: of the client's settings.
 
     Raises:
-        Refusal: the invisible duration, or the time to poll, is out of its bounds.
+        Refusal: the invisible duration, or the polling time, is out of range.
     """
     return Wish(
         messages_max=min(max(request.batch_size, 1), BATCH_SIZE_MAX),
@@ -77,10 +77,10 @@ def wish_of(
 
 
 def message_group_max(language: str, *, is_push: bool) -> int:
-    """How many messages of one message group a client of a FIFO group gets at a time; 0: no limit.
+    """Maximum of messages of one message group that a client of a FIFO group gets; 0: no limit.
 
     Args:
-        language: the word of its header x-mq-language.
+        language: its header x-mq-language.
         is_push: whether it may be a push consumer.
     """
     return 1 if is_push and language.lower() not in WAITING_LANGUAGES else 0
@@ -88,13 +88,13 @@ def message_group_max(language: str, *, is_push: bool) -> int:
 
 def _visible_after_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
-        # Some name a duration all the same; it is the offset service's to choose.
+        # Some requests have a duration too; it is ignored, because the offset service extends it.
         return RENEWED_MS
     return invisible_ms(request.invisible_duration, INVISIBLE_MS_MIN)
 
 
 def invisible_ms(duration: Duration, lowest_ms: int) -> int:
-    """Return an invisible duration in milliseconds; raises Refusal if it is out of its bounds.
+    """Return an invisible duration in milliseconds; raises Refusal if it is out of range.
 
     The text begins with the words of RocketMQ's proxy, which programs compare.
     """
@@ -107,7 +107,7 @@ def invisible_ms(duration: Duration, lowest_ms: int) -> int:
 
 
 def polling_ms(duration: Duration) -> int:
-    """A long polling timeout in milliseconds; raises Refusal for one that is no duration."""
+    """Return a long polling timeout in milliseconds; raises Refusal if it is invalid."""
     return duration_ms(duration, "long_polling_timeout", Code.ILLEGAL_POLLING_TIME)
 
 
@@ -132,13 +132,13 @@ def _wait_seconds(
 
 
 def require_reader(call: ClientCall, group: str, topic: str) -> None:
-    """Raises NotPermitted where a caller's key must not read a topic in a group."""
+    """Raises NotPermitted if a caller's key must not read a topic in a group."""
     call.require("read", f"group:{group}")
     call.require_topic("read", topic)
 
 
 def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
-    """What a receiver wants of a topic.
+    """Return a receiver's subscription to a topic.
 
     Args:
         topic: its name.

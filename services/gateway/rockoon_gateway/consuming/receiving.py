@@ -1,10 +1,10 @@
-"""ReceiveMessage: what a parked receiver gets, mostly in one write.
+"""ReceiveMessage: acquires messages for a waiting client and writes them, mostly in one write.
 
     status OK, message, message, ..., delivery_timestamp        or        status, delivery_timestamp
 
-The status comes first: some clients fail without. Nothing to be had is MESSAGE_NOT_FOUND; OK
-without messages is an error to some. What a client has not taken when it goes is visible to others
-at once, and that delivery does not count.
+The status comes first: some clients fail otherwise. Without messages it is MESSAGE_NOT_FOUND; OK
+without messages is an error to some. Messages that a client did not receive before it left become
+visible to other clients immediately, and that delivery does not count.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from rockoon_rpc.framing import framed
 
 
 class Receives(Protocol):
-    """What of the receiving engine is needed."""
+    """The used part of the receiving engine."""
 
     async def receive(
         self,
@@ -68,7 +68,7 @@ class Receives(Protocol):
 
 
 class Writer(Protocol):
-    """Where answers go: a call of our own server."""
+    """Sends replies: a call of Rockoon's own server."""
 
     async def write_framed(self, data: bytes, *, last: bool = False) -> None:
         """See `ServerCall`."""
@@ -88,22 +88,22 @@ _NONE = framed(
 
 
 class Receiving:
-    """Answers ReceiveMessage.
+    """Serves ReceiveMessage.
 
     Args:
         engine: shared by all clients.
-        topics: tells parents of lite topics.
-        groups: makes those that are first seen here, if it may.
+        topics: finds parents of lite topics.
+        groups: creates groups on first use, if allowed.
         lite: receives for lite consumers.
-        lite_subscriptions: what those read.
+        lite_subscriptions: their lite topics.
         giving_back: returns messages that were not delivered.
         await_receipt: reports messages of a group when a client has received them; see
             `Confirmations`.
         learn: waits for subscriptions that clients have made at other gateways.
-        clock: stamps answers.
+        clock: for timestamps of replies.
 
     Attributes:
-        delivered: how many messages were handed out, by topic and group.
+        delivered: number of delivered messages, by topic and group.
     """
 
     def __init__(
@@ -128,17 +128,17 @@ class Receiving:
         self._learn = learn
         self._clock = clock
         self.delivered = SeriesCounts()
-        # Of receivers that wait now, with their groups.
+        # Timeouts of waiting receivers, with their groups.
         self._patience: dict[asyncio.Timeout, str] = {}
         self._is_closed = False
 
     @property
     def parked(self) -> Counter[str]:
-        """How many receivers wait, by group."""
+        """Number of waiting receivers, by group."""
         return Counter(self._patience.values())
 
     def close(self) -> None:
-        """Tell those that wait, and those that come, that there is nothing: the gateway goes."""
+        """End all waits, and let later receives wait no more: the gateway stops."""
         self._is_closed = True
         for each in self._patience:
             each.reschedule(asyncio.get_running_loop().time())
@@ -151,13 +151,13 @@ class Receiving:
         expression: FilterExpression | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """Answer one call. Cancelled, it gives back what the client has not taken.
+        """Serve one call. If it is cancelled, undelivered messages are returned.
 
         Args:
-            request: the client's. Which queue it names does not matter: it gets messages of all.
-            call: who asks.
-            writer: takes the answers.
-            expression: the filter of the client's settings, for a request that has none.
+            request: of the client. Its queue is ignored: messages of all queues are received.
+            call: the caller.
+            writer: sends the replies.
+            expression: the filter of the client's settings, for a request without one.
             request_timeout_seconds: of the client's settings.
 
         Raises:
@@ -167,7 +167,7 @@ class Receiving:
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.message_queue.topic, call.namespace)
         require_reader(call, group, topic)
-        # What the request says goes before the settings, which may be of long ago.
+        # The request's filter first: that of the settings may be older.
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
         answers = await self._acquire(request, wish, call, group, subscription)
@@ -199,7 +199,7 @@ class Receiving:
         group: str,
         subscription: Subscription,
     ) -> Answers:
-        """Messages, and what they are on the wire."""
+        """Acquire messages and serialize their replies."""
         received = ReceivedMessages()
         patience = asyncio.timeout(None)
         try:
@@ -207,7 +207,7 @@ class Receiving:
                 self._patience[patience] = group
                 received = await self._received(group, subscription, wish, call, request.attempt_id)
         except TimeoutError:
-            # The gateway goes; cancelled, the engine has given back what it had.
+            # The gateway stops; the cancelled engine has returned its messages.
             pass
         finally:
             self._patience.pop(patience, None)
@@ -225,7 +225,7 @@ class Receiving:
         self, group: str, subscription: Subscription, wish: Wish, call: ClientCall, attempt_id: str
     ) -> ReceivedMessages:
         is_lite = await lite_parent(self._topics, subscription.topic) is not None
-        # Push consumers of lite topics choose their invisible time, too.
+        # Push consumers of lite topics choose their invisible time too.
         group_max = message_group_max(call.language, is_push=wish.held_ms_max > 0 or is_lite)
 
         async def receive(
@@ -257,7 +257,7 @@ class Receiving:
         if not mine.is_compared:
             await self._learn()
             mine.is_compared = True
-        # Whoever sends makes a lite topic, so there may be messages before its first subscription.
+        # Producers create lite topics, so there may be messages before the first subscription.
         return await self._lite.receive(
             mine, wait_seconds, partial(receive, consume_from=ConsumeFrom.FIRST)
         )

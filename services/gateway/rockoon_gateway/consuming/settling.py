@@ -1,7 +1,7 @@
-"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what ends a delivery.
+"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: the end of a delivery.
 
-A handle that is no good, for whatever reason, is INVALID_RECEIPT_HANDLE and nothing else: push
-consumers repeat what failed in another way, for ever.
+Each invalid handle is refused with INVALID_RECEIPT_HANDLE and no other code: push consumers retry
+after other codes forever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,12 +25,12 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 
 ENTRIES_MAX = 1024
-# Of an entry of an answer that is put together as bytes.
+# Limit of an entry in a reply that is serialized by hand.
 SHORT_BYTES_MAX = 1024
 
 
 class Settles(Visibility, Protocol):
-    """What of the receiving engine is needed."""
+    """The used part of the receiving engine."""
 
     async def acknowledge(
         self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
@@ -52,11 +52,11 @@ class Settles(Visibility, Protocol):
 
 
 class Settling:
-    """Answers the three calls.
+    """Serves the three calls.
 
     Args:
-        engine: shared by all clients, whose acknowledgements it gathers.
-        clock: says which handles' time is over.
+        engine: shared by all clients; it sends their acknowledgements together.
+        clock: for the validity of handles.
     """
 
     def __init__(self, engine: Settles, clock: Clock = wall_clock_ms) -> None:
@@ -68,16 +68,16 @@ class Settling:
         stored = receipt.queue.topic
         lite = lite_topic_of(stored)
         if stored not in (topic, retry_topic(group)) and (lite is None or lite[0] != topic):
-            # The caller's key was looked at for the topic that it names.
+            # The caller's permission was checked for the topic that it names.
             raise refused(handle, f"is of another topic than {topic}")
         return receipt
 
     def _receipts(
         self, handles: Iterable[str], group: str, topic: str
     ) -> tuple[list[ReceiptHandle], list[Status]]:
-        """What handles are, and of each whether it is one.
+        """Parse handles; returns the valid ones, and a status for each.
 
-        Those of one delivery differ in the offset alone: of the others only that is looked at.
+        Handles of one delivery differ only in the offset: only that is parsed after the first.
         """
         now_ms = self._clock()
         receipts: list[ReceiptHandle] = []
@@ -111,12 +111,12 @@ class Settling:
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: ClientCall
     ) -> pb.AckMessageResponse:
-        """Each entry is taken or refused for itself, in their order."""
+        """Acknowledge each entry, or refuse it; the results have the order of the entries."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         if not request.entries:
-            # RocketMQ's proxy answers INTERNAL_SERVER_ERROR, which push consumers repeat for ever.
+            # RocketMQ's proxy replies INTERNAL_SERVER_ERROR; push consumers then retry forever.
             raise Refusal(Code.BAD_REQUEST, "the request has no entry to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(
@@ -137,7 +137,7 @@ class Settling:
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
     ) -> pb.ChangeInvisibleDurationResponse:
-        """The answer's handle is the one that counts from now on."""
+        """Change the invisible time; only the handle of the reply is valid from then on."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -154,7 +154,7 @@ class Settling:
     async def forward_to_dead_letters(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """The message goes to %DLQ%group."""
+        """Move the message to %DLQ%group."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -173,19 +173,19 @@ class Settling:
 
 
 def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.AckMessageResponse:
-    """What AckMessage answers.
+    """Build the reply of AckMessage.
 
-    It is put together as bytes and read: as an object for each entry it took longer than all else.
+    It is serialized by hand and parsed: building an object per entry was the slowest part.
 
     Args:
-        request: the client's.
+        request: of the client.
         results: of its entries.
     """
     try:
         pieces = [b"\x0a", *_sized(common_status(results))]
         for entry, result in zip(request.entries, results, strict=True):
             message_id, handle = entry.message_id.encode(), entry.receipt_handle.encode()
-            # Of the entry: three fields, each behind a byte.
+            # An entry has three fields, each after a tag byte.
             head = b"\x0a", _SIZES[len(message_id)], message_id
             size, status = _OK if result is OK else _sized(result)
             fields = (*head, b"\x12", _SIZES[len(handle)], handle, b"\x1a", size, status)
@@ -198,7 +198,7 @@ def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.Ac
 def answer_by_entries(
     request: pb.AckMessageRequest, results: Sequence[Status]
 ) -> pb.AckMessageResponse:
-    """The same, of any size."""
+    """Like `answer_to`, without limits of sizes."""
     return pb.AckMessageResponse(
         status=common_status(results),
         entries=[
@@ -211,7 +211,7 @@ def answer_by_entries(
 
 
 def _sized(status: Status) -> tuple[bytes, bytes]:
-    """Its size on the wire, and its bytes; raises IndexError."""
+    """Return a status's size on the wire, and its bytes; raises IndexError."""
     raw = status.SerializeToString()
     return _SIZES[len(raw)], raw
 

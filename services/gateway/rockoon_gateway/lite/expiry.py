@@ -1,15 +1,15 @@
-"""Expiry of lite topics that nobody sends to: closed at one look, deleted at a later one.
+"""Expiry of idle lite topics: closed by one scan, deleted by a later one.
 
     open ──idle──▶ closed (read only) ──still idle──▶ deleted
-      ▲              │ a message had been on its way, or somebody sends
+      ▲              │ a message was in transit, or a producer sends
       └──────────────┘
 
-Any gateway looks; what a lite topic has come to is in its permissions. What was acknowledged is not
-deleted before its time:
+Any gateway scans; the state of a lite topic is in its permissions. Acknowledged messages are not
+deleted early:
 
-1. Only a broker's answer that came after it had heard of the closing counts: it takes no messages
-   from then on, and none waits there for a sync or for other copies.
-2. The topic is deleted as it was seen: whoever opened it since has changed its revision.
+1. Only a broker's reply sent after it saw the closing counts: from then on it accepts no messages,
+   and none waits there for a sync or for other copies.
+2. The topic is deleted at the revision that was seen: reopening it changes its revision.
 
 Times are the broker's, never this process's.
 Source of the rule: AbstractLiteLifecycleManager#isLiteTopicExpired.
@@ -33,31 +33,31 @@ from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 log = logging.getLogger(__name__)
 
 EXPIRATION = "lite.topic.expiration"
-"""Attribute of a parent, minutes; RocketMQ's name for it. Not above 0, or none: never."""
+"""Attribute of a parent, minutes; RocketMQ's name. Missing, or not above 0: never."""
 MINUTE_MS = 60_000
-# Each look lists all topics: where nothing can expire, one of so many is had.
+# Each scan lists all topics: if nothing can expire, only one in this many is made.
 LOOKS_UNUSED = 10
 
 
 class Emptiness(NamedTuple):
-    """A lite topic was seen without any message."""
+    """A lite topic was seen without messages."""
 
     incarnation: int
-    """Of the topic."""
+    """Create revision of the topic."""
     next_offset: int
     since_ms: int
-    """When it was seen so first, by its broker's clock."""
+    """When it was first seen empty, by its broker's clock."""
 
 
 class Expiry:
-    """Looks at all lite topics now and then.
+    """Scans all lite topics periodically.
 
     Args:
         cluster: the connection.
-        lite_topics: which there are.
-        subscriptions: what clients of this gateway read does not expire.
-        look_seconds: from one look to the next, about.
-        ask: asks brokers how queues are, as `ask_queue_ends`.
+        lite_topics: finds lite topics.
+        subscriptions: lite topics that clients of this gateway read do not expire.
+        look_seconds: mean interval of scans.
+        ask: reads queues' ends from brokers, like `ask_queue_ends`.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class Expiry:
         self._look_seconds = look_seconds
         self._ask = ask
         self._empty: dict[str, Emptiness] = {}
-        # Whether anything may expire.
+        # Whether any lite topic can expire.
         self._is_used = True
 
     async def run(self) -> None:
-        """Look, until cancelled. Several gateways look at different times."""
+        """Scan until cancelled. Several gateways scan at different times."""
         while True:
             rests = 1 if self._is_used else LOOKS_UNUSED
             await asyncio.sleep(rests * self._look_seconds * random.uniform(0.8, 1.2))
             try:
                 await self.look()
             except RockoonError as failure:
-                log.info("lite topics that are idle are looked for later: %s", failure)
+                log.info("idle lite topics were not scanned: %s; retrying", failure)
             except Exception:
                 # The root of a task: it would end the process.
-                log.exception("a look at lite topics failed in a way that no one foresaw")
+                log.exception("unexpected error while scanning lite topics (bug)")
 
     async def look(self) -> None:
-        """Close, open and delete what is to be.
+        """Close, reopen and delete lite topics as needed.
 
         Raises:
-            RockoonError: nobody can tell.
+            RockoonError: no nameserver replied.
         """
         all_topics = await self._cluster.admin.list_topics(include_system=True)
         found = self._lite_topics.noted(all_topics)
@@ -117,12 +117,12 @@ class Expiry:
             try:
                 await self._settle(route, of_topic.get(route.name), limit)
             except (TopicNotFound, TopicChanged):
-                # Another gateway was first, or somebody sends.
+                # Another gateway was faster, or a producer sends.
                 continue
 
     async def _settle(self, route: TopicRoute, ends: QueueEnds | None, minutes: int) -> None:
         if ends is None or ends.state is None:
-            # Its broker does not say.
+            # Its broker does not reply.
             return
         admin = self._cluster.admin
         is_idle = await self._is_idle(route, ends, minutes)
@@ -132,15 +132,15 @@ class Expiry:
         elif not is_idle:
             await admin.update_topic(route.name, permissions=OPEN)
         elif not ends.state.writable and ends.route_revision >= route.modified_revision:
-            # Without the revision it would go with what came since somebody opened it.
+            # The revision protects messages that arrived since a producer reopened it.
             await admin.delete_topic(route.name, expected_modified_revision=route.modified_revision)
             log.info("%s has expired: nothing came for %d minutes", route.name, minutes)
 
     async def _is_idle(self, route: TopicRoute, ends: QueueEnds, minutes: int) -> bool:
-        """Whether nothing came for so long, and nobody who reads it has something left."""
+        """Whether no message arrived for this time, and no group has unread messages."""
         state = ends.state
         assert state is not None
-        # A broker that does not say `next_offset` does not say either whether it takes messages.
+        # A broker without `next_offset` does not report either whether it accepts messages.
         if not state.HasField("next_offset") or state.next_offset != state.max_offset:
             return False
         if state.HasField("last_store_timestamp_ms"):
@@ -154,8 +154,8 @@ class Expiry:
         return all(each.offset >= state.max_offset for each in progress)
 
     def _empty_since_ms(self, route: TopicRoute, next_offset: int, now_ms: int) -> int:
-        """Since when a topic is known to be empty; one of its name before it does not count, nor
-        what came and was deleted meanwhile."""
+        """Time since which a topic is known to be empty; an earlier topic of its name does not
+        count, nor does one that had messages since."""
         known = self._empty.get(route.name)
         if known is None or known[:2] != (route.incarnation, next_offset):
             known = self._empty[route.name] = Emptiness(route.incarnation, next_offset, now_ms)
@@ -163,11 +163,11 @@ class Expiry:
 
     def _expiration(self, route: TopicRoute, minutes: Mapping[str, int]) -> int:
         found = lite_topic_of(route.name)
-        # Of a parent that was deleted they never expire: it may be made again.
+        # Lite topics of a deleted parent never expire: it may be created again.
         return minutes.get(found[0], 0) if found is not None else 0
 
 
 def expiration(parent: TopicRoute) -> int:
-    """After how many minutes without a message a parent's lite topics expire; 0: never."""
+    """Minutes without a message after which a parent's lite topics expire; 0: never."""
     text = parent.attributes.get(EXPIRATION, "")
     return int(text) if text.isascii() and text.isdecimal() else 0

@@ -19,7 +19,7 @@ SUBSCRIPTION_MODEL = "lite.sub.model"
 EXCLUSIVE = "exclusive"
 CLIENT_QUOTA = "lite.sub.client.quota"
 CLIENT_QUOTA_DEFAULT = 2000
-# What the field holds in which clients are told.
+# Limit of the field in which clients receive it.
 CLIENT_QUOTA_MAX = (1 << 31) - 1
 
 LITE_CLIENTS = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
@@ -27,11 +27,11 @@ LITE_CLIENTS = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_
 
 @dataclass(frozen=True, slots=True)
 class LiteGroup:
-    """What a group says of lite topics.
+    """A group's configuration for lite topics.
 
     Attributes:
         parent: the topic that it is bound to.
-        quota: lite topics that one client may subscribe to.
+        quota: limit of one client's subscriptions.
         is_exclusive: whether a lite topic has one subscriber of the group, the last one.
     """
 
@@ -61,11 +61,11 @@ def _number(quota: str) -> int:
 
 
 def checked_lite_group(config: GroupConfig, parent: str) -> LiteGroup:
-    """What a group says, if it may read a parent's lite topics.
+    """Return a group's lite configuration if it may read a parent's lite topics.
 
     Raises:
-        Refusal: ILLEGAL_CONSUMER_GROUP, it is bound to none, or has no order; ILLEGAL_TOPIC, it is
-            bound to another parent.
+        Refusal: ILLEGAL_CONSUMER_GROUP, it is not bound to a parent, or not FIFO; ILLEGAL_TOPIC,
+            it is bound to another parent.
     """
     found = lite_group(config)
     if found is None:
@@ -96,7 +96,7 @@ def check_plain_group(config: GroupConfig) -> None:
 
 
 def new_lite_group(name: str, parent: str) -> GroupConfig:
-    """A group as it is made when it is first seen: it reads every lite topic from its beginning."""
+    """Return the configuration of a new group, which reads each lite topic from its beginning."""
     return GroupConfig(
         name=name,
         fifo=True,

@@ -1,4 +1,4 @@
-"""Receiving of lite consumers: messages of the lite topics of each, whichever has some."""
+"""Receiving of lite consumers: messages of any of a client's lite topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,14 +11,14 @@ from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscription
 
 Receive = Callable[[Sequence[Subscription], float], Awaitable[ReceivedMessages]]
-"""Receives from topics, for some seconds at most. Cancelled, it gives back what it has."""
+"""Receives from topics, for some seconds at most. If cancelled, it returns its messages."""
 
 
 class LiteReceiving:
     """Receives for lite consumers.
 
     Args:
-        lite_topics: says which there are.
+        lite_topics: finds lite topics.
     """
 
     def __init__(self, lite_topics: LiteTopics) -> None:
@@ -27,18 +27,18 @@ class LiteReceiving:
     async def receive(
         self, subscription: LiteSubscription, wait_seconds: float, receive: Receive
     ) -> ReceivedMessages:
-        """Messages of a client's lite topics; none when the time is over.
+        """Return messages of a client's lite topics; none after the time limit.
 
-        Its lite topics may change while it waits: then it waits for the others. One that has
-        expired is left out, until the client names it again.
+        The lite topics may change during the wait: then it waits for the new ones. An expired one
+        is left out until the client names it again.
 
         Args:
-            subscription: the client's.
+            subscription: of the client.
             wait_seconds: how long to wait for the first message.
             receive: of the engine.
 
         Raises:
-            RockoonError: as `receive`.
+            RockoonError: see `receive`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -54,7 +54,7 @@ class LiteReceiving:
                     await asyncio.sleep(left)
                     return ReceivedMessages()
             except TimeoutError:
-                # It reads others now. Whoever asked only once has had an answer to that.
+                # The lite topics have changed. A receive without a wait is not repeated.
                 if not left:
                     return ReceivedMessages()
             except TopicNotFound as expired:
@@ -65,7 +65,7 @@ class LiteReceiving:
                 subscription.waiting.discard(patience)
 
     def _stored(self, subscription: LiteSubscription) -> list[Subscription]:
-        """What keeps its lite topics, of those that there are."""
+        """Subscriptions to the stored topics of the existing lite topics."""
         parent = subscription.parent
         return [
             Subscription.parse(stored_lite_topic(parent, each), ALL)

@@ -1,10 +1,10 @@
-"""Lite topics as the cluster keeps them: topics of one queue, made when they are first named.
+"""Lite topics as stored by the cluster: topics of one queue, created on first use.
 
     parent "chat", lite topic "session-7"   ->   topic %LITE%chat|session-7, one queue
 
-Its broker is one of the parent's, by the name's hash, so the lite topics of a parent are spread. A
-lite topic that expires is closed first and deleted later (see `Expiry`): who sends to one that is
-closed opens it again.
+The name's hash selects one of the parent's brokers, so the lite topics of a parent are spread. A
+lite topic that expires is closed first and deleted later (see `Expiry`): a send to a closed one
+reopens it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 LITE = MessageType.Name(MessageType.LITE)
 OPEN = PERMISSION_READ | PERMISSION_WRITE
 CLOSED = PERMISSION_READ
-# As many as a connection remembers to have changed.
+# Limit of the changes that a connection remembers.
 MADE_TOGETHER_MAX = 500
 
 
@@ -36,11 +36,11 @@ def is_lite(route: TopicRoute) -> bool:
 
 
 class LiteTopics:
-    """Makes and finds them.
+    """Creates and finds lite topics.
 
     Args:
         cluster: the connection.
-        count_max: of all parents together.
+        count_max: limit for all parents together.
     """
 
     def __init__(self, cluster: Cluster, count_max: int) -> None:
@@ -49,26 +49,27 @@ class LiteTopics:
         self._making = asyncio.Lock()
         self._is_counted = False
         self.count = 0
-        """How many there are, as of the last look and what was made here since."""
+
+    """Number of lite topics at the last scan, plus those created here since."""
 
     def known(self, parent: str, lite_topic: str) -> TopicRoute | None:
-        """Its route, from memory."""
+        """Return a cached route."""
         return self._cluster.routes.topic(stored_lite_topic(parent, lite_topic))
 
     async def provide(
         self, parent: TopicRoute, lite_topics: Collection[str], *, to_send: bool = True
     ) -> None:
-        """Have lite topics exist, with their routes in the cache.
+        """Create missing lite topics, and cache the routes of all.
 
         Args:
             parent: their parent's route.
             lite_topics: names, checked.
-            to_send: have them open, too. Who reads leaves one that is about to expire as it is, or
-                gateways would open and close it in turns.
+            to_send: reopen closed ones too. A reader does not reopen a topic that is about to
+                expire, or gateways would open and close it alternately.
 
         Raises:
             Refusal: LITE_TOPIC_QUOTA_EXCEEDED, or ILLEGAL_LITE_TOPIC with its parent's name.
-            RockoonError: the nameservers cannot tell, or make none.
+            RockoonError: the nameservers do not reply, or refuse.
         """
         is_ready = self._is_open if to_send else self._is_known
         missing = [each for each in lite_topics if not is_ready(parent.name, each)]
@@ -83,17 +84,17 @@ class LiteTopics:
                 await self._provide(parent, some, to_send=to_send)
 
     async def open_again(self, parent: TopicRoute, lite_topic: str) -> None:
-        """Have a lite topic take messages that has just refused one: it was about to expire.
+        """Reopen a lite topic that has just refused a message: it was about to expire.
 
         Raises:
-            Refusal, RockoonError: as `provide`.
+            Refusal, RockoonError: see `provide`.
         """
         async with self._making:
             await self._open_again(parent, lite_topic)
 
     async def _open_again(self, parent: TopicRoute, lite_topic: str) -> None:
         name = stored_lite_topic(parent.name, lite_topic)
-        # As nameservers have it: what this connection has heard may be of before.
+        # From the nameservers: this connection's routes may be older.
         now = await get_topic(self._cluster, name)
         if now is not None and not now.writable:
             try:
@@ -125,7 +126,7 @@ class LiteTopics:
                 await self._open_again(parent, each)
 
     async def _make(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
-        # Who may only read must not use up what others need to send.
+        # Subscriptions must not use up the limit that producers need.
         most = self._count_max if to_send else self._count_max // 2
         if not self._is_counted or self.count + len(lite_topics) > most:
             self.noted(await self._cluster.admin.list_topics(include_system=True))
@@ -147,13 +148,13 @@ class LiteTopics:
             self.count += len(names)
 
     def noted(self, topics: Iterable[TopicRoute]) -> list[TopicRoute]:
-        """Lite topics among all topics that there are, whose count is noted."""
+        """Return the lite topics among all existing topics, and record their number."""
         found = [each for each in topics if lite_topic_of(each.name) is not None]
         self.count, self._is_counted = len(found), True
         return found
 
     def forget_deleted(self, there: Collection[str]) -> None:
-        """Follow those no more that there are no more: names of lite topics come only once."""
+        """Remove the routes of deleted lite topics, whose names are rarely used again."""
         self._cluster.forget_routes(
             lambda name: lite_topic_of(name) is not None and name not in there
         )

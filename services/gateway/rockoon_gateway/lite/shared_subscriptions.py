@@ -1,8 +1,8 @@
-"""Lite subscriptions that gateways share: a client subscribes at one and receives at another.
+"""Lite subscriptions shared by gateways: a client subscribes at one and receives at another.
 
 The offset service has the state of each client, with a version. A gateway sends changes with the
-state that it made them to. If another gateway was first, it gets that one's state, and makes its
-changes to it.
+version that they are based on. If another gateway was faster, the gateway receives the newer state,
+and applies its changes to that.
 """
 
 import logging
@@ -30,24 +30,24 @@ from rockoon_proto.v1.in_flight_pb2 import LiteSubscription as LiteState
 
 log = logging.getLogger(__name__)
 
-# The wire's bounds of one call.
+# Limits of one call on the wire.
 CHANGES_MAX = 64
 CHANGES_BYTES_MAX = 2 << 20
 
 
 class Sent(NamedTuple):
-    """A change on its way, and how many changes of the client it has."""
+    """A change that was sent, and the number of the client's changes in it."""
 
     subscription: LiteSubscription
     changes: int
 
 
 class SharedSubscriptions:
-    """See the module.
+    """Exchanges lite subscriptions with other gateways; see the module.
 
     Args:
         cluster: the connection.
-        topics, lite_topics: routes of lite topics that other gateways have made.
+        topics, lite_topics: find routes of lite topics that other gateways have created.
         presence: the gateway's clients.
         subscriptions: of this gateway's clients.
     """
@@ -65,26 +65,26 @@ class SharedSubscriptions:
         self._lite_topics = lite_topics
         self._presence = presence
         self.subscriptions = subscriptions
-        # Of clients whose state the offset service has asked for.
+        # Subscriptions that the offset service has asked for.
         self._wanted: list[LiteSubscription] = []
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is something to send."""
+        """Whether there are changes to send."""
         return bool(self._wanted) or any(each.changes for each in self.subscriptions.clients)
 
     @property
     def follows(self) -> bool:
-        """Whether other gateways' changes concern this one."""
+        """Whether this gateway needs other gateways' changes."""
         return bool(self.subscriptions.clients)
 
     def version_of(self, client_id: str, group: str) -> int:
-        """Of the state that this gateway has of a client."""
+        """Version of a client's state at this gateway; 0 without one."""
         found = self.subscriptions.find(client_id, group)
         return 0 if found is None else found.version
 
     def add_changes(self, request: ReportClientsRequest) -> list[Sent]:
-        """Put changes into a report, as many as it may have."""
+        """Add changes to a report, up to the limits of a call."""
         sent: list[Sent] = []
         wanted, self._wanted = self._wanted, []
         changed = [each for each in self.subscriptions.clients if each.changes]
@@ -120,13 +120,13 @@ class SharedSubscriptions:
         return ClientName(group=of.group, client_id=of.client_id, key_id=key_id)
 
     def note(self, sent: Iterable[Sent], reply: ReportClientsReply, sent_at: float) -> None:
-        """Follow the offset service's answer to a report that was sent at a time of the loop."""
+        """Apply the offset service's reply to a report; `sent_at`: the loop's time of the call."""
         for each, version in zip(sent, reply.lite_versions, strict=True):
             if version:
                 each.subscription.made(each.changes, version)
         for state in reply.lite:
             client = self._client(state.name)
-            # A client that said goodbye after the report was sent begins without lite topics.
+            # A client that said goodbye after the report was sent starts without lite topics.
             if client is not None and client.began < sent_at:
                 self._take(client, state)
         for name in reply.lite_wanted:
@@ -151,13 +151,13 @@ class SharedSubscriptions:
             )
 
     async def _provide(self, mine: LiteSubscription, lite_topics: Collection[str]) -> None:
-        """Have the routes of lite topics that another gateway has made."""
+        """Cache the routes of lite topics that another gateway has created."""
         try:
             parent = await self._topics.route(mine.parent)
             await self._lite_topics.provide(parent, lite_topics, to_send=False)
         except (RockoonError, Refusal) as failure:
             log.warning(
-                "%d lite topics of %s are read when it names them again: %s",
+                "%d lite topics of %s are not read until the client names them again: %s",
                 len(lite_topics),
                 mine.client_id,
                 failure,

@@ -1,12 +1,12 @@
-"""Start places of new lite subscriptions: an offset option of the protocol as a reset of Rockoon's.
+"""Start positions of new lite subscriptions: the protocol's offset option as a reset.
 
-    LAST         where the group was: nothing is reset
+    LAST         the group's position: nothing is reset
     MIN, MAX     the oldest message, the end
-    offset       that one
+    offset       this offset
     tail_n       the last n messages
-    timestamp    the first message stored then or later
+    timestamp    the first message stored at or after a time
 
-The group's progress on the lite topic moves, also for its other clients, as in RocketMQ.
+The group's progress on the lite topic changes, also for its other clients, as in RocketMQ.
 Source: OffsetOption of the protocol.
 """
 
@@ -22,21 +22,21 @@ from rockoon_gateway.times import checked_epoch_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import OffsetOption
 from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueOffsets, ResetTarget
 
-# The offset service learns of a topic and of a group by its own watch, after their creation.
+# The offset service sees a new topic or group by its own watch, after the creation.
 HEARS_SECONDS_MAX = 5.0
 
 
 def is_reset(option: OffsetOption) -> bool:
-    """Whether an option says anything."""
+    """Whether an option requests a reset."""
     kind = option.WhichOneof("offset_type")
     return kind is not None and not (kind == "policy" and option.policy == OffsetOption.LAST)
 
 
 def reset_target(option: OffsetOption) -> ResetTarget | None:
-    """What an option asks for; None for the last n messages, for which the end has to be known.
+    """Return the target of an option; None for the last n messages, which need the queue's end.
 
     Raises:
-        InvalidArgument: a negative number, or a policy that means nothing.
+        InvalidArgument: a negative number, or an unknown policy.
         Refusal: the timestamp is out of range.
     """
     match option.WhichOneof("offset_type"):
@@ -50,7 +50,7 @@ def reset_target(option: OffsetOption) -> ResetTarget | None:
             return ResetTarget(timestamp_ms=checked_epoch_ms(option.timestamp, "timestamp"))
         case "tail_n" if option.tail_n >= 0:
             return None
-    raise InvalidArgument(reason=f"no place to begin: {str(option).strip()}")
+    raise InvalidArgument(reason=f"not a start position: {str(option).strip()}")
 
 
 async def begin_at(
@@ -60,10 +60,10 @@ async def begin_at(
 
     Args:
         cluster: the connection.
-        group: whose.
-        route: the stored lite topic's.
-        option: where to.
-        operator: for the record.
+        group: the reader.
+        route: of the stored lite topic.
+        option: the start position.
+        operator: name for the log of resets.
 
     Raises:
         RockoonError: it was not set.

@@ -1,4 +1,4 @@
-"""SyncLiteSubscription: which lite topics a client reads, and where it begins.
+"""SyncLiteSubscription: the lite topics that a client reads, and their start positions.
 
 Source: LiteSubscriptionService of RocketMQ's proxy, LiteSubscriptionRegistryImpl of its broker.
 """
@@ -33,16 +33,16 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
 
 
 class LiteSubscribing:
-    """Answers SyncLiteSubscription.
+    """Serves SyncLiteSubscription.
 
     Args:
         cluster: the connection.
-        topics, groups: looked up.
-        lite_topics: made where they are missing.
-        presence: who is there.
+        topics, groups: their configuration.
+        lite_topics: creates missing ones.
+        presence: the connected clients.
 
     Attributes:
-        subscriptions: who reads what.
+        subscriptions: lite topics by client.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LiteSubscribing:
         Raises:
             Refusal: ILLEGAL_LITE_TOPIC, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
                 LITE_TOPIC_QUOTA_EXCEEDED, LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
-            RockoonError: what is needed is away.
+            RockoonError: a service that is needed does not reply.
         """
         if request.action not in LiteSubscriptionAction.values():
             raise Refusal(Code.BAD_REQUEST, f"{request.action} is not an action")
@@ -101,7 +101,7 @@ class LiteSubscribing:
                 check_quota({**mine.lite_topics, **wanted}, rules)
                 await self._lite_topics.provide(parent, wanted, to_send=False)
                 await self._begin(mine, wanted, request.offset_option, call)
-                # It may have said goodbye meanwhile.
+                # The client may have said goodbye during the calls.
                 if rules.is_exclusive and self.subscriptions.is_there(mine.client_id):
                     self._take_over(mine, wanted)
                 mine.add(wanted)
@@ -115,10 +115,10 @@ class LiteSubscribing:
         version: int,
         rules: LiteGroup,
     ) -> None:
-        """A client names all that it reads: which is said before anything is waited for, so what it
-        adds or removes meanwhile counts, and what others take over."""
+        """Replace a client's lite topics. They are replaced before the first wait, so concurrent
+        changes of the client, and takeovers by other clients, apply to the new ones."""
         if rules.is_exclusive:
-            # Taken over from this one: it has not heard of that yet.
+            # Other clients have these now; this one has not been notified yet.
             taken = {
                 each for other in self.subscriptions.others(mine) for each in other.lite_topics
             }
@@ -137,7 +137,7 @@ class LiteSubscribing:
         return [each for each in lite_topics if self._lite_topics.known(parent.name, each) is None]
 
     def _note(self, call: ClientCall, group: str) -> None:
-        """It is a lite consumer, whether it has told its settings here or not."""
+        """Record the client as a lite consumer, even if it has not sent its settings here."""
         client = self._presence.seen(call, group)
         if client.client_type not in LITE_CLIENTS:
             client.client_type, client.group = ClientType.LITE_SIMPLE_CONSUMER, group
@@ -151,7 +151,7 @@ class LiteSubscribing:
     ) -> None:
         if not is_reset(option):
             return
-        # It moves the group's progress, as UpdateOffset does.
+        # It changes the group's progress, like UpdateOffset.
         call.require("write", f"group:{mine.group}")
         who = f"{call.client_id}, by its lite subscription"
         for each in wanted:
@@ -173,7 +173,7 @@ class LiteSubscribing:
 
 
 def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
-    """Raise Refusal for more lite topics than a client of a group may subscribe to."""
+    """Raise Refusal for more lite topics than a client of the group may subscribe to."""
     if len(lite_topics) > rules.quota:
         raise Refusal(
             Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
@@ -182,10 +182,10 @@ def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
 
 
 async def lite_parent(topics: Topics, topic: str) -> TopicRoute | None:
-    """A topic's route if it is a parent of lite topics.
+    """Return a topic's route if it is a parent of lite topics.
 
     Raises:
-        RockoonError: as `Topics.route`.
+        RockoonError: see `Topics.route`.
     """
     route = await topics.route(topic)
     return route if is_lite(route) else None

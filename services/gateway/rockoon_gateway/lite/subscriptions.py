@@ -1,6 +1,6 @@
-"""Lite subscriptions: which lite topics each client reads.
+"""Lite subscriptions: the lite topics that each client reads.
 
-A client says it again every half minute, to any gateway. Gateways share it by way of the offset
+A client repeats them every half minute, at any gateway. Gateways share them through the offset
 service (`shared_subscriptions`). This module does no I/O.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Changes:
-    """What a client has changed since the state that the offset service gave.
+    """A client's changes since the last state of the offset service.
 
     Attributes:
-        count: how often.
-        replaces: it has named all that it reads; of the state nothing is left.
+        count: number of changes.
+        replaces: the client has sent a complete list; the state is discarded.
         added, removed: lite topics.
-        claimed: in an exclusive group, the ones that other clients lose by this.
+        claimed: in an exclusive group, lite topics that other clients lose by this.
     """
 
     count: int = 0
@@ -30,24 +30,24 @@ class Changes:
         return self.count > 0
 
     def applied_to(self, lite_topics: Iterable[str]) -> dict[str, None]:
-        """What a state becomes by them."""
+        """Apply the changes to a state."""
         kept = () if self.replaces else (each for each in lite_topics if each not in self.removed)
         return {**dict.fromkeys(kept), **self.added}
 
 
 @dataclass(slots=True, eq=False)
 class LiteSubscription:
-    """One client's.
+    """Lite topics of one client.
 
     Attributes:
-        client_id: whose.
+        client_id: of the client.
         group, parent: the consumer group, and the topic that it is bound to.
-        lite_topics: in the order in which they came.
-        client_version: number of the client's last complete list; 0 if it numbers nothing.
-        waiting: receivers, which end when `lite_topics` are others.
-        changed: called when the client has changed something.
+        lite_topics: in order of subscription.
+        client_version: number of the client's last complete list; 0 if it has no numbers.
+        waiting: timeouts of receivers, which end when `lite_topics` change.
+        changed: called after a change by the client.
         is_exclusive: in its group a lite topic has one reader.
-        version: of the offset service's state that `changes` are made to; 0: there was none.
+        version: of the offset service's state that `changes` are based on; 0: there was none.
         is_compared: the offset service was asked for its state.
     """
 
@@ -64,7 +64,7 @@ class LiteSubscription:
     is_compared: bool = False
 
     def add(self, lite_topics: Collection[str]) -> None:
-        """Read these, too. In an exclusive group other clients lose them."""
+        """Add lite topics. In an exclusive group other clients lose them."""
         if not self.lite_topics.keys() >= set(lite_topics):
             self.lite_topics.update(dict.fromkeys(lite_topics))
             self.changes.added.update(dict.fromkeys(lite_topics))
@@ -73,7 +73,7 @@ class LiteSubscription:
             self._note_change()
 
     def remove(self, lite_topics: Collection[str]) -> None:
-        """Read these no more."""
+        """Remove lite topics."""
         gone = set(lite_topics)
         left = {each: None for each in self.lite_topics if each not in gone}
         if len(left) < len(self.lite_topics):
@@ -82,7 +82,7 @@ class LiteSubscription:
             self._note_change()
 
     def replace(self, lite_topics: Collection[str], client_version: int) -> None:
-        """Read these and no others, unless something later was said."""
+        """Replace the lite topics, unless a later list was applied."""
         if client_version < self.client_version:
             return
         self.client_version = client_version
@@ -95,7 +95,7 @@ class LiteSubscription:
             self._note_change()
 
     def take(self, lite_topics: Iterable[str], version: int, client_version: int) -> list[str]:
-        """Begin with a state of the offset service; returns the lite topics that are new."""
+        """Apply a state of the offset service; returns the lite topics that are new."""
         self.version = version
         self.client_version = max(self.client_version, client_version)
         before, self.lite_topics = self.lite_topics, self.changes.applied_to(lite_topics)
@@ -104,17 +104,17 @@ class LiteSubscription:
         return [each for each in self.lite_topics if each not in before]
 
     def made(self, count: int, version: int) -> None:
-        """The offset service has stored the state that was here after `count` changes."""
+        """The offset service has stored the state after `count` changes."""
         self.version = version
         if self.changes.count == count:
             self.changes = Changes()
 
     def wake(self) -> None:
-        """Have receivers look at what there is to read."""
+        """Have receivers use the present lite topics."""
         now = asyncio.get_running_loop().time()
         for each in self.waiting:
             each.reschedule(now)
-        # One that is expiring cannot be rescheduled; who waits again adds another.
+        # An expiring timeout cannot be rescheduled; the next wait adds another.
         self.waiting.clear()
 
     def _note_removed(self, gone: set[str]) -> None:
@@ -130,10 +130,10 @@ class LiteSubscription:
 
 
 class LiteSubscriptions:
-    """Those of all clients of a gateway.
+    """Lite subscriptions of all clients of a gateway.
 
     Args:
-        is_there: whether a client is known; what one that has gone says is kept for nobody.
+        is_there: whether a client is known; subscriptions of unknown clients are not kept.
 
     Attributes:
         on_change: called when a client has changed its lite topics.
@@ -149,16 +149,16 @@ class LiteSubscriptions:
 
     @property
     def clients(self) -> Collection[LiteSubscription]:
-        """One of each client."""
+        """The subscriptions, one per client."""
         return self._by_client.values()
 
     def find(self, client_id: str, group: str) -> LiteSubscription | None:
-        """A client's, if it is known to read lite topics in a group."""
+        """A client's subscription, if it reads lite topics in this group."""
         found = self._by_client.get(client_id)
         return found if found is not None and found.group == group else None
 
     def of(self, client_id: str, group: str, parent: str) -> LiteSubscription:
-        """A client's; without lite topics until it names some."""
+        """A client's subscription; a new one has no lite topics."""
         found = self._by_client.get(client_id)
         if found is None or (found.group, found.parent) != (group, parent):
             found = LiteSubscription(client_id, group, parent, changed=lambda: self.on_change())
@@ -167,7 +167,7 @@ class LiteSubscriptions:
         return found
 
     def read(self) -> set[tuple[str, str]]:
-        """What is read by somebody: parents and their lite topics."""
+        """Parents and lite topics that clients read."""
         return {
             (each.parent, lite_topic)
             for each in self._by_client.values()
@@ -175,7 +175,7 @@ class LiteSubscriptions:
         }
 
     def others(self, mine: LiteSubscription) -> list[LiteSubscription]:
-        """Those of the same group."""
+        """Subscriptions of the other clients of the same group."""
         return [
             each
             for each in self._by_client.values()
@@ -183,7 +183,7 @@ class LiteSubscriptions:
         ]
 
     def forget(self, client_id: str) -> None:
-        """Forget a client at this gateway. Other gateways may still hear it."""
+        """Remove a client of this gateway. Other gateways may still hear it."""
         gone = self._by_client.pop(client_id, None)
         if gone is not None:
             gone.lite_topics = {}

@@ -1,7 +1,7 @@
-"""Answers to a receive, as they go onto the wire: what each message is, behind its five bytes.
+"""Replies to a receive, as gRPC frames: each message serialized after its five-byte header.
 
-The compiled kernel writes what most messages are, a run of them at once; the rest, and all where
-there is no kernel, goes by way of `delivered`. Both say the same.
+The compiled kernel serializes most messages, a run at a time; the rest, or all without a kernel,
+are converted by `delivered`. The results are equal.
 """
 
 import logging
@@ -28,26 +28,26 @@ from rockoon_rpc.framing import framed
 log = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 8 << 20
-"""Of one receive, which has at least one message: all are in memory, with unpacked bodies."""
+"""Limit of one receive, which has at least one message: all bodies are unpacked in memory."""
 PIECE_BYTES_MAX = 64 << 10
-"""A client that goes has taken the pieces that were written, and none of the others."""
+"""A client that leaves has received the pieces that were written, and none of the rest."""
 
 
 class Answers(NamedTuple):
-    """What a receiver is told of its messages."""
+    """Serialized replies to one receive."""
 
     messages: ReceivedMessages
-    """Those that can be delivered."""
+    """The messages in `frames`."""
     frames: bytes
-    """Their answers, back to back: each a message of gRPC."""
+    """Their replies, concatenated, each a gRPC frame."""
     ends: list[int]
-    """Where each of them ends."""
+    """End of each frame."""
     left: ReceivedMessages
-    """Those for which there was no room."""
+    """Messages beyond the limit of bytes."""
 
     def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
-        """The frames, cut between messages where they are more than so many bytes; and how many
-        each piece has."""
+        """Yield the frames and their number, split between messages if they are longer than
+        `bytes_max`."""
         if len(self.frames) <= bytes_max and self.ends:
             yield self.frames, len(self.ends)
             return
@@ -64,13 +64,13 @@ def answers_to(
     valid_until_ms: int,
     bytes_max: int = ANSWER_BYTES_MAX,
 ) -> Answers:
-    """Write answers. What cannot be delivered is left out, and logged.
+    """Serialize replies. Messages that cannot be delivered are left out and logged.
 
     Args:
-        received: what the engine gave.
-        topic: what the receiver asked for.
-        valid_until_ms: how long receipt handles count, epoch milliseconds; 0: they are renewed.
-        bytes_max: what is written behind so many bytes is one message at most.
+        received: from the engine.
+        topic: as the receiver named it.
+        valid_until_ms: validity of receipt handles, epoch milliseconds; 0: leases are extended.
+        bytes_max: after this many bytes at most one more message is written.
     """
     field = Message(topic=topic).SerializeToString()
     runs: list[ReceivedRun] = []
@@ -97,7 +97,7 @@ def answers_to(
 
 
 def _fitting(run: ReceivedRun, room: int) -> int:
-    """How many of a run there is room for, by what is stored of them."""
+    """Number of messages of a run that fit, by their stored sizes."""
     if run.batch.size_bytes <= room:
         return len(run.offsets)
     stored = run.batch.columns.lengths[np.asarray(run.indices)]
@@ -105,7 +105,7 @@ def _fitting(run: ReceivedRun, room: int) -> int:
 
 
 def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[bytes, list[int], int]:
-    """Answers of a run, where each ends, and how many are left out, which take no bytes."""
+    """Serialize a run; returns frames, the end of each, and how many are left out (empty)."""
     count = len(run.offsets)
     is_usual = not (is_dlq_topic(run.queue.topic) or len(run.batch.columns.damaged))
     if kernel.native is None or not is_usual:
@@ -136,8 +136,8 @@ def _completed(
     valid_until_ms: int,
     room: int,
 ) -> tuple[bytes, list[int], list[ReceivedRun], int]:
-    """The same with what the kernel has left out, while there is room, and how many of the run that
-    are; what cannot be delivered is in none of the others."""
+    """Add the messages that the kernel left out, up to the limit; returns frames, ends, runs, and
+    the number of processed messages. Messages that cannot be delivered are dropped."""
     begin = size = 0
     pieces: list[bytes] = []
     own: list[int] = []
@@ -161,11 +161,11 @@ def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int)
     try:
         wire = to_wire(message, topic, attempt=message.attempt, receipt_handle=handle)
     except UNDELIVERABLE as failure:
-        # It is visible again when its time is over, until its attempts are used up.
+        # It becomes visible again after its lease, until its attempts are used up.
         log.error("%s cannot be delivered: %s", message.receipt.text(), failure)  # noqa: TRY400
         return b""
     except Exception:
-        # One message, whatever it is, keeps none from others.
-        log.exception("%s cannot be delivered, for a reason no one foresaw", message.receipt.text())
+        # One faulty message must not block the rest.
+        log.exception("unexpected error while converting %s (bug)", message.receipt.text())
         return b""
     return framed(ReceiveMessageResponse(message=wire).SerializeToString())

@@ -1,11 +1,11 @@
-"""Stored messages as receivers get them: from a record to `apache.rocketmq.v2.Message`.
+"""Stored messages for receivers: conversion of a record to `apache.rocketmq.v2.Message`.
 
     record's properties ─┬─ the system's ────▶ system_properties (tag, keys, message_group, ...)
                          └─ all others ──────▶ user_properties
 
-Bodies go out as they were sent, never compressed: each client knows another few of the
-compressions that stores hold. The digest is MD5 in upper-case hex, the one form on which all
-clients agree, and there always is one: some fail without.
+Bodies are sent uncompressed: clients support different subsets of the compressions in stores. The
+digest is MD5 in upper-case hex, the one form that all clients accept, and is always set: some
+clients fail without it.
 Source: GrpcConverter#buildMessage, #buildSystemProperties.
 """
 
@@ -46,9 +46,9 @@ from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
 UNDELIVERABLE = (StoreCorrupt, InvalidArgument, ValueError)
-"""What `to_wire` raises of a message that no receiver can get: damage, or numbers nobody has."""
+"""Exceptions of `to_wire` for a message that cannot be delivered: damage, or invalid numbers."""
 TIME_DIGITS_MAX = 14
-# What such fields hold.
+# Limit of the protocol's fields.
 INT32_MAX = (1 << 31) - 1
 _DELAYS = (
     PROPERTY_TIMER_DELIVER_MS,
@@ -64,15 +64,14 @@ def to_wire(
     """Convert a message.
 
     Args:
-        message: as it was read.
-        topic: what the receiver asked for; a message that comes back by way of a retry topic has
-            that topic too.
-        attempt: the how-manieth delivery this is, from 1.
-        receipt_handle: what it is acknowledged by; empty where it cannot be, as in a pull.
+        message: as read.
+        topic: as the receiver named it, also for a message from a retry topic.
+        attempt: number of this delivery, from 1.
+        receipt_handle: for its acknowledgement; empty if it cannot be acknowledged, as in a pull.
 
     Raises:
-        StoreCorrupt, InvalidArgument: as `Message.body`.
-        ValueError: it has no id, and lies nowhere.
+        StoreCorrupt, InvalidArgument: see `Message.body`.
+        ValueError: it has no id, and no position in a log.
     """
     properties = message.properties
     body = message.body
@@ -82,7 +81,7 @@ def to_wire(
         body_digest=v2.Digest(type=v2.MD5, checksum=digest(body)),
         body_encoding=v2.IDENTITY,
         message_type=type_of(properties),
-        # The record's own may be that of its batch.
+        # The record's own time may be that of its batch.
         born_timestamp=_time(properties.get(PROPERTY_BORN_TIMESTAMP, ""))
         or timestamp(message.born_timestamp_ms),
         born_host=properties.get(PROPERTY_BORN_HOST) or message.born_host[0],
@@ -90,7 +89,7 @@ def to_wire(
         store_host="{}:{}".format(*message.store_host),
         queue_id=message.queue.queue_id,
         queue_offset=message.queue_offset,
-        # What a record counts may be anything.
+        # The count in a record may be any number.
         delivery_attempt=min(attempt, INT32_MAX),
         tag=properties.get(PROPERTY_TAGS),
         message_group=properties.get(PROPERTY_SHARDING_KEY),
@@ -103,19 +102,19 @@ def to_wire(
     )
     users = {name: value for name, value in properties.items() if not is_reserved(name)}
     if PROPERTY_TRANSACTION_ID in users and message.prepared_transaction_offset > 0:
-        # What its sender was told; the store has the message's id there.
+        # The id that its producer received; the store has the message's id there.
         place = message.queue.broker, message.prepared_transaction_offset
         users[PROPERTY_TRANSACTION_ID] = transaction_id(*place)
     return v2.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 
 def digest(body: bytes) -> str:
-    """A body's checksum as clients compare it."""
+    """Return a body's checksum in the form that clients compare."""
     return md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def type_of(properties: Mapping[str, str]) -> v2.MessageType:
-    """Which type a message has by its properties; what its sender called it is not stored."""
+    """Return the type of a message from its properties; the producer's type is not stored."""
     if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true":
         return v2.TRANSACTION
     if any(name in properties for name in _DELAYS):
@@ -128,7 +127,7 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
 
 
 def timestamp(epoch_ms: int) -> Timestamp:
-    """Epoch milliseconds on the wire."""
+    """Convert epoch milliseconds to the wire."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return Timestamp(seconds=seconds, nanos=milliseconds * 1_000_000)
 
@@ -140,7 +139,7 @@ def _delivery_timestamp(properties: Mapping[str, str]) -> Timestamp | None:
 
 
 def _time(text: str) -> Timestamp | None:
-    # A sender of another protocol may have written anything.
+    # A producer of another protocol may have stored any text.
     is_time = text.isascii() and text.isdecimal() and len(text) <= TIME_DIGITS_MAX
     return timestamp(int(text)) if is_time else None
 
@@ -153,13 +152,13 @@ def _priority(text: str) -> int | None:
 def _origin(
     message: Message, properties: Mapping[str, str], namespace: str
 ) -> v2.DeadLetterQueue | None:
-    """Where a dead letter comes from, for clients of a namespace; None for any other message."""
+    """Return the origin of a dead letter, for clients of a namespace; None for other messages."""
     if not is_dlq_topic(message.queue.topic):
         return None
     topic = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC, "")
     lite = lite_topic_of(topic)
     return v2.DeadLetterQueue(
-        # Clients know a lite topic by its parent, and by the message's own `lite_topic`.
+        # Clients name a lite topic by its parent and the message's `lite_topic`.
         topic=plain_name(lite[0] if lite is not None else topic, namespace) or None,
         message_id=properties.get(PROPERTY_DLQ_ORIGIN_MESSAGE_ID)
         or properties.get(PROPERTY_ORIGIN_MESSAGE_ID),

@@ -1,7 +1,8 @@
-"""Property names that are the system's, so that no sender may set them and no receiver sees them.
+"""Property names of the system, which producers must not set and receivers do not see.
 
-The list is RocketMQ's (MessageConst.STRING_HASH_SET), and shorter than ours: what is not in it, as
-`__SHARDINGKEY`, `__transactionId__` and `TRACE_CONTEXT`, its clients do show to users.
+The list is RocketMQ's (MessageConst.STRING_HASH_SET), and shorter than Rockoon's: RocketMQ's
+clients show other names to users, for example `__SHARDINGKEY`, `__transactionId__` and
+`TRACE_CONTEXT`.
 """
 
 from rockoon_format.properties import (
@@ -31,5 +32,5 @@ RESERVED = frozenset(_ROCKETMQ.split()) | {
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a property is the system's."""
+    """Whether a property belongs to the system."""
     return name in RESERVED or name.startswith(TRANSIENT_PREFIX)

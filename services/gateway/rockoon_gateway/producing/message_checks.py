@@ -1,7 +1,7 @@
-"""Checks of a message that a client sends, and the properties that it is stored with. Pure.
+"""Checks of a message that a client sends, and the properties that are stored with it. Pure.
 
 Source: SendMessageActivity, GrpcValidator and GrpcConverter of RocketMQ's proxy: the same checks,
-bounds and codes.
+limits and codes.
 """
 
 import gzip
@@ -48,13 +48,13 @@ MESSAGE_ID_BYTES_MAX = 255
 BORN_HOST_BYTES_MAX = 255
 TRACE_CONTEXT_BYTES_MAX = 4096
 RECOVERY_SECONDS_MAX = 3600
-# What packing may add to a body that it does not make smaller.
+# Bytes that compression may add to a body that it does not make smaller.
 PACKING_BYTES_MAX = 64 << 10
-# Of a request, its bodies unpacked: as many bytes as one that packs nothing can bring.
+# Limit of a request's uncompressed bodies: equal to the limit of an uncompressed request.
 BODIES_BYTES_MAX = 130 << 20
 # ISO control characters: Java's Character.isISOControl.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# The generated code looks an enum's value up by its name, each time.
+# Cached: the generated code looks up an enum's value by its name, each time.
 _TRANSACTION, _DELAY, _FIFO, _LITE, _PRIORITY, _NORMAL = (
     MessageType.TRANSACTION, MessageType.DELAY, MessageType.FIFO, MessageType.LITE,
     MessageType.PRIORITY, MessageType.NORMAL,
@@ -62,7 +62,7 @@ _TRANSACTION, _DELAY, _FIFO, _LITE, _PRIORITY, _NORMAL = (
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = Encoding.GZIP
 _TYPES, _ENCODINGS = frozenset(MessageType.values()), frozenset(Encoding.values())
-# Fields that a message of a type does not have.
+# Fields that a message of a type must not have.
 _EXCLUDED: Mapping[MessageType, Sequence[str]] = {
     _TRANSACTION: ("delivery_timestamp", "lite_topic", "priority"),
     _DELAY: ("lite_topic",),
@@ -71,7 +71,7 @@ _EXCLUDED: Mapping[MessageType, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SendLimits:
-    """Bounds that settings say.
+    """Limits from settings.
 
     Attributes:
         body_bytes_max: largest body.
@@ -86,14 +86,14 @@ class AcceptedMessage(NamedTuple):
     """A message that can be stored.
 
     Attributes:
-        message_id: the client's.
-        body: not compressed.
-        message_type: what it is, by its properties.
-        message_group: empty when it has none.
+        message_id: of the client.
+        body: uncompressed.
+        message_type: from its properties.
+        message_group: empty without one.
         properties: encoded.
-        deliver_at_ms: of a delayed one, else 0.
-        lite_topic: empty when it is of none.
-        priority: of a message that has one, otherwise 0.
+        deliver_at_ms: of a delayed message, else 0.
+        lite_topic: empty without one.
+        priority: 0 without one.
     """
 
     message_id: str
@@ -107,19 +107,19 @@ class AcceptedMessage(NamedTuple):
 
 
 def has_control(text: str) -> bool:
-    """Whether a text holds an ISO control character; what can be printed is none."""
+    """Whether a text has an ISO control character, which is never printable."""
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def without_control(text: str) -> str:
-    """A text without its ISO control characters."""
+    """Return a text without its ISO control characters."""
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
 def all_accepted(
     topic: str, messages: Iterable[Message], limits: SendLimits, now_ms: int
 ) -> list[AcceptedMessage]:
-    """As `accepted`, for those of one request; raises Refusal."""
+    """Check all messages of a request like `accepted`; raises Refusal."""
     found = []
     left = BODIES_BYTES_MAX
     for message in messages:
@@ -133,23 +133,23 @@ def all_accepted(
 
 
 def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> AcceptedMessage:
-    """A client's message as it is to be stored.
+    """Return a client's message in the form to be stored.
 
     Args:
         topic: its name, checked.
-        message: as it came.
-        limits: by the settings.
+        message: as received.
+        limits: from settings.
         now_ms: epoch milliseconds.
 
     Raises:
-        Refusal: with the code of what is wrong.
+        Refusal: with a code for the fault.
     """
     system = message.system_properties
     body = checked_body(message, limits.body_bytes_max)
     check_properties(message.user_properties, system)
     message_id = system.message_id
     if not message_id.strip() or has_control(message_id):
-        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{message_id!r} is no message id")
+        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{message_id!r} is not a message id")
     check_bytes("message id", message_id, MESSAGE_ID_BYTES_MAX, Code.ILLEGAL_MESSAGE_ID)
     properties = stored_properties(message)
     group = properties.get(PROPERTY_SHARDING_KEY, "")
@@ -183,22 +183,22 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
 
 
 def producer_group(topic: str) -> str:
-    """The group whose producers are asked about a topic's half messages: as the proxy has it, the
-    topic's name."""
+    """Return the group of producers that are asked about a topic's half messages: the topic's name,
+    as in RocketMQ's proxy."""
     return topic
 
 
 def check_transactions(topic: str) -> None:
-    """Raise Refusal for a topic whose name is too long for a group's."""
+    """Raise Refusal for a topic whose name is too long for a group."""
     if len(topic.encode()) > GROUP_BYTES_MAX:
         raise Refusal(
             Code.ILLEGAL_TOPIC,
-            f"topic {topic!r} takes no transactions: a name of more than {GROUP_BYTES_MAX} bytes",
+            f"topic {topic!r} accepts no transactions: its name exceeds {GROUP_BYTES_MAX} bytes",
         )
 
 
 def checked_type(system: SystemProperties, message_group: str) -> MessageType:
-    """As `type_of`.
+    """Like `type_of`, with checks.
 
     Raises:
         Refusal: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, for a type that the protocol does not have, or
@@ -215,7 +215,7 @@ def checked_type(system: SystemProperties, message_group: str) -> MessageType:
 
 
 def type_of(system: SystemProperties, message_group: str) -> MessageType:
-    """What a message is; what it bears counts more than what it says."""
+    """Return the type of a message; its properties decide rather than its type field."""
     if system.message_type == _TRANSACTION:
         return _TRANSACTION
     if system.HasField("delivery_timestamp"):
@@ -228,7 +228,7 @@ def type_of(system: SystemProperties, message_group: str) -> MessageType:
 
 
 def checked_body(message: Message, bytes_max: int) -> bytes:
-    """The body as it is to be stored, unpacked; raises Refusal."""
+    """Return the body to be stored, uncompressed; raises Refusal."""
     body = message.body
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "a message has no body")
@@ -274,10 +274,10 @@ def unpacked(body: bytes, bytes_max: int) -> bytes:
 
 
 def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
-    """Raise Refusal for properties that cannot be stored, or may not be set."""
+    """Raise Refusal for properties that cannot be stored, or must not be set."""
     tag, keys = system.tag, system.keys
     size = len(tag.encode())
-    # Most messages have none of both, and what is made for going through nothing costs too.
+    # Most messages have neither, and empty loops cost time too.
     if user:
         if len(user) > USER_PROPERTIES_MAX:
             raise Refusal(
@@ -286,7 +286,7 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
             )
         size += sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
     if keys:
-        # They are stored with a blank between them.
+        # They are stored separated by blanks.
         size += sum(len(key.encode()) for key in keys) + len(keys) - 1
     if size > PROPERTIES_BYTES_MAX:
         raise Refusal(
@@ -296,14 +296,14 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
     if user:
         check_user_properties(user)
     if (tag or system.HasField("tag")) and (not tag.strip() or "|" in tag or has_control(tag)):
-        raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"{tag!r} is no tag")
+        raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"{tag!r} is not a tag")
     for key in keys:
         if not key.strip() or has_control(key):
-            raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"{key!r} is no key")
+            raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"{key!r} is not a key")
     if system.HasField("message_group"):
         group = system.message_group
         if not group.strip() or len(group.encode()) > MESSAGE_GROUP_BYTES_MAX or has_control(group):
-            raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, f"{group!r} is no message group")
+            raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, f"{group!r} is not a message group")
     if system.HasField("lite_topic"):
         if fault := lite_topic_fault(system.lite_topic):
             raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
@@ -321,33 +321,33 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
 
 
 def recovery_seconds(system: SystemProperties) -> int:
-    """How long no producer is asked about a half message; raises Refusal."""
+    """Return how long no producer is asked about a half message; raises Refusal."""
     name = "orphaned_transaction_recovery_duration"
     return duration_ms(system.orphaned_transaction_recovery_duration, name) // 1000
 
 
 def check_bytes(name: str, value: str, bytes_max: int, code: Code) -> None:
-    """Raise Refusal for a text that is longer than its field may be."""
+    """Raise Refusal for a text that is longer than its field allows."""
     if len(value) > bytes_max or len(value.encode()) > bytes_max:
         raise Refusal(code, f"the {name} has {len(value.encode())} bytes, more than {bytes_max}")
 
 
 def check_user_properties(user: Mapping[str, str]) -> None:
-    """Raise Refusal for properties that their sender may not set."""
+    """Raise Refusal for properties that a producer must not set."""
     for name, value in user.items():
         if not name or is_reserved(name):
             raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} is reserved")
         if has_control(name) or has_control(value):
-            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} holds a control character")
+            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} has a control character")
 
 
 def stored_properties(message: Message) -> dict[str, str]:
-    """What is stored with a message, but for what its type adds; TAGS first, where brokers look.
+    """Return the stored properties, without those of its type; TAGS first, where brokers look.
 
     A property without a value is left out: readers would not see it.
 
     Raises:
-        Refusal: a property that is not the user's is too long, or is a time out of range.
+        Refusal: a system property is too long, or is a time out of range.
     """
     system = message.system_properties
     found = {PROPERTY_TAGS: tag} if (tag := system.tag) else {}

@@ -1,7 +1,7 @@
-"""Recall handles: what takes a delayed message back, as text. Pure.
+"""Recall handles: texts that identify a delayed message for its cancellation. Pure.
 
-Source: RecallMessageHandle of RocketMQ: base64url of words, the last one the message's id. Ours
-have one word more, by which the brokers find the message; for clients it is text.
+Source: RecallMessageHandle of RocketMQ: base64url of words, the last one the message's id. Rockoon
+adds one word, by which brokers find the message; clients do not interpret the text.
 """
 
 import base64
@@ -15,7 +15,7 @@ _VERSION = "v1"
 
 
 class Recall(NamedTuple):
-    """A delayed message that waits."""
+    """A pending delayed message."""
 
     topic: str
     broker: str
@@ -25,19 +25,19 @@ class Recall(NamedTuple):
 
 
 def recall_handle(recall: Recall) -> str:
-    """The handle of a delayed message."""
+    """Return the handle of a delayed message."""
     words = " ".join((_VERSION, *map(str, recall)))
     return base64.urlsafe_b64encode(words.encode()).decode()
 
 
 def parse_recall_handle(handle: str) -> Recall:
-    """What a handle says; raises Refusal with BAD_REQUEST."""
+    """Parse a handle; raises Refusal with BAD_REQUEST."""
     try:
         text = base64.urlsafe_b64decode(handle.encode()).decode()
-        # A message id may hold anything, blanks too.
+        # A message id may have any characters, including blanks.
         version, topic, broker, deliver_at_ms, offset_id, message_id = text.split(" ", 5)
         if version == _VERSION:
             return Recall(topic, broker, int(deliver_at_ms), offset_id, message_id)
     except (ValueError, binascii.Error):
         pass
-    raise Refusal(Code.BAD_REQUEST, "it is no recall handle")
+    raise Refusal(Code.BAD_REQUEST, "it is not a recall handle")

@@ -1,8 +1,8 @@
 """Sending: the protocol's calls of producers.
 
-The messages of all clients go through one producer of the SDK, so that those of many small calls
-share batches, streams and syncs. It keeps the order of a message group through its own retries. A
-client's queue is not looked at: clients of different languages hash message groups differently, and
+The messages of all clients are sent by one producer of the SDK, so that many small calls share
+batches, streams and syncs. It keeps the order of a message group during its own retries. The queue
+that a client names is ignored: clients of different languages hash message groups differently, and
 one group in two queues would have no order.
 """
 
@@ -55,37 +55,37 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
 
 log = logging.getLogger(__name__)
 
-# An answer has to arrive before its call's deadline, not just leave.
+# Part of the call's time limit that is reserved for sending the reply.
 ANSWER_SECONDS = 0.1
 _RESOLUTIONS = {
     TransactionResolution.COMMIT: Resolution.COMMIT,
     TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
 }
-# The generated code looks an enum's value up by its name, each time.
+# Cached: the generated code looks up an enum's value by its name, each time.
 _TRANSACTION, _DELAY = MessageType.TRANSACTION, MessageType.DELAY
 _LITE, _PRIORITY = MessageType.LITE, MessageType.PRIORITY
-# Each is stored, and answered, before the next one: producers send them one by one.
+# Each is stored before the next one is sent: producers send them one by one.
 HALF_MESSAGES_MAX = 32
-# As metrics name them.
+# Labels of metrics.
 TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
 
 class Sending:
-    """See the module.
+    """Serves the calls of producers.
 
     Args:
         cluster: the connection.
         topics: their routes.
         lite_topics: those below a parent.
-        presence: is told who calls.
+        presence: records callers.
         transactions: of half messages.
-        limits: by the settings.
+        limits: from settings.
         timeout_seconds: how long to try to deliver a message.
-        buffer_bytes_max: what may wait for brokers.
+        buffer_bytes_max: limit of buffered messages.
         clock: epoch milliseconds.
 
     Attributes:
-        stored: how many messages were stored, by topic and type, as metrics name it.
+        stored: number of stored messages, by topic and type label.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Sending:
         self._transactions = transactions
         self._limits = limits
         self._buffer_bytes_max = buffer_bytes_max
-        # Brokers take turns with messages whose queue there their priority says.
+        # Messages with a priority alternate between brokers; the priority selects the queue.
         self._turn = 0
         self._clock = clock
         self._producer = ForwardingProducer(
@@ -123,15 +123,15 @@ class Sending:
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits for brokers."""
+        """Bytes of messages that wait for brokers."""
         return self._producer.buffered_bytes
 
     async def close(self) -> None:
-        """Wait for what is on its way. Who sent it has been told what became of it, or has gone."""
+        """Wait for messages in transit. Their senders have had a reply, or have disconnected."""
         try:
             await self._producer.close()
         except RockoonError as failure:
-            log.info("messages whose senders had gone were not stored: %s", failure)
+            log.info("messages of disconnected senders were not stored: %s", failure)
 
     async def send(
         self, request: pb.SendMessageRequest, call: ClientCall
@@ -180,24 +180,25 @@ class Sending:
         place = parse_transaction_id(request.transaction_id)
         if place is None:
             raise Refusal(
-                Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction's id"
+                Code.INVALID_TRANSACTION_ID,
+                f"{request.transaction_id!r} is not a transaction's id",
             )
         if request.resolution not in TransactionResolution.values():
             raise Refusal(Code.BAD_REQUEST, f"{request.resolution} is not a resolution")
         if request.source not in TransactionSource.values():
             raise Refusal(Code.BAD_REQUEST, f"{request.source} is not a source of resolutions")
         check_transactions(topic)
-        # Of topics that are not there nothing is kept.
+        # Brokers keep no half messages of missing topics.
         route = await self._topics.route(topic)
         if not has_queue_at(route, place.broker):
             # The broker may be new: a nameserver knows it before this gateway does.
             now = await get_topic(self._cluster, topic)
             if now is None or not has_queue_at(now, place.broker):
-                # A broker that does not answer keeps its queues in the route: this one has none.
+                # A broker that does not reply keeps its queues in the route: this one has none.
                 text = f"topic {topic!r} has no queue at broker {place.broker!r}"
                 raise Refusal(Code.INVALID_TRANSACTION_ID, text)
         resolution = _RESOLUTIONS.get(request.resolution)
-        # Nothing is decided: the broker asks again by itself.
+        # None: undecided; the broker asks again.
         if resolution is not None:
             from_check = request.source == TransactionSource.SOURCE_SERVER_CHECK
             await self._transactions.end(topic, place, resolution, from_check=from_check)
@@ -213,8 +214,8 @@ class Sending:
         recall = parse_recall_handle(request.recall_handle)
         if recall.topic != topic:
             raise Refusal(Code.BAD_REQUEST, f"the handle is not of a message of topic {topic!r}")
-        # The handle comes from the client, and this connection may cancel anybody's messages: the
-        # broker looks at the topic of the message itself.
+        # The handle comes from the client, and this connection may cancel any message: the broker
+        # checks the topic of the message itself.
         await self._cluster.admin.delayed.cancel(recall.offset_message_id, topic)
         return pb.RecallMessageResponse(status=OK, message_id=recall.message_id)
 
@@ -223,7 +224,7 @@ class Sending:
     ) -> list[pb.SendResultEntry]:
         if lite := dict.fromkeys(one.lite_topic for one in messages if one.lite_topic):
             await self._lite_topics.provide(route, lite)
-        # First all are handed over, then waited for: so they go together, in their order.
+        # All messages are sent before the first wait: they share batches, in order.
         begun = [self._begun(route, message) for message in messages]
         return [
             await self._entry(route, message, receipt)
@@ -231,7 +232,7 @@ class Sending:
         ]
 
     def _begun(self, route: TopicRoute, message: AcceptedMessage) -> Receipt | RockoonError | None:
-        """A message on its way; None for a half message, which goes by itself."""
+        """Send a message; returns None for a half message, which is sent separately."""
         if message.message_type == _TRANSACTION:
             return None
         topic, queue = route.name, None
@@ -254,7 +255,7 @@ class Sending:
             return failure
 
     async def _sent_again(self, route: TopicRoute, message: AcceptedMessage) -> SendResult:
-        """Send to a lite topic that was about to expire."""
+        """Send again to a lite topic that was about to expire."""
         await self._lite_topics.open_again(route, message.lite_topic)
         receipt = self._begun(route, message)
         if isinstance(receipt, RockoonError):
@@ -266,7 +267,7 @@ class Sending:
         self, route: TopicRoute, message: AcceptedMessage, receipt: Receipt | RockoonError | None
     ) -> pb.SendResultEntry:
         topic = route.name
-        # Some clients look for a transaction id whatever they have sent.
+        # Some clients expect a transaction id for all messages.
         entry = pb.SendResultEntry(
             status=OK, message_id=message.message_id, transaction_id=message.message_id
         )
@@ -306,14 +307,14 @@ def has_queue_at(route: TopicRoute, broker: str) -> bool:
 
 
 def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) -> MessageQueue:
-    """Where a message of a priority goes to: the queue of that id, or the last one, at one broker.
+    """Return the queue for a priority at one broker: the queue with that id, or the last one.
 
     Source: SendMessageProcessor#sendMessage.
 
     Args:
         queues: to choose from, one or more.
         priority: 0 or more.
-        turn: which broker's it is.
+        turn: selects the broker.
     """
     brokers = sorted({each.broker for each in queues})
     of_broker = [each for each in queues if each.broker == brokers[turn % len(brokers)]]
@@ -322,10 +323,10 @@ def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) 
 
 
 def check_route(route: TopicRoute, messages: Iterable[AcceptedMessage]) -> None:
-    """Raise for messages that a topic does not take.
+    """Raise for messages that a topic does not accept.
 
     Raises:
-        TopicNotWritable, NoWritableQueue: it takes none.
+        TopicNotWritable, NoWritableQueue: it accepts none.
         Refusal: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE.
     """
     if not route.writable:
@@ -337,6 +338,6 @@ def check_route(route: TopicRoute, messages: Iterable[AcceptedMessage]) -> None:
         if message.message_type not in types:
             raise Refusal(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"topic {route.name!r} takes no messages of type "
+                f"topic {route.name!r} accepts no messages of type "
                 f"{MessageType.Name(message.message_type)}",
             )

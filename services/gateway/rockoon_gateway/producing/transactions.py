@@ -1,9 +1,9 @@
 """Transactions: half messages of the gateway's clients, their ends, and checks.
 
-A topic's half messages are those of one producer group, called like the topic, and this gateway
-answers the brokers' checks for the topics that its clients send to: each check goes to one of the
-topic's producers by Telemetry, another one each time, since only some can answer. What comes back
-is a call of its own (EndTransaction), so the broker is told at once that nobody knows yet.
+A topic's half messages belong to one producer group, which has the topic's name. This gateway
+serves the brokers' checks for the topics that its clients send to: each check is sent to one of the
+topic's producers by Telemetry, in rotation, because only some can answer it. The answer is a
+separate call (EndTransaction), so the gateway replies UNKNOWN to the broker without waiting.
 """
 
 import itertools
@@ -31,20 +31,19 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
 
 log = logging.getLogger(__name__)
 
-# Of a half message that is found by its physical offset.
+# For a half message that is identified by its physical offset.
 _ANY_QUEUE_OFFSET = -1
 
 
 class Transactions:
-    """See the module.
+    """Stores half messages, ends transactions, and forwards checks.
 
     Args:
         cluster: the connection.
-        topics: says which take half messages.
-        presence: says whom to ask.
+        topics: their accepted message types.
+        presence: the producers of topics.
         timeout_seconds: how long to try to store a half message, or its end.
-        checked_max: topics that checks are answered for at once; each takes a stream to every
-            broker.
+        checked_max: maximum of topics with checks here; each needs a stream to every broker.
     """
 
     def __init__(
@@ -60,18 +59,18 @@ class Transactions:
         self._presence = presence
         self._timeout_seconds = timeout_seconds
         self._checked_max = checked_max
-        # By producer group, the one used last at the end.
+        # By producer group, the last used one at the end.
         self._groups: OrderedDict[str, ForwardedTransactions] = OrderedDict()
         self._turns = itertools.count()
         self.checks = 0
-        """Checks that were handed to a client."""
+        """Checks that were sent to a client."""
         presence.on_change.append(self._offer)
 
     async def begin(self, topic: str, message: AcceptedMessage) -> str:
         """Store a half message; returns the transaction's id.
 
         Raises:
-            RockoonError: it is not stored, or nobody can tell.
+            RockoonError: it is not stored, or no broker replied.
         """
         group = await self._group(producer_group(topic))
         half = await group.forward(
@@ -82,10 +81,10 @@ class Transactions:
     async def end(
         self, topic: str, place: HalfPlace, resolution: Resolution, *, from_check: bool
     ) -> None:
-        """Say how a transaction ends.
+        """End a transaction.
 
         Raises:
-            TransactionNotFound, TransactionEnded: there is none, or it has ended another way.
+            TransactionNotFound, TransactionEnded: it does not exist, or was ended differently.
             RockoonError: no broker has confirmed it.
         """
         group = await self._group(producer_group(topic))
@@ -115,7 +114,7 @@ class Transactions:
         return group
 
     def _offer(self, client: Client) -> None:
-        """A producer has said what it sends to: from now on it can be asked about that."""
+        """Serve the checks of a producer's topics from now on."""
         for topic in client.topics if client.outboxes else ():
             is_short = len(topic.encode()) <= GROUP_BYTES_MAX
             if is_short and producer_group(topic) not in self._groups:
@@ -129,7 +128,7 @@ class Transactions:
             if MessageType.TRANSACTION in accepted_types(route):
                 await self._group(producer_group(topic))
         except RockoonError as failure:
-            # It is offered with the producer's next settings, or its first half message.
+            # Retried with the producer's next settings, or its first half message.
             log.info("transactions of topic %s are not checked yet: %s", topic, failure)
 
     async def _check(self, message: Message) -> Resolution:

@@ -1,12 +1,11 @@
-"""KEDA's external scaler: how much work a group has, by its lag in the offset service.
+"""KEDA's external scaler: the pending work of a group, from its lag in the offset service.
 
 The metric counts messages that exist and are not settled. Messages in flight count, so that no
-consumer is scaled away while it handles one. Messages that were acknowledged behind an older one do
-not count, nor do messages that retention deleted.
-A queue with messages on which the group has never begun counts as one: else a consumer that is
-scaled to none would never begin. What a broker does not tell is no zero: the call fails, and KEDA
-goes to its fallback. Errors are gRPC's, as KEDA expects them, and not in the answer as those of
-RocketMQ's protocol are.
+consumer is removed while it handles one. Messages that were acknowledged after an older unsettled
+one do not count, nor do messages that retention deleted.
+A queue with messages that the group has never read counts as one: otherwise a group scaled to zero
+would never start. If a broker does not report, the call fails instead of returning zero, and KEDA
+uses its fallback. Errors are gRPC statuses, as KEDA expects, unlike those of RocketMQ's protocol.
 """
 
 import asyncio
@@ -74,7 +73,7 @@ class Scaler(ExternalScalerServicer):
     async def _is_active(self, trigger: Trigger) -> bool:
         lag = await self._admin.lag(trigger.group, trigger.topic)
         if waiting(lag) > trigger.activation_lag_threshold:
-            # Whatever the others have, there is work.
+            # Enough lag is known, even if some queues are not.
             return True
         require_complete(lag)
         return False
@@ -86,7 +85,7 @@ def waiting(lag: LagReply) -> int:
 
 
 def waiting_in(queue: QueueLag) -> int:
-    """Count the messages of one queue; 0 when its lag is not known."""
+    """Count the messages of one queue; 0 if its lag is not known."""
     if not queue.known:
         return 0
     if not queue.HasField("lag"):
@@ -95,7 +94,7 @@ def waiting_in(queue: QueueLag) -> int:
 
 
 def require_complete(lag: LagReply) -> None:
-    """Raises BrokerUnavailable when the lag of a queue is not known."""
+    """Raises BrokerUnavailable if the lag of a queue is not known."""
     for each in lag.queues:
         if not each.known:
             raise BrokerUnavailable(

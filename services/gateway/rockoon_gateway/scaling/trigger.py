@@ -1,4 +1,4 @@
-"""Trigger of KEDA, as its metadata describes it. Pure.
+"""A KEDA trigger, from its metadata. Pure.
 
 triggers:
   - type: external-push
@@ -29,17 +29,17 @@ class Trigger:
 
     group: str
     topic: str
-    """Empty: all that the group reads."""
+    """Empty: all topics that the group reads."""
     lag_threshold: int
     """Messages of lag for one replica."""
     activation_lag_threshold: int
-    """With more than this lag there is work."""
+    """The group is active if its lag is above this."""
     poll_seconds: int
-    """How often lag is looked at for a trigger that is pushed."""
+    """Interval of lag reads for a push trigger."""
 
     @property
     def metric_name(self) -> str:
-        """Unique among the triggers of a ScaledObject that differ.
+        """Name of the metric, unique among different triggers of a ScaledObject.
 
         Kubernetes refuses a percent sign in the name of a metric. A dot replaces it: no topic or
         group has one.
@@ -51,10 +51,10 @@ class Trigger:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, str]) -> "Trigger":
-        """Read a trigger's metadata; what KEDA adds of its own does not count.
+        """Parse a trigger's metadata; keys that KEDA adds are ignored.
 
         Raises:
-            InvalidArgument: no group, or a number that is none.
+            InvalidArgument: the group is missing, or a number is invalid.
         """
         group = metadata.get("group", "").strip()
         if not group:
