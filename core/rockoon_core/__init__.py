@@ -1,3 +1,3 @@
-"""Errors, channels, signatures, fail-over, the start decision: shared by both sides of the wire."""
+"""Shared by both sides of the wire: errors, channels, signatures, fail-over, start positions."""
 
-import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+import rockoon_proto as rockoon_proto  # before gRPC: it silences gRPC's own log lines

@@ -2,18 +2,18 @@
 
 import random
 
-# The longest pause, where nothing else is said.
+# Default limit of a pause.
 PAUSE_SECONDS_MAX = 2.0
 
 
 class Backoff:
-    """Pauses that double up to a bound, each a random share of it, so that clients that failed
-    together do not come back together.
+    """Pauses that double up to a limit, each randomized, so that clients that failed at the same
+    time do not retry at the same time.
 
     Args:
-        first_seconds: upper bound of the first pause.
-        seconds_max: upper bound of all later ones.
-        source: where randomness comes from; a test's own makes the pauses repeatable.
+        first_seconds: limit of the first pause.
+        seconds_max: limit of later pauses.
+        source: random numbers; a test passes its own to make the pauses repeatable.
     """
 
     __slots__ = ("_bound", "_first", "_max", "_source")
@@ -30,8 +30,8 @@ class Backoff:
         self._source = source
 
     def next_seconds(self) -> float:
-        """Return the next pause: between half its bound and the bound."""
-        # Not a generator for each: seeding one costs more than most calls, which do not fail.
+        """Return the next pause: between half its limit and the limit."""
+        # Not a generator per object: seeding one costs more than most calls, which do not fail.
         source = random if self._source is None else self._source
         pause = self._bound * (0.5 + source.random() / 2)
         self._bound = min(self._bound * 2, self._max)

@@ -1,4 +1,4 @@
-"""The bounds on entries of one call, which servers check and callers keep. Pure."""
+"""Limits of the entries in one call, which servers check and callers observe. Pure."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,11 +15,11 @@ REPORTED_FILTER_BYTES_MAX = 1024
 
 
 def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Iterator[list[Item]]:
-    """Cut the queues of a bulk call into the lists of several calls, in order.
+    """Split the entries of a bulk call into lists for several calls, in order.
 
     Args:
         items: queues, or entries about one queue each.
-        items_max: length of a list, at most.
+        items_max: maximum length of a list.
     """
     rest = iter(items)
     while some := list(islice(rest, items_max)):

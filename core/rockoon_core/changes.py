@@ -1,10 +1,10 @@
-"""A count of changes that many tasks can wait on, none of which misses one."""
+"""A counter of changes that many tasks can wait on without missing one."""
 
 import asyncio
 
 
 class Changes:
-    """Counts; a waiter says which count it has seen and is woken when there is a later one.
+    """A counter; a waiting task passes the last count that it knows, and wakes at a later one.
 
     Attributes:
         count: changes so far; only `note` changes it.
@@ -14,7 +14,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.count = 0
-        # Made when somebody waits: most changes come while nobody does.
+        # Created by the first waiting task: most changes happen while no task waits.
         self._next: asyncio.Event | None = None
 
     def note(self) -> None:

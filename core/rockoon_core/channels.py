@@ -27,16 +27,16 @@ from rockoon_rpc.channel import LIMITS, Channel
 from rockoon_rpc.client_tls import ALPN, ChannelTls
 
 MESSAGE_BYTES_MAX = LIMITS.message_bytes_max
-# Of the channels that gRPC makes, for code without an event loop. Batches are up to a few MiB:
-# large frames, so that one is not cut in 16 KiB pieces. Keepalive finds peers that vanished without
-# a word, and reconnecting backs off to a second, not to gRPC's two minutes.
+# For channels of gRPC itself, used by code without an event loop. Large frames, so that batches of
+# a few MiB are not split into 16 KiB pieces. Keepalive detects peers that vanished silently, and
+# the reconnect back-off ends at a second, not at gRPC's two minutes.
 BLOCKING_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.http2.lookahead_bytes", 4 << 20),
     ("grpc.keepalive_time_ms", 10_000),
-    # Also how long anything sent may go unacknowledged (TCP_USER_TIMEOUT).
+    # Also the limit for unacknowledged data (TCP_USER_TIMEOUT).
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -44,27 +44,26 @@ BLOCKING_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),
-    # Every owner has its own connections: closing one must not disturb another.
+    # Each owner has separate connections: closing one must not disturb another owner.
     ("grpc.use_local_subchannel_pool", 1),
-    # A pod comes back under its name at another address. By itself gRPC asks again half a minute
-    # after it asked last, however often it fails to connect.
+    # A restarted pod has its old name at another address. gRPC's default is to resolve again only
+    # half a minute after the last time, however often it fails to connect.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Calls are made over TLS, and the server has to prove that it is who it should be.
+    """TLS for connections; the server must prove its identity.
 
-    Files are PEM. When they are renewed, new connections take what is new; open ones go on.
+    Files are PEM. After a renewal, new connections use the new files; open ones continue.
 
     Args:
-        ca: certificates of the authorities that sign servers'; None means those that the system
-            trusts.
-        certificate: our own, for servers that ask for one (mutual TLS), with its chain.
+        ca: certificates of the authorities for servers; None: those that the system trusts.
+        certificate: client certificate for servers that ask for one (mutual TLS), with its chain.
         key: of that certificate.
-        server_name: the name that servers' certificates must bear; by default the host part of
-            the address that is dialled.
+        server_name: name that servers' certificates must have; default: the host part of the
+            address.
     """
 
     ca: Path | str | None = None
@@ -78,14 +77,14 @@ class Tls:
 
 
 class Trust(NamedTuple):
-    """Whom we trust and who we are, for our own channels and for those of gRPC."""
+    """TLS contexts for Rockoon's own channels and for those of gRPC."""
 
     context: ssl.SSLContext
     credentials: grpc.ChannelCredentials
 
 
 def trust(tls: Tls) -> Trust:
-    """What dialling over TLS needs.
+    """Load the files for connections over TLS.
 
     Raises:
         PemError: a file cannot be used.
@@ -110,21 +109,21 @@ def trust(tls: Tls) -> Trust:
 
 
 def own_certificate(tls: Tls) -> Certificate | None:
-    """Our own certificate, tried out; None without one. Raises PemError."""
+    """Return the client certificate, verified to be usable; None without one. Raises PemError."""
     if not tls.certificate and not tls.key:
         return None
     if not tls.certificate or not tls.key:
-        raise PemError("a certificate and its key go together: only one of them is given")
+        raise PemError("a certificate needs a key and a key a certificate: only one is given")
     return try_certificate(Path(tls.certificate), Path(tls.key), as_client=True)
 
 
 class Dialer:
-    """Makes channels.
+    """Creates channels.
 
     Args:
-        tls: None means plain connections.
-        access: signs the calls; None means that they are not signed.
-        answer_bytes_max: longer answers are refused; not for blocking channels.
+        tls: None: no TLS.
+        access: signs calls; None: they are not signed.
+        answer_bytes_max: limit of a reply; not for blocking channels.
 
     Raises:
         PemError: a file of `tls` cannot be used.
@@ -143,14 +142,14 @@ class Dialer:
         self._trust = None if tls is None else RenewedFiles(tls.files, lambda: trust(tls))
 
     def channel(self, address: str) -> aio.Channel:
-        """A channel to "host:port"; it connects by itself, and again after failures."""
+        """Create a channel to "host:port", which connects and reconnects automatically."""
         tls = None if self._trust is None else self._channel_tls
         limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
         channel = Channel(address, limits=limits, tls=tls)
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
 
     def blocking_channel(self, address: str) -> grpc.Channel:
-        """Likewise, for code without an event loop; by gRPC."""
+        """Create a gRPC channel for code without an event loop."""
         if self.tls is None or self._trust is None:
             channel = grpc.insecure_channel(address, options=BLOCKING_OPTIONS)
         else:
@@ -176,10 +175,10 @@ class Dialer:
 
 
 class Channels:
-    """The open channels of one owner, one for each address, bounded by the number of nodes.
+    """The open channels of one owner, one per address, bounded by the number of nodes.
 
     Args:
-        tls, access: as of `Dialer`.
+        tls, access: see `Dialer`.
 
     Raises:
         PemError: a file of `tls` cannot be used.
@@ -199,14 +198,14 @@ class Channels:
         return self._dialer.access
 
     def get(self, address: str) -> aio.Channel:
-        """The channel to "host:port"; it connects by itself, and again after failures."""
+        """Return the channel to "host:port", which connects and reconnects automatically."""
         known = self._channels.get(address)
         if known is None:
             known = self._channels[address] = self._dialer.channel(address)
         return known
 
     def stub(self, address: str, make: Callable[[Any], Any]) -> Any:
-        """A stub of the channel to "host:port", made once: that costs as much as a small call.
+        """Return a stub of the channel to "host:port"; cached, because creating one is expensive.
 
         Args:
             make: the stub's class.

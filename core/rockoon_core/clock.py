@@ -1,4 +1,4 @@
-"""The wall clock, in one place: whatever stamps a time is handed this function or a test's own."""
+"""The wall clock: code that needs the time receives this function, or a test's own."""
 
 import time
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""A range of descriptor numbers for files that must not be lost: stores and their locks.
+"""Reserved descriptor numbers for files that must not be lost: stores and their locks.
 
-The system gives a new file or socket the lowest free number. A number that is closed twice by a
-fault anywhere in the process is therefore a low one, of a file or socket opened since. Numbers from
-the upper half of the limit are given only to those that ask for them.
+The system gives a new file or socket the lowest free number. If a fault anywhere in the process
+closes a number twice, it is therefore a low one, of a recently opened file or socket. Numbers from
+the upper half of the limit are only used on request.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ def in_reserved_range(fd: int) -> int:
     """Move a descriptor to a number that sockets do not get; the old one is closed.
 
     Returns:
-        The new number; the old one where no number of the range is free.
+        The new number; the old one if no number of the range is free.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     start = RANGE_START_MAX if soft == resource.RLIM_INFINITY else min(soft // 2, RANGE_START_MAX)

@@ -1,8 +1,8 @@
 """The lock of a store's directory: one owner at a time, Java brokers included.
 
-RocketMQ holds a POSIX record lock on byte 0 of `lock`. Such a lock does not exclude the process
-that holds it, and the process loses it when it closes *any* descriptor of the file; so a table of
-the directories this process has open comes first, and the file is opened only for those in it.
+RocketMQ holds a POSIX record lock on byte 0 of `lock`. This kind of lock does not exclude its own
+process, which also loses it when it closes *any* descriptor of the file. So a table of this
+process's locked directories is checked first, and the file is opened only once per entry.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _held: set[Path] = set()
 
 
 class DirectoryLocked(Exception):
-    """Another process, or another object of this process, holds a directory; says which."""
+    """Another process, or another object of this process, holds the directory's lock."""
 
 
 class DirectoryLock:
@@ -41,14 +41,14 @@ class DirectoryLock:
             _held.add(self._root)
         try:
             fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Before the lock, which goes with the first descriptor of the file that is closed.
+            # Before locking: the lock is lost when any descriptor of the file is closed.
             self._fd = in_reserved_range(fd)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError:
                 os.close(self._fd)
                 raise
-            # As RocketMQ leaves it; nobody reads it, so a full disk is no reason to refuse.
+            # Written like RocketMQ does; it is never read, so a full disk is no error.
             with suppress(OSError):
                 os.pwrite(self._fd, LOCK_TEXT, 0)
         except BlockingIOError:
@@ -59,7 +59,7 @@ class DirectoryLock:
             raise
 
     def release(self) -> None:
-        """Let the next owner in. The file stays, as RocketMQ leaves it."""
+        """Release the lock. The file stays, as with RocketMQ."""
         os.close(self._fd)
         self._forget()
 

@@ -1,7 +1,7 @@
-"""The file system as logs and journals use it: an object, so that tests can put a failing one in.
+"""The file system for logs and journals: an object, so that tests can replace it by a failing one.
 
-Every call that can lose or refuse data goes through here. Errors are OSErrors, as the operating
-system gave them; callers decide what they mean.
+All calls that can lose or refuse data are made here. Errors are OSErrors of the operating system;
+callers interpret them.
 """
 
 import errno
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-# What passes without anybody doing anything to the disk: no room, or no descriptor.
+# Errors that may pass without an action on the disk: no room, or no descriptor.
 SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR})
 # The descriptor is closed, or belongs to a socket or pipe: other code closed its number.
 _NOT_OURS = frozenset({errno.EBADF, errno.ESPIPE})
-# Of files that are to replace others.
+# Suffix of a file that will replace another.
 NEW_SUFFIX = ".new"
 
 
 class Shortage(OSError):
-    """The system has no descriptor, or no room, for something that may be asked for again.
+    """The system has no descriptor, or no room; the call may be retried.
 
-    No sync failed: all that was to be synced is still in memory, to be written.
+    No sync failed: the data to be synced is still in memory.
     """
 
 
 class StartInterrupted(Exception):
-    """The process is to end while it opens its store; nothing is wrong with it.
+    """The process stops while it opens its store, which is not faulty.
 
-    No StoreError: who goes on without what cannot be read must not go on without this.
+    Not a StoreError: code that continues without unreadable data must not continue after this.
     """
 
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """A partition's fill, as the operating system counts it for an ordinary user."""
+    """Use of a partition, as the operating system counts it for an ordinary user."""
 
     used_bytes: int
     usable_bytes: int
 
     @property
     def used_percent(self) -> int:
-        """Used share rounded up, as RocketMQ rounds it; 100 for a partition of no size."""
+        """Used share rounded up, like RocketMQ rounds it; 100 for a partition of size 0."""
         total = self.used_bytes + self.usable_bytes
         return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
 
@@ -62,7 +62,7 @@ class DiskUsage:
 
 
 class FileFacts(NamedTuple):
-    """What retention and the start need to know of a file."""
+    """Facts of a file for retention and the start."""
 
     bytes: int
     modified_ms: int
@@ -76,7 +76,7 @@ class OwnFile(NamedTuple):
     inode: int
 
 
-# By descriptor; its numbers are the process's, whichever Disk opened the file.
+# By descriptor, for all Disk objects: descriptors belong to the process.
 _own: dict[int, OwnFile] = {}
 
 
@@ -87,16 +87,15 @@ def _ignore(_: str) -> None:
 class Disk:
     """The real file system.
 
-    What it creates is for its owner alone. Whatever opens a file raises Shortage, an OSError, when
-    there is no descriptor for it.
+    Created files and directories are accessible to their owner only. Opening a file raises
+    Shortage, an OSError, if there is no descriptor for it.
 
-    A start may read for minutes, and is nothing but reading and writing what can be made again: it
-    ends at the next read after `interrupt`, as it would if the disk failed there. Called by another
-    thread than the one that reads.
+    A start may read for minutes, and only reads, or writes derived data: after `interrupt` it ends
+    at the next read, as if the disk failed there. `interrupt` is called by another thread.
 
-    Descriptors have numbers from the reserved range (`descriptors.py`), which no socket gets. If
-    other code closes such a descriptor, the next call that uses it fails, and `on_lost` is called.
-    A sync checks that its descriptor still belongs to the file that was opened.
+    Descriptors have reserved numbers (`descriptors.py`), which sockets do not get. If other code
+    closes one anyway, the next call that uses it fails, and `on_lost` is called. A sync checks that
+    its descriptor still belongs to the file that was opened.
 
     Attributes:
         on_lost: called on any thread with a sentence that names the file. The owner must end the
@@ -107,11 +106,11 @@ class Disk:
     _is_interrupted = False
 
     def interrupt(self) -> None:
-        """Have every read end with StartInterrupted, until `go_on`."""
+        """Make each read raise StartInterrupted, until `go_on`."""
         self._is_interrupted = True
 
     def go_on(self) -> None:
-        """Have reads read again."""
+        """Allow reads again."""
         self._is_interrupted = False
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -120,7 +119,7 @@ class Disk:
         return self._opened(path, flags)
 
     def open_or_create(self, path: Path) -> int:
-        """Open for reading and writing; an empty file is made where there is none."""
+        """Open for reading and writing; a missing file is created empty."""
         return self._opened(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT)
 
     def open_reading(self, path: Path) -> int:
@@ -128,7 +127,7 @@ class Disk:
         return self._opened(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def duplicate(self, fd: int) -> int:
-        """Another descriptor of the same open file."""
+        """Return another descriptor of the same open file."""
         try:
             own = _own.get(fd)
             other = in_reserved_range(os.dup(fd))
@@ -139,29 +138,29 @@ class Disk:
         return other
 
     def close(self, fd: int) -> None:
-        """Close a descriptor; one that is not this store's any more is reported and left alone."""
+        """Close a descriptor; one that no longer belongs to its file is reported and not closed."""
         try:
             self._check_own(fd)
         except OSError as error:
             self._judged(fd, error)
             _own.pop(fd, None)
         else:
-            # First: another thread may get the number as soon as it is free.
+            # Before `os.close`: another thread may get the number as soon as it is free.
             _own.pop(fd, None)
             os.close(fd)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
-        """Write some of `data` at `position`; returns how many bytes were taken."""
+        """Write some of `data` at `position`; returns the number of bytes written."""
         try:
             return os.pwrite(fd, data, position)
         except OSError as error:
             raise self._judged(fd, error) from error
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
-        """Up to `count` bytes; fewer only at the end of the file.
+        """Read up to `count` bytes; fewer only at the end of the file.
 
-        Not where a sector cannot be read: the system gives what lies before it, and says what is
-        wrong when it is asked for the rest.
+        At an unreadable sector a single system call returns the bytes before it; reading on raises
+        the error.
 
         Raises:
             StartInterrupted: see `interrupt`.
@@ -181,10 +180,10 @@ class Disk:
         return data
 
     def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
-        """As `pread`, of what is in the page cache: never waits for the disk.
+        """Like `pread`, from the page cache only: does not wait for the disk.
 
         Returns:
-            None where some of it is not there. A file system that cannot be asked waits after all.
+            None if some bytes are not cached. A file system without this call may wait anyway.
 
         Raises:
             OSError: the disk.
@@ -205,7 +204,7 @@ class Disk:
                     raise self._judged(fd, failure) from failure
                 if not found:
                     if position + filled < self.size(fd):
-                        # Linux 5.9 and 5.10 say so of what is not cached.
+                        # Linux 5.9 and 5.10 return 0 for bytes that are not cached.
                         return None
                     break
                 filled += found
@@ -213,7 +212,7 @@ class Disk:
         return data if filled == count else data[:filled]
 
     def will_read(self, fd: int, count: int, position: int) -> None:
-        """Have the system begin to bring what will be read into the page cache. Only a request."""
+        """Request that the system loads a range into the page cache."""
         os.posix_fadvise(fd, position, count, os.POSIX_FADV_WILLNEED)
 
     def size(self, fd: int) -> int:
@@ -221,9 +220,9 @@ class Disk:
         return os.fstat(fd).st_size
 
     def map_reading(self, path: Path) -> memoryview:
-        """A whole file as memory, for as long as anything refers to it.
+        """Map a whole file into memory, for as long as a reference exists.
 
-        A sector that cannot be read then ends the process: only for what was read before.
+        An unreadable sector then ends the process: only for files that were read before.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -231,7 +230,7 @@ class Disk:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def fdatasync(self, fd: int) -> None:
-        """Make a file's bytes durable; fails if the descriptor belongs to another file by now."""
+        """Make a file's bytes durable; fails if the descriptor now belongs to another file."""
         try:
             # An acknowledgement depends on it: a sync of another file would succeed.
             self._check_own(fd)
@@ -240,18 +239,18 @@ class Disk:
             raise self._judged(fd, error) from error
 
     def drop_clean(self, fd: int) -> None:
-        """Have the next reads of a file see the disk and not what memory holds of it.
+        """Request that the next reads of a file come from the disk and not from the page cache.
 
-        Only a request: pages that are mapped, dirty or being written stay. See `rewrite`.
+        Pages that are mapped, dirty or being written stay. See `rewrite`.
         """
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def begin_writing(self, fd: int, start: int, end: int) -> None:
-        """Have the system begin to write what lies in [start, end), so that a sync finds less.
+        """Request that the system starts to write [start, end), so that a sync has less to do.
 
-        Only a request; pages that are written already may be given up.
+        Written pages may be dropped from the page cache.
         """
-        # Linux has a call of its own for it, which Python has not; this one does it as well.
+        # Linux has a special call, which Python lacks; this one starts the write too.
         os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def allocate(self, fd: int, count: int) -> None:
@@ -259,11 +258,11 @@ class Disk:
         os.posix_fallocate(fd, 0, count)
 
     def set_size(self, fd: int, count: int) -> None:
-        """Make a file as long as this: cut it, or grow it without reserving blocks."""
+        """Set the size of a file: cut it, or extend it without reserving blocks."""
         os.ftruncate(fd, count)
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the entries of a directory durable."""
         fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -289,11 +288,11 @@ class Disk:
         path.rmdir()
 
     def move_directory(self, source: Path, target: Path) -> None:
-        """Give a directory another name in the same file system; `target` does not exist."""
+        """Rename a directory within the same file system; `target` does not exist."""
         source.rename(target)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing `target` in one step."""
+        """Rename a file, replacing `target` in one step."""
         source.replace(target)
 
     def facts(self, path: Path) -> FileFacts:
@@ -301,7 +300,7 @@ class Disk:
         return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000)
 
     def usage(self, path: Path) -> DiskUsage:
-        """Fill of the partition that holds `path`."""
+        """Use of the partition that holds `path`."""
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return DiskUsage(used, status.f_bavail * status.f_frsize)
@@ -320,7 +319,7 @@ class Disk:
             raise OSError(errno.EBADF, "it belongs to another file")
 
     def _judged(self, fd: int, error: OSError) -> OSError:
-        """The error of a call, after `on_lost` was called if the descriptor is not its file's."""
+        """Return the error of a call; calls `on_lost` if the descriptor lost its file."""
         if error.errno not in _NOT_OURS:
             return error
         own = _own.get(fd)
@@ -329,12 +328,12 @@ class Disk:
         self.on_lost(reason)
         return OSError(error.errno, reason)
 
-    # The following are made of the calls above, so that a fault hits them too.
+    # Composed of the calls above, so that injected faults apply to these too.
 
     def write_all(self, fd: int, data: "ReadableBuffer", position: int) -> None:
-        """Write all of `data`. On an OSError any prefix of it may have been written."""
+        """Write all of `data`. After an OSError any prefix may have been written."""
         written = self.pwrite(fd, data, position)
-        # A view costs as much as the rest.
+        # Without a view, which would double the cost.
         if isinstance(data, bytes) and written == len(data):
             return
         view = memoryview(data)
@@ -342,11 +341,11 @@ class Disk:
             written += self.pwrite(fd, view.cast("B")[written:], position + written)
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges within [start, end) that may hold anything but zeros, by the file system's word.
+        """Ranges within [start, end) that may have nonzero bytes, according to the file system.
 
-        Reserved and sparse stretches are skipped without reading them. Reading ahead is switched
-        off for the descriptor: it would fill such stretches with zeros in the page cache, and what
-        is in the page cache counts as data from then on.
+        Reserved and sparse ranges are skipped without reading them. Read-ahead is switched off for
+        the descriptor: it would fill these ranges with zeros in the page cache, and cached pages
+        count as data from then on.
         """
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         while start < end:
@@ -360,9 +359,9 @@ class Disk:
             yield first, start
 
     def nonzero_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Chunks of at most 1 MiB within [start, end) that hold a byte other than zero."""
-        # All ranges before the first read: reading ahead fills the page cache with zeros, and what
-        # is in the page cache counts as data.
+        """Chunks of at most 1 MiB within [start, end) that have a nonzero byte."""
+        # All ranges are listed before the first read: read-ahead fills the page cache with zeros,
+        # and cached pages count as data.
         for first, last in list(self.data_ranges(fd, start, end)):
             for position in range(first, last, CHUNK_BYTES):
                 count = min(CHUNK_BYTES, last - position)
@@ -371,11 +370,11 @@ class Disk:
                     yield position, position + len(chunk)
 
     def is_zero(self, fd: int, start: int, end: int) -> bool:
-        """Whether every byte in [start, end) is zero."""
+        """Whether all bytes in [start, end) are zero."""
         return next(self.nonzero_ranges(fd, start, end), None) is None
 
     def write_zeros(self, fd: int, start: int, end: int) -> int:
-        """Make every byte in [start, end) zero; returns how many had to be written."""
+        """Set all bytes in [start, end) to zero; returns the number of bytes written."""
         written = 0
         for first, last in self.nonzero_ranges(fd, start, end):
             self.write_all(fd, bytes(last - first), first)
@@ -383,10 +382,10 @@ class Disk:
         return written
 
     def rewrite(self, fd: int, start: int, end: int) -> None:
-        """Write what is read in [start, end) as it is, so that the next sync really writes it.
+        """Write the bytes in [start, end) again, unchanged, so that the next sync writes them.
 
-        After a sync that failed, Linux keeps what it could not write in memory and takes it for
-        written: it is read as if it were there, and the next sync passes it over. Holes are left.
+        After a failed sync, Linux keeps unwritten pages in memory and marks them as written: reads
+        return them, and the next sync skips them. Holes stay.
         """
         # All ranges before the first read, as in `nonzero_ranges`.
         for first, last in list(self.data_ranges(fd, start, end)):
@@ -395,15 +394,15 @@ class Disk:
                 self.write_all(fd, data, position)
 
     def rewrite_zeros(self, fd: int, start: int, end: int) -> None:
-        """The same for a range that reads as zeros: not every place in it is read for that."""
+        """Like `rewrite`, for a range that is known to be zeros: without reading it."""
         for first, last in list(self.data_ranges(fd, start, end)):
             for position in range(first, last, CHUNK_BYTES):
                 self.write_all(fd, bytes(min(CHUNK_BYTES, last - position)), position)
 
     def replace_file(self, path: Path, content: bytes) -> None:
-        """Durably give `path` a new content: a reader sees the old or the new, never a mixture."""
+        """Durably replace the content of `path`: a reader sees the old or the new, never a mix."""
         new = path.with_name(path.name + NEW_SUFFIX)
-        # A file of its own at every try: one whose sync failed holds what only seems written.
+        # A new file for each try: after a failed sync, pages may be marked as written that are not.
         self.unlink(new)
         fd = self.open(new, create=True)
         try:

@@ -1,8 +1,8 @@
-"""The error table: every failure that Rockoon names, the same on both sides of the wire.
+"""The error table: all failures with a code, equal on both sides of the wire.
 
-One class is one row: its code (stable, in errors.proto), the gRPC status a server answers with,
-whether the same request may succeed later, and the sentence a person reads. Servers raise these;
-the wire carries them as an `Error` message in trailing metadata; the SDK raises the same class.
+One class is one row: its code (stable, in errors.proto), the gRPC status of the reply, whether the
+same request may succeed later, and the sentence for people. Servers raise these classes; the wire
+carries them as an `Error` message in trailing metadata; the SDK raises the same class.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from rockoon_rpc.status import without_addresses
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
 PRESSURE = "pressure"
-"""Why a store refuses clients' messages, but not its own: see `StoreNotWritable`."""
+"""Cause of `StoreNotWritable`: the store refuses clients' messages, but writes its own."""
 
-# Names of grpc.StatusCode, not its members: modules that decide raise these errors, and import no
-# transport for it. The server's guard and failed_call.py do the translating.
+# Names of grpc.StatusCode instead of its members: modules without I/O raise these errors and do not
+# import gRPC. The server's guard and failed_call.py convert them.
 StatusName = Literal[
     "ABORTED",
     "ALREADY_EXISTS",
@@ -42,11 +42,11 @@ class RockoonError(Exception):
     """A failure with a row in the error table.
 
     Args:
-        message: the sentence to show; by default the row's own, filled in from `details`.
-        details: named facts. Each name in the row's sentence must be among them.
+        message: the sentence; default: the row's own, filled in from `details`.
+        details: named facts, with all names in the row's sentence.
 
-    Both become valid Unicode without addresses of objects in memory, so that every error can be
-    sent.
+    Both are converted to valid Unicode without addresses of objects in memory, so that each error
+    can be sent.
     """
 
     code: ClassVar[Error.Code] = Error.UNSPECIFIED
@@ -56,7 +56,7 @@ class RockoonError(Exception):
 
     def __init__(self, message: str | None = None, /, **details: object) -> None:
         if message is None:
-            # The text of an exception comes from a program, and may not be available.
+            # The text of an exception comes from a program, and reading it may fail.
             facts = {
                 name: exception_text(value) if isinstance(value, BaseException) else value
                 for name, value in details.items()
@@ -325,7 +325,7 @@ class ConsumeDisabled(RockoonError):
 class TopicChanged(RockoonError):
     code = Error.TOPIC_CHANGED
     status = "ABORTED"
-    sentence = "topic {topic!r} was changed by somebody else: look again"
+    sentence = "topic {topic!r} was changed concurrently: read it again"
 
 
 class SequenceGap(RockoonError):
@@ -355,7 +355,7 @@ class IndexOff(RockoonError):
 class GenerationRefused(RockoonError):
     code = Error.GENERATION_REFUSED
     status = "FAILED_PRECONDITION"
-    sentence = "generation {generation} is not taken into force: {reason}"
+    sentence = "generation {generation} is not adopted: {reason}"
 
 
 class AccessKeyExists(RockoonError):
@@ -367,7 +367,7 @@ class AccessKeyExists(RockoonError):
 class LogChanged(RockoonError):
     code = Error.LOG_CHANGED
     status = "ABORTED"
-    sentence = "log {log!r} was changed by somebody else: look again"
+    sentence = "log {log!r} was changed concurrently: read it again"
 
 
 class LogFrozen(RockoonError):
@@ -380,7 +380,7 @@ class EtcdUnavailable(RockoonError):
     code = Error.ETCD_UNAVAILABLE
     status = "UNAVAILABLE"
     retriable = True
-    sentence = "etcd does not answer: reads go on from the cache, changes have to wait"
+    sentence = "etcd does not answer: reads are served from the cache, changes have to wait"
 
 
 class NameserverUnavailable(RockoonError):
@@ -419,8 +419,8 @@ class StoreNotWritable(RockoonError):
 
     @property
     def is_pressure(self) -> bool:
-        """Whether the disk has room again when groups have read, or retention has deleted, more:
-        detail `cause` is PRESSURE. Otherwise the disk is full or refuses writes."""
+        """Whether the disk will have room once groups have read, or retention has deleted, more
+        (detail `cause` is PRESSURE). Otherwise the disk is full or refuses writes."""
         return self.details.get("cause") == PRESSURE
 
 
@@ -576,6 +576,6 @@ TABLE: Mapping[int, type[RockoonError]] = {row.code: row for row in RockoonError
 
 
 def from_wire(error: Error) -> RockoonError:
-    """The exception for an `Error` message; a code this version does not know becomes Internal."""
+    """Return the exception for an `Error` message; an unknown code becomes Internal."""
     row = TABLE.get(error.code, Internal)
     return row(error.message, **dict(error.details))

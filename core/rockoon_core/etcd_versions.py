@@ -1,17 +1,17 @@
-"""Versions of etcd that keep what they have acknowledged. Pure."""
+"""Versions of etcd that do not lose acknowledged writes. Pure."""
 
 import re
 
-# 3.5.0 to 3.5.2 lose acknowledged writes when they are killed (etcd-io/etcd#13766); of those up to
-# 3.5.5, and of 3.4 before 3.4.22, members can come to differ. Source: the project's changelogs.
+# 3.5.0 to 3.5.2 lose acknowledged writes when they are killed (etcd-io/etcd#13766); in versions up
+# to 3.5.5, and in 3.4 before 3.4.22, members may diverge. Source: the project's changelogs.
 RECOMMENDED = "3.4.22 or later of 3.4, or 3.5.6 or later"
 
 
 def is_recommended(version: str) -> bool:
-    """Whether messages and progress may depend on an etcd.
+    """Whether an etcd of this version is safe for messages and progress.
 
     Args:
-        version: as it tells it, for example "3.5.21"; what is no version is not recommended.
+        version: as etcd reports it, for example "3.5.21"; unreadable ones are not recommended.
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     numbers = tuple(map(int, found.groups())) if found else (0, 0, 0)

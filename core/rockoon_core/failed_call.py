@@ -1,6 +1,6 @@
-"""From what grpc raises to the error table: the caller's half of the translation.
+"""Conversion of gRPC's exceptions to the error table, for callers.
 
-The server's half is the guard of rockoon_runtime.wire.
+The server's counterpart is the guard of rockoon_runtime.wire.
 """
 
 import grpc
@@ -19,13 +19,13 @@ from rockoon_core.errors import (
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.errors_pb2 import Error
 
-# What OpenSSL says when a connection does not come about, and BoringSSL in the channels that gRPC
-# makes; and what to look at.
+# Texts of OpenSSL for a failed connection, and of BoringSSL in gRPC's own channels; each with its
+# meaning and remedy.
 NOT_SIGNED = "the server's certificate is not signed by an authority of the CA file given"
-NOT_TAKEN = "the server does not take this side's certificate, or is shown none and wants one"
+NOT_TAKEN = "the server does not accept this side's certificate, or requires one and got none"
 _NOT_NAMED = (
-    "the server's certificate does not bear the host in this address: a server name to expect "
-    "instead can be given"
+    "the server's certificate does not have the host in this address: another expected server name "
+    "can be set"
 )
 _TROUBLES = (
     ("certificate has expired", "the server's certificate has expired"),
@@ -34,36 +34,36 @@ _TROUBLES = (
     ("IP address mismatch", _NOT_NAMED),
     ("Hostname Verification Check failed", _NOT_NAMED),
     ("CERTIFICATE_VERIFY_FAILED", NOT_SIGNED),
-    # By one of the same name, as when a private authority was made again.
+    # Signed by another authority of the same name, for example a recreated private one.
     ("certificate signature failure", NOT_SIGNED),
     ("ALERT_CERTIFICATE_EXPIRED", "this side's certificate has expired"),
     ("ALERT_UNKNOWN_CA", NOT_TAKEN),
     ("ALERT_BAD_CERTIFICATE", NOT_TAKEN),
     ("ALERT_CERTIFICATE_REQUIRED", NOT_TAKEN),
-    # TLS 1.3: the refusal comes behind the handshake, and is not taken apart then.
+    # TLS 1.3: the refusal arrives after the handshake, without a reason.
     ("Unwrap failed (TSI_DATA_CORRUPTED)", NOT_TAKEN),
-    ("WRONG_VERSION_NUMBER", "the server does not speak TLS, and this side was told to"),
+    ("WRONG_VERSION_NUMBER", "the server does not speak TLS, and this side is set to use it"),
 )
 _HANDSHAKE = "Tls handshake failed"
-# All that a caller learns when a server ends a connection before it is open. A server that is just
-# being killed does it too.
+# Text for a connection that a server closes before it is open. A server that is being killed causes
+# it too.
 _ENDED_AT_ONCE = ("failed to connect to all addresses", "Socket closed")
-# Of a stream whose connection ends while gRPC's asyncio is sending something on it.
+# Text for a stream whose connection ends while gRPC's asyncio layer sends.
 _ENDED_BELOW = "Internal error from Core"
 ENDED_AT_ONCE = (
-    "the server ends connections at once: either it wants TLS and this side uses none, or it wants "
-    "a client certificate that is valid and signed by its own CA (the server's log says which)"
+    "the server closes connections immediately: either it requires TLS and this side uses none, or "
+    "it requires a valid client certificate of its own CA (the server's log states which)"
 )
 
 
 def connection_trouble(grpc_details: str) -> str:
-    """Why a connection does not come about, as far as TLS has to do with it.
+    """Return the TLS reason why a connection failed.
 
     Args:
         grpc_details: the details of a call that failed with UNAVAILABLE.
 
     Returns:
-        What to look at; empty when TLS has nothing to do with it.
+        A text for people; empty if TLS is not the reason.
     """
     for sign, meaning in _TROUBLES:
         if sign in grpc_details:
@@ -76,12 +76,12 @@ def connection_trouble(grpc_details: str) -> str:
 def from_rpc_error(
     failure: grpc.RpcError, unavailable: type[RockoonError], **details: object
 ) -> RockoonError:
-    """The exception for a failed call.
+    """Return the exception for a failed call.
 
     Args:
-        failure: what grpc raised, its asyncio or its blocking calls.
-        unavailable: the row to use when the peer itself did not answer.
-        details: what that row's sentence names.
+        failure: raised by gRPC's asyncio or blocking calls.
+        unavailable: the row for a peer that did not reply.
+        details: for that row's sentence.
     """
     if isinstance(failure, grpc.aio.AioRpcError | grpc.Call):
         for key, value in failure.trailing_metadata() or ():
@@ -98,16 +98,16 @@ def from_rpc_error(
                 return row
             return unavailable(f"{row}: {trouble}", trouble=trouble, **details)
         if "Concurrent RPC limit" in (failure.details() or ""):
-            return Busy(reason="the server answers as many calls as it may")
+            return Busy(reason="the server has reached its limit of concurrent calls")
         return Internal(f"{status.name}: {failure.details()}", **details)
     return unavailable(**details)
 
 
 def clock_corrected(access: Credentials | None, error: RockoonError) -> bool:
-    """Whether a call that was refused because of its time may be made again, by another clock.
+    """Whether a call that was refused because of its time may be repeated with a corrected clock.
 
     Args:
-        access: what signed it; signs by the server's clock from now on.
+        access: signed the call; from now on it signs by the server's clock.
         error: why the call was refused.
     """
     server_ms = error.details.get("server_ms", "")

@@ -1,46 +1,46 @@
-"""Fail-over order of nameservers: which is asked first, and which next. Pure: time is given."""
+"""Fail-over order of nameservers. Pure: time is an argument."""
 
 from collections.abc import Sequence
 
-# A nameserver that did not answer is asked after the others for so long: each try may hang again.
+# A silent nameserver is tried last for this long: each try may hang again.
 SILENT_SECONDS = 10.0
 
 
 class FailoverOrder:
-    """The order of a connection's nameservers: on with the one that works, last those that hang.
+    """Order of a connection's nameservers: first the one that works, last those that hang.
 
     Args:
-        addresses: "host:port" of each, in the order to try; not empty.
+        addresses: "host:port" of each, in the initial order; not empty.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = tuple(addresses)
-        # Index of the one to ask first.
+        # Index of the first one.
         self._first = 0
-        # Address → until when the others are asked before it.
+        # Address → time until which it is tried last.
         self._silent_until: dict[str, float] = {}
 
     def order(self, now: float) -> list[str]:
-        """The addresses as they are to be asked, each once.
+        """Return the addresses in the order to try, each once.
 
-        Kept by a call for a whole round: calls that fail at the same time would otherwise make
-        each other skip one.
+        A call uses one result for a whole round: otherwise concurrent failing calls would make each
+        other skip addresses.
 
         Args:
-            now: seconds of a clock that only rises, here and below.
+            now: seconds of a monotonic clock, here and below.
         """
         turned = [*self._addresses[self._first :], *self._addresses[: self._first]]
         return sorted(turned, key=lambda address: self._silent_until.get(address, 0.0) > now)
 
     def answered(self, address: str) -> None:
-        """A call was done there."""
+        """A call to this address succeeded."""
         self._silent_until.pop(address, None)
 
     def failed(self, address: str, now: float, *, is_silent: bool) -> None:
-        """A call was not done there, and may be elsewhere.
+        """A call to this address failed, and may succeed elsewhere.
 
         Args:
-            is_silent: nothing came back at all, within the time that the call had.
+            is_silent: no reply arrived within the call's time limit.
         """
         if is_silent:
             self._silent_until[address] = now + SILENT_SECONDS

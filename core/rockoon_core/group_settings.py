@@ -1,10 +1,11 @@
 """Settings of a consumer group that are a word or a number, in one table.
 
-A row is about a field of `GroupConfig` (nameserver.proto says what it means). By it nameservers
-refuse values, `rockoon group create` and `update` have an option, `describe` and `--json` show what
-holds. Start policy, pause, attributes and retry delays have a form of their own and no row.
+A row describes a field of `GroupConfig` (documented in nameserver.proto). The table provides the
+nameservers' checks, the options of `rockoon group create` and `update`, and the output of
+`describe` and `--json`. Start policy, pause, attributes and retry delays have other forms and no
+row.
 
-Imports no generated code: the command line reads the table before it talks to anybody.
+Imports no generated code: the command line reads the table before it connects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +29,11 @@ class GroupSetting:
     """One row.
 
     Attributes:
-        name: the field's; with dashes, the option's.
+        name: of the field; with dashes, of the option.
         help: of the option.
-        default: what holds for a group that does not say; None where another setting says it.
-        words: what people write, and the name of that in the field's enum, or the truth value.
-        maximum: of a field that is a number, of 0 or more.
+        default: for groups without a value; None if another setting provides it.
+        words: word for people → name in the field's enum, or truth value.
+        maximum: of a numeric field, whose minimum is 0.
     """
 
     name: str
@@ -46,7 +47,7 @@ class GroupSetting:
         return f"--{self.name.replace('_', '-')}"
 
     def get(self, config: "GroupConfig") -> Value | None:
-        """What a group says; None when it does not, or says what is not known here."""
+        """Return a group's value; None if it has none, or an unknown one."""
         if not self.words:
             return int(getattr(config, self.name)) if config.HasField(self.name) else None
         said = getattr(config, self.name)
@@ -58,7 +59,7 @@ class GroupSetting:
         return next((word for word, name in self.words.items() if name == named), None)
 
     def fault(self, config: "GroupConfig") -> str:
-        """Why a group cannot say what it does, empty when it can."""
+        """Return why a group's value is invalid; empty if it is valid."""
         value = getattr(config, self.name)
         if not self.words:
             is_possible = 0 <= value <= self.maximum
@@ -67,7 +68,7 @@ class GroupSetting:
         return "" if is_known else f"{self.name} {value} is not known"
 
     def _enum(self, config: "GroupConfig") -> Mapping[int, Any]:
-        """The values that the field may have, by number."""
+        """Values of the field's enum, by number."""
         enum = config.DESCRIPTOR.fields_by_name[self.name].enum_type
         assert enum is not None, "a row with words is about an enum"
         return enum.values_by_number
@@ -96,7 +97,7 @@ GROUP_SETTINGS = (
         "retry_queues",
         "Retry queues on each broker (default: 1); 0: dead letters at the first failure.",
         default=RETRY_QUEUES_DEFAULT,
-        # As many as are created together.
+        # The limit of queues created in one call.
         maximum=4_096,
     ),
     GroupSetting(
@@ -136,7 +137,7 @@ GROUP_SETTINGS = (
 
 
 def retry_delays_fault(delays_ms: Sequence[int]) -> str:
-    """Why a group cannot have these delays before redeliveries, empty when it can."""
+    """Return why these delays are invalid; empty if they are valid."""
     if len(delays_ms) > RETRY_DELAYS_MAX:
         return f"{len(delays_ms)} retry_delays_ms: at most {RETRY_DELAYS_MAX}"
     bad = [each for each in delays_ms if not 0 <= each <= RETRY_DELAY_MS_MAX]

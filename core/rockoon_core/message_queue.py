@@ -21,12 +21,12 @@ class MessageQueue(NamedTuple):
 
     @property
     def is_retry(self) -> bool:
-        """Whether it is of a group's retry topic."""
+        """Whether it belongs to a group's retry topic."""
         return is_retry_topic(self.topic)
 
     @classmethod
     def parse(cls, text: str) -> "MessageQueue":
-        """Read what `str` gives, for example "orders@broker-a:3".
+        """Parse the result of `str`, for example "orders@broker-a:3".
 
         Raises:
             InvalidArgument: the text is not of that form.
@@ -47,7 +47,7 @@ def queue_to_wire(queue: MessageQueue) -> QueueRef:
 
 
 def queue_create_revisions(topic: Topic) -> dict[MessageQueue, int]:
-    """The queues of a topic as nameservers tell it, sorted.
+    """Return the queues of a topic from a nameserver, sorted.
 
     Returns:
         Queue → etcd revision at which it was created: the incarnation of that queue.

@@ -1,7 +1,7 @@
-"""Certificates and keys in files: read, tried out, and read again when they are renewed.
+"""Certificates and keys in files: read, verified, and read again when they are renewed.
 
-- What is in force always works: a renewal that does not is told in the log, and the former goes on.
-- Nothing here holds or prints a key for longer than it takes to hand it on.
+- The files in use always work: an unusable renewal is logged, and the former ones stay in use.
+- Keys are neither kept longer than needed nor printed.
 """
 
 import logging
@@ -19,23 +19,23 @@ Made = TypeVar("Made")
 
 # Enough for a handshake between two ends in memory; TLS 1.3 needs two.
 _ROUNDS_MAX = 6
-# X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python's ssl does not name: a certificate is looked
-# at, not trusted, and when it ends is what is to be found out.
+# X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python's ssl does not name: the certificate is
+# inspected, not trusted, and its expiry is to be read.
 _NO_CHECK_TIME = 0x200000
 
 
 class PemError(ValueError):
-    """A certificate, key or CA file cannot be used; the text says which and why, never a key."""
+    """A certificate, key or CA file cannot be used; the text states which and why, never a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says of itself.
+    """Fields of a certificate.
 
     Attributes:
-        path: where it was read.
-        name: its common name; empty when it has none.
-        expires: the last moment at which it holds.
+        path: of the file.
+        name: its common name; empty without one.
+        expires: end of its validity.
         hosts: its alternative names that are DNS names or IP addresses.
     """
 
@@ -45,7 +45,7 @@ class Certificate:
     hosts: tuple[str, ...] = ()
 
     def seconds_left(self) -> float:
-        """Until it expires; negative when it has."""
+        """Until it expires; negative if it has expired."""
         return (self.expires - datetime.now(UTC)).total_seconds()
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Certificate:
 
 
 def read(path: Path) -> bytes:
-    """A file's bytes.
+    """Read a file.
 
     Raises:
         PemError: it cannot be read.
@@ -67,22 +67,23 @@ def read(path: Path) -> bytes:
 
 
 def try_certificate(certificate: Path, key: Path, *, as_client: bool = False) -> Certificate:
-    """Shake hands in memory, as the owner of this certificate and as its peer.
+    """Verify a certificate by a handshake in memory, as its owner and as its peer.
 
-    That shows that certificate and key belong together and that TLS can use them, and gives what a
-    peer will see.
+    The handshake shows that certificate and key match and that TLS can use them, and returns the
+    certificate as a peer sees it.
 
     Args:
-        certificate: a PEM file, the chain behind it.
-        key: the certificate's, not encrypted: gRPC takes no other.
-        as_client: it is shown to servers; else to callers. A certificate may be for one alone.
+        certificate: a PEM file, followed by the chain.
+        key: of the certificate, not encrypted, because gRPC supports no other.
+        as_client: use it as a client certificate; default: as a server's. A certificate may be
+            limited to one use.
 
     Raises:
-        PemError: they do not, or the certificate has expired.
+        PemError: the handshake failed, or the certificate has expired.
     """
     owner = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if as_client else ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without a password given, OpenSSL would ask for one at the terminal.
+        # Without a password, OpenSSL would prompt for one at the terminal.
         owner.load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as failure:
         raise PemError(f"{certificate} and the key {key}: {_plain(failure)}") from None
@@ -109,7 +110,7 @@ def _as_a_peer_sees(
     peer.load_verify_locations(certificate)
     peer.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
     if as_client:
-        # A server needs a certificate too: any does, as nobody looks at it here.
+        # A server needs a certificate too; any will do, as it is not verified here.
         peer.load_cert_chain(certificate, key, password=lambda: b"")
         owner.check_hostname = False
         owner.verify_mode = ssl.CERT_NONE
@@ -128,10 +129,10 @@ def _as_a_peer_sees(
 
 
 def try_authorities(path: Path) -> None:
-    """See that a file holds certificates of authorities.
+    """Verify that a file has certificates of authorities.
 
     Raises:
-        PemError: it does not.
+        PemError: it has none.
     """
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -149,20 +150,20 @@ def _plain(failure: ssl.SSLError) -> str:
 
 
 class RenewedFiles(Generic[Made]):
-    """Something made of files, and made again when they change.
+    """An object made of files, and made again when they change.
 
-    Looking takes a `stat` per file. It may be done from any thread.
+    A check costs a `stat` per file. It may be called from any thread.
 
     Args:
         paths: the files.
-        make: reads them and makes it; called in the thread that looks.
+        make: reads them and makes the object; called in the thread of the check.
 
     Raises:
-        PemError: what is there at first cannot be used.
+        PemError: the initial files cannot be used.
 
     Attributes:
-        value: what was made last of files that could be used.
-        version: counts what was made.
+        value: the object of the last usable files.
+        version: number of objects made.
     """
 
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
@@ -174,9 +175,9 @@ class RenewedFiles(Generic[Made]):
         self.version = 1
 
     def look(self) -> bool:
-        """Take over what is new in the files; returns whether there was."""
+        """Check the files; returns whether there is a new value."""
         if not self._looking.acquire(blocking=False):
-            # Somebody is at it.
+            # Another thread checks now.
             return False
         try:
             return self._look()
@@ -191,9 +192,11 @@ class RenewedFiles(Generic[Made]):
             value = self._make()
         except PemError as reason:
             if stamp == self._stamps():
-                # Told once. Files that go on changing are a renewal under way.
+                # Logged once. If the files change again, the renewal is not complete.
                 self._stamp = stamp
-                log.warning("a renewal is not taken, what was in force goes on: %s", reason)
+                log.warning(
+                    "a renewed file cannot be used, the former one stays in use: %s", reason
+                )
             return False
         if stamp != self._stamps():
             return False

@@ -20,9 +20,9 @@ _PARAMETER = re.compile(
 
 
 def redacted(text: object) -> str:
-    """A text in which user names, passwords and signatures of URIs are replaced by asterisks.
+    """Replace user names, passwords and signatures of URIs in a text by asterisks.
 
     Args:
-        text: an address, an exception, or a sentence that has addresses in it.
+        text: an address, an exception, or a sentence with addresses.
     """
     return _PARAMETER.sub(rf"\g<name>{_MASK}", _USER.sub(rf"\g<scheme>{_MASK}@", str(text)))

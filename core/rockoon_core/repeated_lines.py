@@ -51,8 +51,8 @@ class RepeatFilter(logging.Filter):
 
     Args:
         emit: writes a line that states how many were suppressed; by default the line's own logger.
-        reports_late: report suppressed lines at the end of an interval also if no line follows. A
-            thread waits for that; without it the next line of any kind brings the report.
+        reports_late: report suppressed lines at the end of an interval even if no line follows. A
+            thread waits for that; without it the next line of any kind causes the report.
         clock: monotonic seconds.
     """
 
@@ -109,7 +109,7 @@ class RepeatFilter(logging.Filter):
             self._emit(each)
 
     def forget(self) -> None:
-        """Begin new intervals, and report nothing."""
+        """Start new intervals, without a report."""
         with self._guard:
             self._windows.clear()
 
@@ -155,7 +155,7 @@ def _text_of(record: logging.LogRecord) -> str:
 
 
 def _report(template: _Template, window: _Window) -> list[logging.LogRecord]:
-    """The line about suppressed ones; none where none was."""
+    """Return the line about suppressed lines, if there were any."""
     if not window.suppressed:
         return []
     name, level, _ = template

@@ -3,12 +3,12 @@
 Nameservers and replicas decide by the same functions; `docs/understand/replication.md` has the
 reasons.
 
-Why it is safe, in one sentence: every set of replicas that commits meets every set that elects
-(`election_size`), a replica that takes part in an election takes nothing from earlier leaders any
-more (its promise), and the one with the highest `Rank` leads.
+Why it is safe, in one sentence: each set of replicas that commits overlaps each set that elects
+(`election_size`), a replica that votes accepts no more records from earlier leaders (its promise),
+and the replica with the highest `Rank` leads.
 
-Positions are opaque integers that grow by the bytes of the records: streams count them as such. A
-replica is known by its id, which is the id of its store: an emptied disk is another replica.
+Positions are opaque integers that grow by the bytes of the records. The id of a replica is the id
+of its store: a replica with an emptied disk is another one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import NamedTuple
 class Boundary(NamedTuple):
     """One epoch in a log: its first position, and the end of its last record.
 
-    `first` is what the epoch began with, also where retention has deleted that.
+    `first` is the epoch's original position, even if retention has deleted the record there.
     """
 
     epoch: int
@@ -27,7 +27,7 @@ class Boundary(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Order of logs: the epoch of the last record, then the end. The epoch is not one heard of."""
+    """Order of logs: epoch of the last record, then the end. Promised epochs do not count."""
 
     epoch: int
     end: int
@@ -38,9 +38,9 @@ class Report(NamedTuple):
 
     Attributes:
         rank: of its durable records.
-        sound: all records that it ever acknowledged are among them.
+        sound: it has all records that it ever acknowledged.
         damaged: the bytes of some record are proven wrong and were not rewritten yet. The rank is
-            still right: no record is missing in a damaged log.
+            still right: a damaged log lacks no record.
     """
 
     rank: Rank
@@ -49,28 +49,28 @@ class Report(NamedTuple):
 
 
 class Config(NamedTuple):
-    """The replicas that vote (the in-sync set), and how many of them make a record committed."""
+    """The replicas that vote (the in-sync set), and the number that commits a record."""
 
     in_sync: frozenset[str]
     quorum: int
 
 
 def quorum_of(size: int, min_in_sync: int) -> int:
-    """How many of `size` voters make a record committed."""
+    """Return the number of `size` voters that commits a record."""
     return max(min_in_sync, size // 2 + 1)
 
 
 def election_size(config: Config) -> int:
-    """How many voters an election takes, so that one of them has each committed record."""
+    """Return the number of voters for an election, so that one has each committed record."""
     return len(config.in_sync) - config.quorum + 1
 
 
 def rank_of(boundaries: Sequence[Boundary], end: int) -> Rank:
-    """Rank of a log's records up to a position.
+    """Return the rank of a log's records up to a position.
 
     Args:
-        boundaries: of the whole log, in its order.
-        end: where the records that count end, for example those that are durable.
+        boundaries: of the whole log, in order.
+        end: of the records that count, for example of the durable ones.
     """
     epochs = [each.epoch for each in boundaries if each.first < end]
     return Rank(epochs[-1] if epochs else 0, end)
@@ -79,19 +79,18 @@ def rank_of(boundaries: Sequence[Boundary], end: int) -> Rank:
 def elected(
     config: Config, reports: Mapping[str, Report], preference: Sequence[str] = ()
 ) -> str | None:
-    """The replica that leads, None while too few have reported.
+    """Return the replica that leads; None while too few have reported.
 
-    A replica that may lack records it acknowledged does not count towards the size. If all voters
-    have reported, the election ends without them.
+    A replica that may lack acknowledged records does not count towards the size. If all voters have
+    reported, the election ends without it.
 
-    The rank decides first: a replica with a higher rank may alone hold acknowledged records, even
-    if one of its records is damaged. Among equal ranks an undamaged replica wins, then a sound one,
-    then the preferred one.
-
+    The rank decides first: a replica with a higher rank may be the only one with some acknowledged
+    records, even if one of its records is damaged. Among equal ranks an undamaged replica wins,
+    then a sound one, then the preferred one.
     Args:
         config: the current one; replicas outside it do not count.
         reports: of this election's epoch.
-        preference: among equals, the earlier the better; replicas outside it come last.
+        preference: for equal ranks, the earlier wins; replicas outside it come last.
     """
     voters = {who: report for who, report in reports.items() if who in config.in_sync}
     sound = sum(report.sound for report in voters.values())
@@ -108,16 +107,15 @@ def elected(
 
 
 def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -> int | None:
-    """How far a follower's log is the leader's: by epochs, never by what was heard to be committed.
+    """Return up to where a follower's log equals the leader's, by epochs, not by committed ends.
 
     Args:
         leader, follower: boundaries of their logs; the oldest may be missing.
 
     Returns:
-        0 where all their epochs are known and they have none in common: one of them is of a first
-        leader that nobody followed. None where they have none in common that is known: nothing says
-        that a single record is the same. So too where some of the follower's epoch 0 would be cut,
-        which is of a time with one copy and was committed whole.
+        0 if all epochs of both are known and none is common: one log is of a first leader without
+        followers. None if no known epoch is common: no record is known to be equal. Also None if a
+        part of the follower's epoch 0 would be cut: it has one copy, and is committed as a whole.
     """
     ends = {(each.epoch, each.first): each.end for each in leader}
     for each in reversed(follower):
@@ -129,16 +127,16 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
 
 
 def common_end(one: Sequence[Boundary], other: Sequence[Boundary]) -> int:
-    """Up to where two logs have the same records, by their epochs; 0 where nothing says so."""
+    """Return up to where two logs have the same records, by their epochs; 0 if unknown."""
     ends = {(each.epoch, each.first): each.end for each in one}
     same = (each for each in other if (each.epoch, each.first) in ends)
     return max((min(each.end, ends[each.epoch, each.first]) for each in same), default=0)
 
 
 def quorum_end(config: Config, ends: Mapping[str, int]) -> int:
-    """The end that `quorum` of the voters have reached; who is not in `ends` has nothing.
+    """Return the end that `quorum` voters have reached; a voter missing in `ends` has 0.
 
-    Rounds of questions (`Ack.round`) are counted alike.
+    Rounds (`Ack.round`) are counted the same way.
     """
     reached = sorted((ends.get(who, 0) for who in config.in_sync), reverse=True)
     return reached[config.quorum - 1]
@@ -147,15 +145,15 @@ def quorum_end(config: Config, ends: Mapping[str, int]) -> int:
 def committed_end(
     configs: Collection[Config], ends: Mapping[str, int], epoch_start: int, before: int
 ) -> int:
-    """How far the log is committed.
+    """Return the end of the committed records.
 
     Args:
-        configs: every configuration that may be in force: while a change is on its way to the
-            nameservers, or its answer is lost, the old one and the new one.
-        ends: durable end of each replica that has matched this leader in this epoch, with its own.
-        epoch_start: of the record that opened the epoch. Until that one is committed nothing is
+        configs: each configuration that may be valid: while a change is requested from the
+            nameservers, or its reply is lost, the old one and the new one.
+        ends: durable end of each replica that has matched this leader in this epoch, and its own.
+        epoch_start: of the record that opened the epoch. Before that one, no record is committed
             (Raft, figure 8).
-        before: how far was known before; it never goes back.
+        before: the former result; it never decreases.
     """
     agreed = min(quorum_end(config, ends) for config in configs)
     return max(before, agreed) if agreed > epoch_start else before
@@ -164,8 +162,8 @@ def committed_end(
 def may_propose(config: Config, ends: Mapping[str, int], committed: int, epoch_start: int) -> bool:
     """Whether a leader may propose another configuration.
 
-    As many of its voters as commit must have everything that may be committed: what this leader has
+    A quorum of its voters must have all records that may be committed: those that this leader has
     committed, and all before its epoch with the record that opened it. It need not have committed
-    anything: a leader whose voters are gone for good has to replace them first.
+    any: a leader whose voters are lost permanently must replace them first.
     """
     return quorum_end(config, ends) >= max(committed, epoch_start + 1)

@@ -1,18 +1,18 @@
-"""Signatures of calls: signing with an access key, and checking. Pure.
+"""Signatures of calls with an access key, and their checks. Pure.
 
-    client_key = HMAC-SHA256(secret, "rockoon access key 1")        never leaves the caller
-    verifier   = SHA-256(client_key)                                what the cluster keeps
-    signature  = client_key XOR HMAC-SHA256(verifier, text)         what a call carries
+    client_key = HMAC-SHA256(secret, "rockoon access key 1")        stays at the caller
+    verifier   = SHA-256(client_key)                                stored by the cluster
+    signature  = client_key XOR HMAC-SHA256(verifier, text)         part of a call
     text       = version, method, key id, time, instance, counter, audience, body
 
-Who knows the verifier checks a signature: he takes the mask off and sees whether what is left
-hashes to the verifier (the construction of SCRAM, RFC 5802). Who has read the verifier alone, in a
+A server with the verifier removes the mask of a signature and checks that the result hashes to the
+verifier (the construction of SCRAM, RFC 5802). An attacker who has only read the verifier, in a
 backup of etcd, cannot sign.
 
-A call carries all of `text` but the method, which gRPC carries, and the body, in one entry of its
-metadata, `rockoon-access`, fields separated by ";". `instance` and `counter` make every signature
-another one; a server admits each once. The body is the SHA-256 of the request as it goes over the
-wire; calls that send a stream of requests have none, and only TLS protects those.
+A call has all of `text` except the method, which gRPC sends, and the body, in one entry of its
+metadata, `rockoon-access`, fields separated by ";". `instance` and `counter` make each signature
+unique; a server accepts each once. The body is the SHA-256 of the serialized request; calls that
+send a stream of requests have none, and only TLS protects those.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ ACCESS_METADATA_KEY = "rockoon-access"
 VERSION = "1"
 VERIFIER_BYTES = hashlib.sha256().digest_size
 
-# Whose calls services make to one another: signed with the cluster secret, allowed everything.
+# Key of the services' own calls: signed with the cluster secret, all permissions.
 CLUSTER_KEY_ID = "rockoon"
 KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-# Of a secret that somebody else made than `new_secret`: guessing it must not be worth trying.
+# Minimum for a secret that was not made by `new_secret`: guessing it must be infeasible.
 SECRET_CHARACTERS_MIN = 24
 
 _PURPOSE = b"rockoon access key 1"
@@ -47,7 +47,7 @@ _SIGNATURE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """Who calls: the name of an access key, and its secret, which no text of this object shows.
+    """Name and secret of an access key; no text of this object shows the secret.
 
     Args:
         id: the key's name, 1 to 64 letters, digits and . _ -
@@ -59,9 +59,9 @@ class AccessKey:
 
     @property
     def fault(self) -> str:
-        """Why it cannot be used; empty when it can."""
+        """Why the key cannot be used; empty if it can."""
         if not KEY_ID.fullmatch(self.id):
-            return f"{self.id!r} is no access key's name: 1 to 64 letters, digits and . _ -"
+            return f"{self.id!r} is not an access key's name: 1 to 64 letters, digits and . _ -"
         if len(self.secret) < SECRET_CHARACTERS_MIN:
             return (
                 f"the secret of access key {self.id!r} has {len(self.secret)} characters: "
@@ -71,12 +71,12 @@ class AccessKey:
 
 
 def new_secret() -> str:
-    """A secret that nobody guesses: 32 random bytes as text."""
+    """Return a secret that cannot be guessed: 32 random bytes as text."""
     return secrets.token_urlsafe(32)
 
 
 def verifier_of(secret: str) -> bytes:
-    """What the cluster keeps of a secret."""
+    """Return the verifier of a secret, which the cluster stores."""
     return hashlib.sha256(client_key_of(secret)).digest()
 
 
@@ -86,7 +86,7 @@ def client_key_of(secret: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call carries, taken apart; nothing in it is believed before `holds_for`."""
+    """Parsed fields of a signature; they are unproven before `holds_for`."""
 
     key_id: str
     time_ms: int
@@ -97,7 +97,7 @@ class Signature:
 
     @classmethod
     def parse(cls, header: str) -> "Signature | None":
-        """None when it is not of the form."""
+        """Parse a header; None if it is malformed."""
         found = _SIGNATURE.fullmatch(header)
         if found is None:
             return None
@@ -111,12 +111,12 @@ class Signature:
         )
 
     def holds_for(self, verifier: bytes, method: str, body: bytes | None) -> bool:
-        """Whether who signed had the verifier's secret; compared in constant time.
+        """Whether the signer had the verifier's secret; compared in constant time.
 
         Args:
             verifier: of the key.
             method: "/package.Service/Method", as called.
-            body: the request as it came; None for a stream of them.
+            body: the received request; None for a stream.
         """
         text = signed_text(
             method, self.key_id, self.time_ms, self.instance, self.counter, self.audience, body
@@ -145,25 +145,25 @@ def xor(one: bytes, other: bytes) -> bytes:
 
 
 def steady_clock() -> Callable[[], int]:
-    """Epoch milliseconds that never jump: the wall clock as it is now, then elapsed time.
+    """Return a clock in epoch milliseconds that never jumps: the wall clock now, plus elapsed time.
 
-    A clock that is set back while a process runs would make old signatures young again.
+    If the wall clock were set back during a process, old signatures would be valid again.
     """
-    # Counts through a machine's sleep, where the system has such a clock.
+    # Includes the machine's sleep, if the system has this clock.
     source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     offset_ns = time.time_ns() - time.clock_gettime_ns(source)
     return lambda: (time.clock_gettime_ns(source) + offset_ns) // 1_000_000
 
 
 class Credentials:
-    """An access key in use: signs, by a clock that the servers' own may correct.
+    """An access key in use: signs calls, by a clock that servers may correct.
 
     Args:
-        key: whose.
+        key: the access key.
         clock: epoch milliseconds.
 
     Raises:
-        ValueError: the key cannot be used; the text says why.
+        ValueError: the key cannot be used; the text states why.
     """
 
     def __init__(self, key: AccessKey, clock: Callable[[], int] | None = None) -> None:
@@ -179,10 +179,10 @@ class Credentials:
         return f"Credentials(key_id={self.key_id!r})"
 
     def correct(self, server_ms: int) -> bool:
-        """A server refused because of the time; sign by its clock from now on.
+        """Sign by a server's clock from now on, after the server refused because of the time.
 
         Returns:
-            Whether that changes anything: when not, trying again is no use.
+            Whether that changes anything; if not, repeating the call is useless.
         """
         correction_ms = server_ms - self._clock()
         if abs(correction_ms - self._correction_ms) < 1_000:
@@ -191,10 +191,10 @@ class Credentials:
         return True
 
     def signer(self, audience: str) -> "Signer":
-        """For the calls of one channel.
+        """Return a signer for the calls of one channel.
 
         Args:
-            audience: the address that it dials.
+            audience: the channel's address.
         """
         return Signer(self, audience)
 
@@ -208,22 +208,22 @@ class Credentials:
 
 
 class Signer:
-    """Signs the calls of one channel: one instance, one counter, so that they arrive in order."""
+    """Signs the calls of one channel, with one instance and one counter."""
 
     def __init__(self, credentials: Credentials, audience: str) -> None:
         self._credentials = credentials
         self._audience = audience
         self._instance = secrets.token_hex(8)
-        # Threads of blocking channels share it. Taking the next is one step, so that no two calls
-        # bear the same count: the second would be refused as a replay of the first.
+        # Threads of blocking channels share it. `next` is atomic, so no two calls have the same
+        # count: the second would be refused as a replay of the first.
         self._counts = itertools.count(1)
 
     def entry(self, method: str, body: bytes | None) -> tuple[str, str]:
-        """The metadata entry for one call.
+        """Return the metadata entry for one call.
 
         Args:
             method: "/package.Service/Method".
-            body: the request as it goes out; None for a stream of them.
+            body: the serialized request; None for a stream.
         """
         count = next(self._counts)
         header = self._credentials.sign(method, self._instance, count, self._audience, body)

@@ -1,7 +1,7 @@
-"""Channels whose every call is signed with an access key.
+"""Channels that sign each call with an access key.
 
-Wrappers, not gRPC's interceptors: those put an object and a task of their own between each call and
-its caller, and see requests before they are bytes. Here a call is gRPC's own.
+Wrappers instead of gRPC's interceptors: those add an object and a task to each call, and see
+requests before they are serialized. Here a call is gRPC's own.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Serialize = Callable[[Any], bytes]
 
 
 class _Opener(Protocol):
-    """What both kinds of channel have in common."""
+    """The common methods of both kinds of channel."""
 
     def unary_unary(self, method: str, *args: Any, **options: Any) -> Any: ...
     def unary_stream(self, method: str, *args: Any, **options: Any) -> Any: ...
@@ -28,10 +28,10 @@ class SignedCall:
     """A method of a stub.
 
     Args:
-        call: gRPC's; for one request it is given bytes.
+        call: gRPC's; a single request is passed as bytes.
         signer: of the channel.
         method: "/package.Service/Method".
-        serialize: makes the request bytes; None for a stream of requests, which gRPC serialises.
+        serialize: serializes the request; None for a stream of requests, which gRPC serializes.
     """
 
     def __init__(self, call: Any, signer: Signer, method: str, serialize: Serialize | None) -> None:
@@ -88,13 +88,13 @@ class _Signing:
         *args: Any,
         **options: Any,
     ) -> Any:
-        """gRPC gets no serializer: it is given the bytes that were signed."""
+        """Open a call without gRPC's serializer: it gets the bytes that were signed."""
         call = opened(method, None, *args, **options)
         return SignedCall(call, self._signer, method, request_serializer or bytes)
 
 
 class SignedChannel(_Signing, aio.Channel):
-    """An asyncio channel whose calls are signed; everything else is the channel's own."""
+    """An asyncio channel whose calls are signed."""
 
     def __init__(self, channel: aio.Channel, signer: Signer) -> None:
         super().__init__(cast(_Opener, channel), signer)
@@ -120,7 +120,7 @@ class SignedChannel(_Signing, aio.Channel):
 
 
 class SignedBlockingChannel(_Signing, grpc.Channel):
-    """Likewise, for code without an event loop."""
+    """A blocking channel whose calls are signed."""
 
     def __init__(self, channel: grpc.Channel, signer: Signer) -> None:
         super().__init__(cast(_Opener, channel), signer)

@@ -1,20 +1,20 @@
 """Start position of a reader on a queue, and the reason. Pure: facts in, a decision out.
 
-The offset service decides so for groups and for members whose progress it keeps, a client for a
-reader that keeps its own.
+The offset service uses it for groups and for members whose progress it keeps, a client for a reader
+that keeps its own.
 
-The decision takes the first line that applies:
+The first line that applies decides:
 
-    stored progress of this very queue, within [min, max]      COMMITTED, where it is
+    stored progress of this queue, within [min, max]           COMMITTED, where it is
     stored progress that does not fit                          by the group's out-of-range policy
     no progress, a retry topic                                 RETRY_TOPIC, at the oldest message
     no progress, the queue is new to the group                 NEW_QUEUE, at the oldest message
     no progress, the queue is older than the subscription      by the start policy
 
-"New to the group" has two rules. EXACT compares etcd revisions: the queue was born after the group
-subscribed to the topic. No clock takes part, and it stays true however late the group comes back.
-CLASSIC is what RocketMQ 4.x guesses in ConsumerManageProcessor#queryConsumerOffset: the queue still
-begins at 0 and its first message, if there is one, lies within 40 % of memory of the log's end.
+"New to the group" has two rules. EXACT compares etcd revisions: the queue was created after the
+group subscribed to the topic. It uses no clock, and stays valid however late the group returns.
+CLASSIC is the estimate of RocketMQ 4.x in ConsumerManageProcessor#queryConsumerOffset: the queue
+still begins at 0 and its first message, if there is one, is within 40 % of memory of the log's end.
 """
 
 import enum
@@ -26,7 +26,7 @@ from rockoon_proto.v1 import broker_pb2, nameserver_pb2
 
 
 class StartReason(enum.IntEnum):
-    """Why a reader starts where it does; numbers as on the wire."""
+    """Reason of a start position; numbers as on the wire."""
 
     COMMITTED = 1
     NEW_QUEUE = 2
@@ -44,7 +44,7 @@ class StartReason(enum.IntEnum):
 
 
 class NewQueueRule(enum.IntEnum):
-    """How "this queue is new to the group" is decided; numbers as on the wire."""
+    """Rule for "this queue is new to the group"; numbers as on the wire."""
 
     UNSPECIFIED = 0
     EXACT = 1
@@ -52,7 +52,7 @@ class NewQueueRule(enum.IntEnum):
 
 
 class OutOfRange(enum.IntEnum):
-    """What to do with progress that no longer fits its queue; numbers as on the wire."""
+    """Policy for progress that no longer fits its queue; numbers as on the wire."""
 
     UNSPECIFIED = 0
     FIRST = 1
@@ -61,7 +61,7 @@ class OutOfRange(enum.IntEnum):
 
 
 class ConsumeFrom(enum.IntEnum):
-    """Where reading begins on an older queue; numbers as on the wire."""
+    """Start position on an older queue; numbers as on the wire."""
 
     UNSPECIFIED = 0
     LAST = 1
@@ -82,7 +82,7 @@ class StartPolicy:
 
 
 def effective_policy(group: StartPolicy, reader: StartPolicy) -> StartPolicy:
-    """The group's policy if it has one, else the reader's, else LAST."""
+    """Return the group's policy if it has one, else the reader's, else LAST."""
     for policy in (group, reader):
         if policy.consume_from is not ConsumeFrom.UNSPECIFIED:
             return policy
@@ -101,7 +101,7 @@ class GroupRules:
 
 
 def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
-    """Raises InvalidArgument for a number that means nothing."""
+    """Raises InvalidArgument for a negative or unknown number."""
     if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
         raise InvalidArgument(reason="a start policy holds a negative number")
     try:
@@ -114,7 +114,7 @@ def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
 def rules_from_wire(
     config: nameserver_pb2.GroupConfig, reader: StartPolicy, cluster_rule: NewQueueRule
 ) -> GroupRules:
-    """What decides for a group: its own settings, then the reader's, then the cluster's."""
+    """Return the rules of a group: from its own settings, then the reader's, then the cluster's."""
     return GroupRules(
         rule=NewQueueRule(config.new_queue_rule) or cluster_rule,
         policy=effective_policy(policy_from_wire(config.start_policy), reader),
@@ -126,25 +126,24 @@ def rules_from_wire(
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What the broker says of a queue."""
+    """A broker's report of a queue."""
 
-    # Oldest message kept and one past the newest; equal when the queue is empty.
+    # Oldest kept message, and one past the newest; equal if the queue is empty.
     min_offset: int
     max_offset: int
-    # RocketMQ 4.x's estimate for the message at offset 0; None when there is none.
+    # RocketMQ 4.x's estimate for the message at offset 0; None without one.
     first_in_memory: bool | None = None
-    # The broker's clock when it said so: messages bear its times, so durations count back from it.
+    # The broker's clock at the report: messages have its times, so durations count back from it.
     as_of_ms: int = 0
-    # Store times of the oldest and newest message, epoch milliseconds; None when empty.
+    # Store times of the oldest and newest message, epoch milliseconds; None if empty.
     first_store_ms: int | None = None
     last_store_ms: int | None = None
-    # Of the message at the offset that was asked about, or else the oldest behind it: when it was
-    # stored, and when retention can delete it, by the broker's clock. None: not asked, no such
-    # message, or it cannot be told.
+    # For the message at the requested offset, or else the oldest after it: its store time, and when
+    # retention can delete it, by the broker's clock. None: not requested, no message, or unknown.
     asked_store_ms: int | None = None
     asked_loss: "Loss | None" = None
     # Why the message at that offset was deleted, as DeletionReason on the wire; 0: it was not, or
-    # the broker does not say.
+    # the broker does not report it.
     asked_deletion: int = 0
 
 
@@ -167,10 +166,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Progress as far as the decision needs it.
+    """Stored progress, as needed for the decision.
 
-    `offset` is None when only the fact is left that the group had progress on a deleted queue of
-    this name.
+    `offset` is None if only this is known: the group had progress on a deleted queue of this name.
     """
 
     offset: int | None
@@ -179,26 +177,25 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything one decision is made on."""
+    """Input of one decision."""
 
     queue: MessageQueue
     state: QueueState
-    # etcd revision at which the queue was born: its incarnation.
+    # etcd revision at which the queue was created: its incarnation.
     create_revision: int
     # etcd revision at which the group subscribed to the topic.
     subscription_revision: int
     rules: GroupRules
     stored: Stored | None = None
-    # Who subscribed, for people.
+    # The subscriber, for explanations.
     who: str = "the group"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where reading starts.
+    """Start position.
 
-    `gap` counts messages that the group had a right to and that are gone: they can no longer be
-    read whatever the policy says.
+    `gap`: number of lost messages that the group should have received: no policy can read them.
     """
 
     offset: int
@@ -208,14 +205,14 @@ class Decision:
 
 
 def is_new_queue(facts: Facts) -> bool:
-    """Whether the rule in force calls the queue new to the group."""
+    """Whether the queue is new to the group by its rule."""
     if facts.rules.rule is NewQueueRule.CLASSIC:
         return facts.state.min_offset <= 0 and facts.state.first_in_memory is not False
     return facts.create_revision > facts.subscription_revision
 
 
 def search_timestamp_ms(facts: Facts) -> int | None:
-    """The store time whose offset `decide` will need, or None when it needs none."""
+    """Return the store time whose offset `decide` needs; None if it needs none."""
     if facts.stored is not None or facts.queue.is_retry or is_new_queue(facts):
         return None
     policy = facts.rules.policy
@@ -227,12 +224,12 @@ def search_timestamp_ms(facts: Facts) -> int | None:
 
 
 def decide(facts: Facts, offset_at_time: int | None = None) -> Decision:
-    """Where a reader starts.
+    """Decide where a reader starts.
 
     Args:
-        facts: see there.
-        offset_at_time: first offset stored at or after `search_timestamp_ms(facts)`; needed when
-            that is not None.
+        facts: the input.
+        offset_at_time: first offset stored at or after `search_timestamp_ms(facts)`; needed if that
+            is not None.
 
     Raises:
         InvalidOffset, OffsetBeyondEnd: progress does not fit and the group's policy is FAIL.
@@ -320,12 +317,12 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
 
 
 def deletion_text(reason: int) -> str:
-    """How messages were lost, to follow their number; `reason` as DeletionReason on the wire."""
+    """Return how messages were lost, to follow their number; `reason`: DeletionReason."""
     return DELETION_TEXTS.get(reason, "were deleted")
 
 
 def below_min(facts: Facts, stored: int) -> Decision:
-    """Retention was faster than the reader. By default nothing that is kept is skipped."""
+    """Retention was faster than the reader. The default skips no kept message."""
     state = facts.state
     gap = state.min_offset - stored
     what = (
@@ -342,13 +339,13 @@ def below_min(facts: Facts, stored: int) -> Decision:
 
 
 def above_max(facts: Facts, stored: int) -> Decision:
-    """The log lost its tail (a restored copy, an asynchronous flush and a power cut).
+    """The log lost its tail (a restored copy, or an asynchronous flush and a power cut).
 
-    The default is the end, unlike in the two other cases. Progress says that everything below it
-    was read, so everything the queue still held when it lost its tail was: going to the oldest
-    message would replay all that is kept (which is what RocketMQ users suffered from) and win
-    nothing. What the end can miss is what was appended between the loss and this decision; a group
-    that would rather read everything twice says so with FIRST.
+    The default is the end, unlike in the two other cases. Stored progress means that all messages
+    below it were read, including all that the queue still had after the loss: starting at the
+    oldest message would repeat all kept messages (a known problem with RocketMQ) for no gain. Only
+    messages appended between the loss and this decision can be missed; a group that prefers
+    repeated messages sets FIRST.
     """
     state = facts.state
     gap = stored - state.max_offset
@@ -368,7 +365,7 @@ def above_max(facts: Facts, stored: int) -> Decision:
 
 
 def other_incarnation(facts: Facts, stored: Stored) -> Decision:
-    """Progress belongs to a deleted queue of the same name: its number means nothing here."""
+    """Progress belongs to a deleted queue of the same name: its offset is meaningless here."""
     state = facts.state
     at = "" if stored.offset is None else f" ({stored.offset})"
     what = (

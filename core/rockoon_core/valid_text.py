@@ -1,8 +1,8 @@
-"""Text that every message, RPC, log line and header can hold.
+"""Text that each message, RPC, log line and header can hold.
 
 A Python string may hold lone surrogates, for example from a JSON body that was cut inside an emoji.
-UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError if a field gets a string with one.
-The `__str__` of an exception is code of the program and may raise, too.
+UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError for a string with one in a field. The
+`__str__` of an exception is code of the program and may raise, too.
 """
 
 import traceback
@@ -16,7 +16,7 @@ def valid_text(value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
     r"""Return `str(value)` as valid Unicode. Never raises an `Exception`.
 
     Args:
-        value: any object. If its `__str__` raises, the result says so.
+        value: any object. If its `__str__` raises, the result states that.
         characters_max: longer text is cut.
 
     Returns:
@@ -42,8 +42,8 @@ def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS
 def loggable(failure: BaseException) -> BaseException:
     """Return an exception to log: the given one, or a substitute with valid text.
 
-    A log handler that encodes strictly, as one that writes a file, discards a line with a lone
-    surrogate.
+    A log handler that encodes strictly, for example one that writes a file, drops a line with a
+    lone surrogate.
     """
     if text_fault("".join(traceback.format_exception(failure))) is None:
         return failure
@@ -52,7 +52,7 @@ def loggable(failure: BaseException) -> BaseException:
 
 
 def text_fault(text: str) -> str | None:
-    """Return a sentence that says why a text cannot be sent; None if it can."""
+    """Return a sentence why a text cannot be sent; None if it can."""
     if text.isascii():
         return None
     try:

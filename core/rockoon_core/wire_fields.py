@@ -1,8 +1,8 @@
-"""Protobuf messages by hand: for large fields, which the library would copy twice on their way in
-and three times on their way out.
+"""Protobuf encoding by hand, for large fields, which the library copies twice when it parses and
+three times when it serializes.
 
-Only what is length-delimited has a place here; the rest of a message is left to the library, which
-takes serialised fields in any order.
+Only length-delimited fields are written here; the library handles the other fields of a message,
+and accepts serialized fields in any order.
 """
 
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ _LENGTH_BYTES_MAX = 5
 
 
 class Field(NamedTuple):
-    """A field of a serialised message; positions are those in the bytes that hold it."""
+    """A field of a serialized message; positions refer to the whole bytes object."""
 
     number: int
     is_bytes: bool
-    """Whether it is length-delimited. Of another kind it is not what the message's definition
-    says of its number, but an unknown field."""
+    """Whether it is length-delimited. If not, it is an unknown field, not the one that the
+    message's definition has under this number."""
     begin: int
-    """Where its tag is."""
+    """Position of its tag."""
     start: int
-    """Where its value begins: behind the length, where it has one."""
+    """Position of its value, after the length if it has one."""
     end: int
 
 
 def varint(number: int) -> bytes:
-    """A length, or a tag, as protobuf writes it."""
+    """Encode a length or a tag."""
     if number < 1 << 14:
-        # Most: a loop takes twice the steps.
+        # The common case without a loop, which is twice as slow.
         low = number & 0x7F
         return bytes((low,)) if number == low else bytes((low | 0x80, number >> 7))
     parts = bytearray()
@@ -52,10 +52,10 @@ def bytes_tag(number: int) -> bytes:
 
 
 def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
-    """Fields of the message in `source[start:end]`, in their order.
+    """Yield the fields of the message in `source[start:end]`, in order.
 
     Raises:
-        ValueError: it is none, or has groups: the library knows.
+        ValueError: it is not a message, or has groups: only the library supports them.
     """
     at = start
     while at < end:
@@ -71,13 +71,13 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
         else:
             raise ValueError(f"a field of kind {kind}")
         if at + size > end:
-            raise ValueError("a field that goes on behind its message")
+            raise ValueError("a field that extends beyond its message")
         yield Field(tag >> 3, kind == _BYTES, begin, at, at + size)
         at += size
 
 
 def _read_length(source: bytes, at: int) -> tuple[int, int]:
-    """A tag or a length, and where it ends."""
+    """Decode a tag or a length; also returns its end."""
     number, end = _read_varint(source, at)
     if end - at > _LENGTH_BYTES_MAX or number >> 32:
         raise ValueError("a tag or a length that is too long")
@@ -85,8 +85,8 @@ def _read_length(source: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_varint(source: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    # Tags and most lengths: a loop is five times as dear.
+    """Decode a number; also returns its end."""
+    # Tags and most lengths are one byte: a loop is five times as slow.
     if at < len(source) and (byte := source[at]) < 0x80:
         return byte, at + 1
     number = 0

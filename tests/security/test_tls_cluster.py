@@ -145,7 +145,7 @@ async def test_a_broker_whose_certificate_lacks_its_address_is_told_by_its_clien
     errors = {node.name: node.error for node in status.brokers}
     assert errors["broker-a"] is None
     assert isinstance(errors["broker-b"], BrokerUnavailable)
-    assert "does not bear the host in this address" in str(errors["broker-b"])
+    assert "does not have the host in this address" in str(errors["broker-b"])
 
 
 def test_a_broker_does_not_register_under_a_name_that_its_certificate_does_not_bear() -> None:

@@ -114,8 +114,8 @@ async def test_each_refusal_of_etcd_says_what_to_look_at(
     alien = stranger.issue("nameserver-a")
     for wrong_tls in (Tls(authority.ca), Tls(authority.ca, alien.certificate, alien.key)):
         told = await trouble(Etcd(where, user=USER, password=PASSWORD, tls=wrong_tls))
-        assert "does not take this side's certificate, or is shown none" in told
-    assert "wants TLS and this side uses none" in await trouble(Etcd(where))
+        assert "does not accept this side's certificate, or requires one and got none" in told
+    assert "requires TLS and this side uses none" in await trouble(Etcd(where))
 
 
 async def test_a_renewed_certificate_is_shown_when_the_connection_is_made_anew(

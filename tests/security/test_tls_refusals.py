@@ -118,7 +118,7 @@ async def test_a_server_at_an_address_that_its_certificate_does_not_bear_is_not_
     issued = authority.issue("server", hosts=["nameserver.example"])
     async with serving(issued) as address:
         told = await refusal(address, Tls(ca=authority.ca))
-        assert "does not bear the host in this address" in told
+        assert "does not have the host in this address" in told
         named = Channels(Tls(ca=authority.ca, server_name="nameserver.example"))
         assert await who_am_i(named.get(address)) == "nobody"
         await named.close()

@@ -56,7 +56,7 @@ async def test_a_broken_renewal_is_told_and_the_former_certificate_goes_on(
             caplog.clear()
             write(issued.certificate, broken, 0o644)
             assert await shown_by(address) == "old"
-            assert "a renewal is not taken, what was in force goes on" in caplog.text
+            assert "a renewed file cannot be used, the former one stays in use" in caplog.text
             assert str(issued.certificate) in caplog.text
             assert "PRIVATE KEY" not in caplog.text
             caplog.clear()

@@ -120,7 +120,7 @@ async def test_a_read_of_brokers_that_are_all_away_fails_although_they_may_be_sk
         (BrokerUnavailable(broker="broker-a", trouble=NOT_TAKEN), False),
         (TlsFailed(address="127.0.0.1:1", reason="certificate has expired"), False),
         (NO_PERMISSION, False),
-        (Busy(reason="as many calls as it may"), False),
+        (Busy(reason="has reached its limit of concurrent calls"), False),
     ],
 )
 def test_only_a_broker_without_an_answer_is_unreachable(
