@@ -4,16 +4,17 @@ All calls that can lose or refuse data are made here. Errors are OSErrors of the
 callers interpret them.
 """
 
+import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rockoon_core.descriptors import in_reserved_range
-from rockoon_core.unfilled import unfilled
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -26,6 +27,21 @@ SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR})
 _NOT_OURS = frozenset({errno.EBADF, errno.ESPIPE})
 # Suffix of a file that will replace another.
 NEW_SUFFIX = ".new"
+# bytes() zeroes its memory, a sixth of the cost of a bulk read. Accessed as an item: the attribute
+# is shared by the process, and other code may declare it differently.
+_new_bytes = ctypes.pythonapi["PyBytes_FromStringAndSize"]
+_new_bytes.argtypes, _new_bytes.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
+
+
+def unfilled(count: int) -> tuple[BytesIO, memoryview]:
+    """Return uninitialized memory of `count` bytes, and a view to fill it.
+
+    Once it is full and the view is released, `getvalue` returns the bytes without a copy.
+    Unfilled bytes must not be read: they may be of another message.
+    """
+    # A BytesIO shares the memory of a bytes object without other references; otherwise it copies.
+    memory = BytesIO(_new_bytes(None, count))
+    return memory, memory.getbuffer()
 
 
 class Shortage(OSError):
