@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rockoon.receiving.received import OFFSET_MAX, ReceiptHandle
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK
 from rockoon_gateway.consuming.handles import Handle
 from rockoon_gateway.consuming.settling import (
@@ -19,7 +19,7 @@ from rockoon_gateway.consuming.settling import (
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 
 NOW_MS = 1_764_000_000_000
-CALLER = ClientCall("c", "JAVA", "5", "peer", None, None)
+CALLER = GatewayCall("c", "JAVA", "5", "peer", None, None)
 
 
 class Even:

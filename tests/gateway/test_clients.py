@@ -9,9 +9,9 @@ from gateway.consumers import Consumer
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.local.cluster import LocalCluster
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import Client, Presence, check_owner
+from rockoon_gateway.clients.presence import GatewayClient, Presence, check_owner
 from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -239,29 +239,29 @@ async def test_settings_of_an_unknown_type_are_refused(client: WireClient) -> No
 
 async def test_settings_of_all_clients_together_have_a_bound() -> None:
     presence = Presence(30.0, settings_bytes_max=2000)
-    calls = [ClientCall(name, "JAVA", "5", "peer", None, None) for name in "ab"]
+    calls = [GatewayCall(name, "JAVA", "5", "peer", None, None) for name in "ab"]
     large = producer_settings("t" * 1000)
-    presence.told(calls[0], large)
-    presence.told(calls[0], large)
-    client = presence.told(calls[1], large)
+    presence.record_settings(calls[0], large)
+    presence.record_settings(calls[0], large)
+    client = presence.record_settings(calls[1], large)
     # Not shut out by the first: known by what else it says.
     assert (client.settings, client.client_type) == (None, d.PRODUCER)
     await presence.terminate(pb.NotifyClientTerminationRequest(), calls[0])
-    assert presence.told(calls[1], large).settings is not None
+    assert presence.record_settings(calls[1], large).settings is not None
 
 
 async def test_a_consumer_that_is_too_busy_to_call_is_heard_by_its_connection() -> None:
     presence = Presence(30.0)
-    call = ClientCall("c", "JAVA", "5", "peer", None, None)
-    client = presence.told(call, consumer_settings("readers", "orders"))
+    call = GatewayCall("c", "JAVA", "5", "peer", None, None)
+    client = presence.record_settings(call, consumer_settings("readers", "orders"))
     signs = [1]
     client.outboxes.append(Outbox(call, lambda: signs[0]))
-    presence.look_for_signs()
+    presence.check_signs_of_life()
     presence.heard.clear()
-    presence.look_for_signs()
+    presence.check_signs_of_life()
     assert presence.heard == {}
     signs[0] += 1
-    presence.look_for_signs()
+    presence.check_signs_of_life()
     assert list(presence.heard) == [(client, "readers")]
 
 
@@ -269,13 +269,13 @@ async def test_a_goodbye_needs_the_group_of_a_client_that_is_not_known_here() ->
     presence = Presence(30.0)
     left: list[tuple[str, list[str]]] = []
     presence.on_goodbye.append(lambda client, groups: left.append((client.key_id, list(groups))))
-    call = ClientCall("c", "JAVA", "5", "peer", None, None)
+    call = GatewayCall("c", "JAVA", "5", "peer", None, None)
     with pytest.raises(Refusal):
         await presence.terminate(pb.NotifyClientTerminationRequest(), call)
     await presence.terminate(
         pb.NotifyClientTerminationRequest(group=d.Resource(name="readers")), call
     )
-    presence.seen(call, "more")
+    presence.record_call(call, "more")
     await presence.heartbeat(
         pb.HeartbeatRequest(client_type=d.PUSH_CONSUMER, group=d.Resource(name="readers")), call
     )
@@ -291,12 +291,12 @@ async def test_of_settings_only_what_is_looked_at_is_kept() -> None:
     settings.user_agent.hostname = "host"
     settings.user_agent.version = 9 * "version"
     settings.subscription.group.name = 10_000 * "g"
-    client = presence.told(ClientCall("c", "JAVA", "5", "peer", None, None), settings)
+    client = presence.record_settings(GatewayCall("c", "JAVA", "5", "peer", None, None), settings)
     assert client.settings is not None
     assert client.settings.publishing == settings.publishing
     assert client.settings.user_agent == settings.user_agent
     settings.user_agent.platform = 1000 * "p"
-    client = presence.told(ClientCall("c", "JAVA", "5", "peer", None, None), settings)
+    client = presence.record_settings(GatewayCall("c", "JAVA", "5", "peer", None, None), settings)
     assert client.settings is not None
     assert (client.settings.ByteSize() < 1000, client.group) == (True, "")
     assert not client.settings.HasField("backoff_policy")
@@ -308,9 +308,9 @@ async def test_words_that_the_protocol_does_not_know_are_their_numbers() -> None
 
 
 def test_a_client_id_is_the_access_keys_that_came_with_it_first() -> None:
-    client = Client("c", "peer", "JAVA", "5", 0.0)
+    client = GatewayClient("c", "peer", "JAVA", "5", 0.0)
     client.key_id = "first"
-    unsigned = ClientCall("c", "JAVA", "5", "peer", None, None)
+    unsigned = GatewayCall("c", "JAVA", "5", "peer", None, None)
     with pytest.raises(Refusal) as refused:
         check_owner(client, unsigned)
     assert refused.value.code == Code.UNAUTHORIZED

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.consuming.giving_back import GivingBack
+from rockoon_gateway.consuming.returned_messages import ReturnedMessages
 from support.waiting import DEADLINE_SECONDS
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -39,16 +39,16 @@ class NotingEngine:
 async def test_messages_are_returned_once_the_offset_service_is_back() -> None:
     engine = NotingEngine()
     engine.is_away = True
-    giving_back = GivingBack(engine)
+    returned_messages = ReturnedMessages(engine)
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(giving_back.run())
-        giving_back.give_back("g", [ONE])
+        running = tasks.create_task(returned_messages.run())
+        returned_messages.return_later("g", [ONE])
         assert await engine.changes.get() == ("g", (ONE,), 0, False, False)
         engine.is_away = False
         # Reports of its client would extend the message for hours.
         assert await engine.changes.get() == ("g", (ONE,), 0, False, False)
-        giving_back.give_back("g", [TWO])
-        giving_back.give_back("h", [ONE])
+        returned_messages.return_later("g", [TWO])
+        returned_messages.return_later("h", [ONE])
         changes = {await engine.changes.get(), await engine.changes.get()}
         assert changes == {("g", (TWO,), 0, False, False), ("h", (ONE,), 0, False, False)}
         assert engine.changes.empty()

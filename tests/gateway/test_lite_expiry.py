@@ -37,7 +37,7 @@ class Later:
             cluster,
             LiteTopics(cluster, 1000),
             self.subscriptions,
-            look_seconds=1,
+            scan_seconds=1,
             ask=self._ask,
         )
 
@@ -51,7 +51,7 @@ class Later:
 
     async def look(self, minutes: int) -> None:
         self.minutes = minutes
-        await self._expiry.look()
+        await self._expiry.scan()
 
     async def there(self, parent: str) -> dict[str, bool]:
         """Lite topics of a parent, and whether they are open."""

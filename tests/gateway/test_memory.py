@@ -8,9 +8,9 @@ import rockoon
 from gateway.consumers import Consumer, handle, topic_with
 from gateway.gateways import RunningGateway
 from gateway.wire_client import WireClient, consumer_settings
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import Client
+from rockoon_gateway.clients.presence import GatewayClient
 from rockoon_gateway.clients.reports import Goodbye
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -20,7 +20,7 @@ from rockoon_rpc.server_connection import ServerConnection
 
 COUNT = 100
 # Objects of the gateway alone: the test's clients are in the same process.
-KINDS = (Client, Outbox, ClientCall, Goodbye, ServerConnection, ServerCall, GroupConfig)
+KINDS = (GatewayClient, Outbox, GatewayCall, Goodbye, ServerConnection, ServerCall, GroupConfig)
 LOOK_SECONDS = 0.2
 RETURN_SECONDS_MAX = 60.0
 

@@ -12,14 +12,14 @@ import rockoon
 from gateway.wire_client import WireClient
 from rockoon.errors import Internal
 from rockoon_format.record import Record, encode_record
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from support.fake_cluster import FakeCluster
 
 GROUP = d.Resource(name="readers")
-NOBODY = ClientCall("client", "", "", "", None, None)
+NOBODY = GatewayCall("client", "", "", "", None, None)
 
 
 async def filled(cluster: rockoon.Cluster, topic: str, count: int = 5) -> d.MessageQueue:

@@ -7,8 +7,8 @@ from rockoon_gateway.codes import Refusal
 from rockoon_gateway.consuming.receive_rules import (
     HELD_MS_MAX,
     RENEWED_MS,
+    receive_options,
     subscription_of,
-    wish_of,
 )
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest
@@ -42,19 +42,19 @@ def test_a_poll_ends_before_its_client_gives_up(
     given = {}
     if polling_seconds is not None:
         given["long_polling_timeout"] = Duration(seconds=int(polling_seconds))
-    wish = wish_of(request(**given), remaining_seconds)
+    wish = receive_options(request(**given), remaining_seconds)
     assert wish.wait_seconds == pytest.approx(waited)
 
 
 def test_a_deadline_too_near_to_poll_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
-        wish_of(request(long_polling_timeout=Duration(seconds=20)), 4.9)
+        receive_options(request(long_polling_timeout=Duration(seconds=20)), 4.9)
     assert refused.value.code == Code.ILLEGAL_POLLING_TIME
 
 
 @pytest.mark.parametrize(("asked", "given"), [(-1, 1), (0, 1), (1, 1), (32, 32), (50, 32)])
 def test_a_batch_has_1_to_32_messages(asked: int, given: int) -> None:
-    assert wish_of(request(batch_size=asked), 30).messages_max == given
+    assert receive_options(request(batch_size=asked), 30).messages_max == given
 
 
 @pytest.mark.parametrize(
@@ -71,22 +71,22 @@ def test_an_invisible_time_out_of_range_is_refused_with_the_words_of_rocketmqs_p
     duration = Duration()
     duration.FromMilliseconds(milliseconds)
     with pytest.raises(Refusal) as refused:
-        wish_of(request(invisible_duration=duration), 30)
+        receive_options(request(invisible_duration=duration), 30)
     assert refused.value.code == Code.ILLEGAL_INVISIBLE_TIME
     assert str(refused.value) == f"{reason}, expected 10000 to 43200000 ms"
 
 
 @pytest.mark.parametrize("seconds", [10, 12 * 3600])
 def test_the_bounds_themselves_are_allowed(seconds: int) -> None:
-    wish = wish_of(request(invisible_duration=Duration(seconds=seconds)), 30)
+    wish = receive_options(request(invisible_duration=Duration(seconds=seconds)), 30)
     assert (wish.visible_after_ms, wish.held_ms_max) == (seconds * 1000, 0)
 
 
 def test_what_is_renewed_has_the_gateways_time_whatever_the_client_names() -> None:
-    wish = wish_of(request(auto_renew=True, invisible_duration=Duration(seconds=1)), 30)
+    wish = receive_options(request(auto_renew=True, invisible_duration=Duration(seconds=1)), 30)
     assert (wish.visible_after_ms, wish.held_ms_max) == (RENEWED_MS, HELD_MS_MAX)
     bare = ReceiveMessageRequest(batch_size=1, auto_renew=True)
-    assert wish_of(bare, 30).visible_after_ms == RENEWED_MS
+    assert receive_options(bare, 30).visible_after_ms == RENEWED_MS
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,20 @@ from rockoon.net.routes import TopicRoute
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_record
-from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.consuming.giving_back import GivingBack
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.consuming.receiving import Receiving
-from rockoon_gateway.groups import Groups
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.consuming.returned_messages import ReturnedMessages
+from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
-CALL = ClientCall("client", "JAVA", "5", "peer", None, None)
+CALL = GatewayCall("client", "JAVA", "5", "peer", None, None)
 
 
-class EveryTopic(Topics):
+class EveryTopic(TopicRoutes):
     """Each one that is asked for is there."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class EveryTopic(Topics):
         return TopicRoute(name, (), {}, 1, 1, 6, {})
 
 
-class EveryGroup(Groups):
+class EveryGroup(GroupConfigs):
     """Each one that is asked for is there."""
 
     def __init__(self) -> None:
@@ -81,11 +81,11 @@ class Client:
         self.is_told_all = last
 
 
-def receiving(engine: Engine) -> tuple[Receiving, GivingBack]:
-    giving_back = GivingBack(engine)
+def receiving(engine: Engine) -> tuple[Receiving, ReturnedMessages]:
+    returned_messages = ReturnedMessages(engine)
     nobody: Any = None
     parts = EveryTopic(), EveryGroup(), nobody, nobody
-    return Receiving(engine, *parts, giving_back, lambda *_: None, nobody), giving_back
+    return Receiving(engine, *parts, returned_messages, lambda *_: None, nobody), returned_messages
 
 
 REQUEST = pb.ReceiveMessageRequest(
@@ -100,10 +100,10 @@ async def test_of_a_receive_that_fails_as_no_one_foresaw_everything() -> None:
     batch: Any = "none"
     run = ReceivedRun(QUEUE, 4711, 1, 0, batch, range(5), range(5))
     engine = Engine(ReceivedMessages([run]))
-    receives, giving_back = receiving(engine)
+    receives, returned_messages = receiving(engine)
     with pytest.raises(AttributeError):
         await receives.receive(REQUEST, CALL, Client())
-    await giving_back.flush()
+    await returned_messages.flush()
     assert engine.given_back == [ReceiptHandle(QUEUE, 4711, each) for each in range(5)]
 
 
@@ -115,9 +115,9 @@ async def test_of_a_receive_of_more_than_fits_the_rest() -> None:
     ]
     batch = Batch(QUEUE, b"".join(frames), [len(frame) for frame in frames])
     engine = Engine(ReceivedMessages([ReceivedRun(QUEUE, 4711, 1, 0, batch, range(5), range(5))]))
-    receives, giving_back = receiving(engine)
+    receives, returned_messages = receiving(engine)
     client = Client()
     await receives.receive(REQUEST, CALL, client)
-    await giving_back.flush()
+    await returned_messages.flush()
     assert engine.given_back == [ReceiptHandle(QUEUE, 4711, each) for each in (2, 3, 4)]
     assert len(client.data) >> 20 == 10

@@ -8,7 +8,7 @@ from rockoon.errors import OffsetServiceUnavailable
 from rockoon.net.connection import Connection
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, TICK_SECONDS, Reports
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
@@ -56,7 +56,7 @@ class Service:
 
 def hear(presence: Presence, clients: Iterable[str]) -> None:
     for each in clients:
-        presence.seen(ClientCall(each, "JAVA", "5", "peer", None, None), GROUP)
+        presence.record_call(GatewayCall(each, "JAVA", "5", "peer", None, None), GROUP)
 
 
 async def test_a_report_that_fails_holds_up_no_clients_of_later_ones() -> None:

@@ -38,7 +38,7 @@ TEXT_CHARACTERS_MAX = 255
 
 # Not frozen: a frozen one costs a third of the time of reading the headers, for each call.
 @dataclass(slots=True)
-class ClientCall:
+class GatewayCall:
     """One call of a client.
 
     Attributes:
@@ -62,7 +62,7 @@ class ClientCall:
     checked: Callable[[], KnownKey | None] = field(default=lambda: None, compare=False)
     namespace: str = ""
 
-    def renewed(self) -> "ClientCall":
+    def renewed(self) -> "GatewayCall":
         """Return the call with its key's present permissions, which may change during a stream.
         Raises Refusal: UNAUTHORIZED."""
         return replace(self, key=self.checked())
@@ -110,7 +110,7 @@ class Callers:
         self._signatures = signatures
         self.refused = SeriesCounts()
 
-    def caller(self, context: Any) -> ClientCall:
+    def caller(self, context: Any) -> GatewayCall:
         """Return the call of a servicer's context.
 
         Args:
@@ -133,7 +133,7 @@ class Callers:
             reason = f"{CLIENT_ID} has more than {CLIENT_ID_BYTES_MAX} bytes"
             raise Refusal(Code.BAD_REQUEST, reason)
         seconds: float | None = context.time_remaining()
-        return ClientCall(
+        return GatewayCall(
             client_id,
             headers.get(LANGUAGE, "")[:TEXT_CHARACTERS_MAX],
             headers.get(VERSION, "")[:TEXT_CHARACTERS_MAX],
@@ -146,7 +146,7 @@ class Callers:
 
     async def answered(
         self,
-        method: Callable[[Any, ClientCall], Awaitable[Any]],
+        method: Callable[[Any, GatewayCall], Awaitable[Any]],
         request: Any,
         context: Any,
         answer: type[Any],
@@ -163,13 +163,13 @@ class Callers:
         except (Refusal, RockoonError) as error:
             answered = answer(status=status_of(error))
         except Exception as failure:
-            log.exception("%s failed by a bug; the caller gets its text", answer.__name__)
+            log.exception("unexpected error, returned to the caller in %s (bug)", answer.__name__)
             answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, exception_text(failure)))
         if answered.status.code != OK.code:
-            self.note_refused(answer.__name__, answered.status)
+            self.count_refused(answer.__name__, answered.status)
         return answered
 
-    def note_refused(self, method: str, refused: Status) -> None:
+    def count_refused(self, method: str, refused: Status) -> None:
         """Count a call with another status than OK.
 
         Args:

@@ -16,11 +16,11 @@ from rockoon_gateway.lite.lite_groups import (
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
 # Clients see a changed configuration after this time.
-REMEMBER_SECONDS = 5.0
-REMEMBERED_MAX = 100_000
+CACHE_SECONDS = 5.0
+CACHED_MAX = 100_000
 
 
-class Groups:
+class GroupConfigs:
     """Reads the configuration of groups.
 
     Args:
@@ -33,7 +33,7 @@ class Groups:
         self._create = create
         self._known: dict[str, tuple[float, GroupConfig]] = {}
         # One request per group at a time.
-        self._asking: dict[str, asyncio.Lock] = {}
+        self._requesting: dict[str, asyncio.Lock] = {}
 
     async def plain(self, name: str) -> GroupConfig:
         """Return the configuration of a group that is not bound to lite topics.
@@ -60,17 +60,17 @@ class Groups:
     async def _config(self, wanted: GroupConfig) -> GroupConfig:
         """Return a group's configuration; a missing group is created as `wanted`."""
         name = wanted.name
-        known = self._remembered(name)
+        known = self._cached(name)
         if known is not None:
             return known
-        lock = self._asking.setdefault(name, asyncio.Lock())
+        lock = self._requesting.setdefault(name, asyncio.Lock())
         try:
             async with lock:
-                known = self._remembered(name)
-                return known if known is not None else await self._ask(wanted)
+                known = self._cached(name)
+                return known if known is not None else await self._request(wanted)
         finally:
             if not lock.locked():
-                self._asking.pop(name, None)
+                self._requesting.pop(name, None)
 
     async def facts(self, name: str, lite_parent: str = "") -> GroupFacts:
         """Return a group's settings for clients.
@@ -99,12 +99,12 @@ class Groups:
             lite_topics_max=lite.quota if lite is not None else 0,
         )
 
-    def _remembered(self, name: str) -> GroupConfig | None:
+    def _cached(self, name: str) -> GroupConfig | None:
         since, config = self._known.get(name, (0.0, None))
         now = asyncio.get_running_loop().time()
-        return config if config is not None and now - since < REMEMBER_SECONDS else None
+        return config if config is not None and now - since < CACHE_SECONDS else None
 
-    async def _ask(self, wanted: GroupConfig) -> GroupConfig:
+    async def _request(self, wanted: GroupConfig) -> GroupConfig:
         name, admin = wanted.name, self._cluster.admin
         try:
             config = (await admin.get_group(name)).group.config
@@ -112,16 +112,16 @@ class Groups:
             if not self._create:
                 raise
             config = (await admin.create_group(wanted, if_absent=True)).config
-        while len(self._known) >= REMEMBERED_MAX:
+        while len(self._known) >= CACHED_MAX:
             del self._known[next(iter(self._known))]
         self._known.pop(name, None)
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._known[name] = (now, config)
-        loop.call_later(REMEMBER_SECONDS, self._forget, name, now)
+        loop.call_later(CACHE_SECONDS, self._expire, name, now)
         return config
 
-    def _forget(self, name: str, since: float) -> None:
+    def _expire(self, name: str, since: float) -> None:
         """Remove an expired configuration, if it has not been replaced."""
         if name in self._known and self._known[name][0] == since:
             del self._known[name]

@@ -7,7 +7,7 @@ from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.sending import Sending
-from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.producing.transactions import GatewayTransactions
 from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType
@@ -73,7 +73,7 @@ class GatewayMetrics:
         telemetry: Telemetry,
         signatures: Signatures,
         sending: Sending,
-        transactions: Transactions,
+        transactions: GatewayTransactions,
         consuming: Consuming,
         refused: SeriesCounts,
     ) -> None:
@@ -101,7 +101,10 @@ class GatewayMetrics:
             *(REFUSALS.at(count, *labels) for labels, count in self._refused),
             *(MESSAGES_IN.at(count, *labels) for labels, count in self._sending.stored),
             *(MESSAGES_OUT.at(count, *labels) for labels, count in self._consuming.delivered),
-            *(PARKED.at(count, group) for group, count in self._consuming.parked.items()),
+            *(
+                PARKED.at(count, group)
+                for group, count in self._consuming.waiting_receivers.items()
+            ),
             BUFFERED.at(self._sending.buffered_bytes),
             CHECKS.at(self._transactions.checks),
         ]

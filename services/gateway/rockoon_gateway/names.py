@@ -48,7 +48,7 @@ def checked_topic(topic: Resource, namespace: str) -> str:
     Raises:
         Refusal: ILLEGAL_TOPIC.
     """
-    name = _placed(topic, namespace, Code.ILLEGAL_TOPIC)
+    name = _name_in_cluster(topic, namespace, Code.ILLEGAL_TOPIC)
     if fault := topic_fault(name):
         raise _refused(Code.ILLEGAL_TOPIC, fault, topic)
     if _is_brokers(topic.name) or _is_brokers(name):
@@ -66,7 +66,7 @@ def checked_group(group: Resource, namespace: str) -> str:
     Raises:
         Refusal: ILLEGAL_CONSUMER_GROUP.
     """
-    name = _placed(group, namespace, Code.ILLEGAL_CONSUMER_GROUP)
+    name = _name_in_cluster(group, namespace, Code.ILLEGAL_CONSUMER_GROUP)
     if fault := group_fault(name):
         raise _refused(Code.ILLEGAL_CONSUMER_GROUP, fault, group)
     if group.name.startswith(_SYSTEM_GROUP_PREFIX) or name.startswith(_SYSTEM_GROUP_PREFIX):
@@ -109,7 +109,7 @@ def is_in(name: str, namespace: str) -> bool:
     return not namespace or plain_name(name, namespace) != name
 
 
-def _placed(resource: Resource, namespace: str, code: Code) -> str:
+def _name_in_cluster(resource: Resource, namespace: str, code: Code) -> str:
     # Some replies repeat the resource for each message or queue.
     resource.DiscardUnknownFields()
     if not resource.resource_namespace:

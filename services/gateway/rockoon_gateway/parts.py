@@ -8,26 +8,26 @@ from rockoon_core.clock import wall_clock_ms
 from rockoon_gateway.calls import Callers
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
-from rockoon_gateway.consoles.groups_report import GroupsReport
+from rockoon_gateway.consoles.groups_report import GroupReports
 from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.expiry import Expiry
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.metrics import GatewayMetrics
 from rockoon_gateway.producing.message_checks import SendLimits
 from rockoon_gateway.producing.sending import Sending
-from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.producing.transactions import GatewayTransactions
 from rockoon_gateway.routes import QueryRoutes
 from rockoon_gateway.service import MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import Signatures
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GatewayParts:
     """The parts of one gateway."""
 
     services: Services
@@ -42,7 +42,7 @@ def assembled(
     cluster: Cluster,
     signatures: Signatures,
     tasks: asyncio.TaskGroup,
-) -> Parts:
+) -> GatewayParts:
     """Create the parts.
 
     Args:
@@ -52,11 +52,11 @@ def assembled(
         tasks: owns the tasks that read Telemetry streams.
     """
     presence = Presence(settings.client_seconds_max)
-    topics = Topics(cluster, create=settings.create_topics)
-    groups = Groups(cluster, create=settings.create_groups)
+    topics = TopicRoutes(cluster, create=settings.create_topics)
+    groups = GroupConfigs(cluster, create=settings.create_groups)
     lite_topics = LiteTopics(cluster, settings.lite_topics_max)
     telemetry = Telemetry(presence, topics, groups, settings.body_bytes_max, tasks)
-    transactions = Transactions(
+    transactions = GatewayTransactions(
         cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
     )
     sending = Sending(
@@ -87,10 +87,10 @@ def assembled(
     consoles = ConsoleServicer(
         settings.name,
         callers,
-        GroupsReport(cluster, consuming.reports.soon),
+        GroupReports(cluster, consuming.reports.soon),
         Lookups(cluster, topics, presence, telemetry),
         sending,
         presence,
     )
     expiry = Expiry(cluster, lite_topics, consuming.lite_subscriptions, settings.lite_look_seconds)
-    return Parts(services, MessagingServicer(callers, services), consoles, metrics, expiry)
+    return GatewayParts(services, MessagingServicer(callers, services), consoles, metrics, expiry)

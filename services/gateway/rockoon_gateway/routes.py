@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from rockoon import Cluster
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import checked_topic
-from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_gateway.topics import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Permission
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import QueryRouteRequest, QueryRouteResponse
@@ -58,11 +58,11 @@ class QueryRoutes:
         topics: their routes.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+    def __init__(self, cluster: Cluster, topics: TopicRoutes) -> None:
         self._cluster = cluster
         self._topics = topics
 
-    async def query(self, request: QueryRouteRequest, call: ClientCall) -> QueryRouteResponse:
+    async def query(self, request: QueryRouteRequest, call: GatewayCall) -> QueryRouteResponse:
         """See the protocol."""
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("see", topic)

@@ -75,12 +75,12 @@ async def serve(
         expiring = tasks.create_task(parts.expiry.run(), name="expire lite topics")
         opened.callback(expiring.cancel)
         consuming = services.consuming
-        returning = tasks.create_task(consuming.giving_back.run(), name="give back")
+        returning = tasks.create_task(consuming.returned_messages.run(), name="give back")
         opened.callback(returning.cancel)
         reporting = tasks.create_task(consuming.reports.run(), name="report clients")
         opened.callback(reporting.cancel)
         # Runs after the servers end: cancelled receives have queued their messages by then.
-        opened.push_async_callback(consuming.giving_back.flush)
+        opened.push_async_callback(consuming.returned_messages.flush)
         opened.push_async_callback(consuming.reports.report)
         exported = await opened.enter_async_context(
             frontend.telemetry(TABLE, parts.metrics.measure)

@@ -14,7 +14,7 @@ import grpc
 
 from rockoon_core.errors import RockoonError
 from rockoon_core.valid_text import exception_text
-from rockoon_gateway.calls import Callers, ClientCall
+from rockoon_gateway.calls import Callers, GatewayCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
 from rockoon_gateway.codes import Refusal, status, status_of
@@ -154,14 +154,14 @@ class MessagingServicer(MessagingServiceServicer):
         except (Refusal, RockoonError) as error:
             refused = status_of(error)
         if refused is not None:
-            self._callers.note_refused("Telemetry", refused)
+            self._callers.count_refused("Telemetry", refused)
             by_caller = refused.code in _CALLERS_FAULT
             code = grpc.StatusCode.INVALID_ARGUMENT if by_caller else grpc.StatusCode.INTERNAL
             await context.abort(code, refused.message)
 
     async def _stream(
         self,
-        method: Callable[[Any, ClientCall], AsyncGenerator[Any, None]],
+        method: Callable[[Any, GatewayCall], AsyncGenerator[Any, None]],
         request: Any,
         context: Any,
         answer: type[Any],
@@ -180,5 +180,5 @@ class MessagingServicer(MessagingServiceServicer):
             text = "unexpected error, returned to the caller in %s (bug)"
             log.error(text, answer.__name__, exc_info=failure)
             refused = status(Code.INTERNAL_SERVER_ERROR, exception_text(failure))
-        self._callers.note_refused(answer.__name__, refused)
+        self._callers.count_refused(answer.__name__, refused)
         return answer(status=refused)

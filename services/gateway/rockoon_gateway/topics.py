@@ -22,7 +22,7 @@ def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
     return _BY_NAME.get(route.attributes.get(MESSAGE_TYPE, "").upper(), ALL_TYPES)
 
 
-class Topics:
+class TopicRoutes:
     """Finds topics.
 
     Args:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from rockoon_core.errors import RockoonError
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 from rockoon_runtime.access.keys import Action
@@ -21,14 +21,14 @@ class Outbox:
         signs_of_life: counts arrivals of bytes on the stream's connection.
     """
 
-    def __init__(self, call: ClientCall, signs_of_life: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, call: GatewayCall, signs_of_life: Callable[[], int] = lambda: 0) -> None:
         self._call = call
         self.signs_of_life = signs_of_life
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
         self._closed = False
 
     def allows(self, action: Action, resource: str) -> bool:
-        """Whether the client's key has a permission now; arguments like `ClientCall.require`."""
+        """Whether the client's key has a permission now; arguments like `GatewayCall.require`."""
         try:
             self._call.renewed().require(action, resource)
         except (Refusal, RockoonError):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.clients.settings_checks import check_client_type
 from rockoon_gateway.codes import OK, Refusal
@@ -27,7 +27,7 @@ CONSUMERS = frozenset(
         ClientType.LITE_SIMPLE_CONSUMER,
     }
 )
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 # After the last use the receiving engine keeps batches and groups for 30 to 60 seconds.
 RETURN_MEMORY_SECONDS = 75.0
 # Memory is returned if a quarter of the clients has left: the return collects all garbage, which
@@ -42,12 +42,12 @@ GROUPS_MAX = 16
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class GatewayClient:
     """One client.
 
     Attributes:
         client_id: as sent by the client.
-        peer, language, version: see `ClientCall`.
+        peer, language, version: see `GatewayCall`.
         client_type: UNSPECIFIED until the client has sent it.
         group: of a consumer, by its name in the cluster; empty otherwise.
         settings: the used fields of its last settings; None if it sent none, or if the limit of all
@@ -111,21 +111,21 @@ class Presence:
     def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
         self._seconds_max = seconds_max
         self._settings_bytes_left = settings_bytes_max
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, GatewayClient] = {}
         # Departures since the last time that memory was returned.
         self._left = 0
         self._returning: asyncio.TimerHandle | None = None
-        self.on_change: list[Callable[[Client], None]] = []
-        self.on_goodbye: list[Callable[[Client, Collection[str]], None]] = []
-        self.heard: dict[tuple[Client, str], float] = {}
+        self.on_change: list[Callable[[GatewayClient], None]] = []
+        self.on_goodbye: list[Callable[[GatewayClient, Collection[str]], None]] = []
+        self.heard: dict[tuple[GatewayClient, str], float] = {}
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[GatewayClient]:
         return iter(self._clients.values())
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def get(self, client_id: str) -> Client | None:
+    def get(self, client_id: str) -> GatewayClient | None:
         return self._clients.get(client_id)
 
     def is_alive(self, client_id: str, seconds_max: float) -> bool:
@@ -135,7 +135,7 @@ class Presence:
             return False
         return bool(client.outboxes) or self._now() - client.seen <= seconds_max
 
-    def seen(self, call: ClientCall, group: str = "") -> Client:
+    def record_call(self, call: GatewayCall, group: str = "") -> GatewayClient:
         """Record a client's call.
 
         Args:
@@ -161,7 +161,7 @@ class Presence:
                     del client.groups[next(iter(client.groups))]
         return client
 
-    def look_for_signs(self) -> None:
+    def check_signs_of_life(self) -> None:
         """Record consumers with an open stream whose connection has received bytes since the last
         call of this method: a client may be too busy to call."""
         now = self._now()
@@ -172,19 +172,19 @@ class Presence:
                     client.signs_of_life = signs
                     self.heard[client, client.group] = now
 
-    def _made(self, call: ClientCall) -> Client:
-        client = Client(call.client_id, call.peer, call.language, call.version, self._now())
+    def _made(self, call: GatewayCall) -> GatewayClient:
+        client = GatewayClient(call.client_id, call.peer, call.language, call.version, self._now())
         client.key_id = key_id(call)
         client.began = client.seen
         return client
 
-    def told(self, call: ClientCall, settings: Settings) -> Client:
+    def record_settings(self, call: GatewayCall, settings: Settings) -> GatewayClient:
         """Record a client's settings; they are kept only below the limit of all settings.
 
         Raises:
-            Refusal: like `seen`.
+            Refusal: like `record_call`.
         """
-        client = self.seen(call)
+        client = self.record_call(call)
         kept: Settings | None = kept_of(settings)
         self._settings_bytes_left += _size(client.settings)
         if _size(kept) > self._settings_bytes_left:
@@ -195,20 +195,20 @@ class Presence:
         client.group = cluster_name(settings.subscription.group) if client.is_consumer else ""
         client.settings = kept
         if client.group:
-            self.seen(call, client.group)
+            self.record_call(call, client.group)
         self._changed(client)
         return client
 
-    def producers(self, topic: str) -> list[Client]:
+    def producers(self, topic: str) -> list[GatewayClient]:
         """Producers of a topic with an open stream."""
         return [each for each in self if each.outboxes and topic in each.topics]
 
-    def consumers(self, group: str) -> list[Client]:
+    def consumers(self, group: str) -> list[GatewayClient]:
         """Consumers of a group."""
         return [each for each in self if each.is_consumer and each.group == group]
 
     async def heartbeat(
-        self, request: pb.HeartbeatRequest, call: ClientCall
+        self, request: pb.HeartbeatRequest, call: GatewayCall
     ) -> pb.HeartbeatResponse:
         """See the protocol; also OK if the client has not sent its settings here."""
         client_type = request.client_type
@@ -223,14 +223,14 @@ class Presence:
             group = checked_group(request.group, call.namespace)
             call.require("read", f"group:{group}")
         is_new = client is None or client.client_type != client_type
-        client = self.seen(call, group)
+        client = self.record_call(call, group)
         client.client_type, client.group = client_type, group or client.group
         if is_new:
             self._changed(client)
         return pb.HeartbeatResponse(status=OK)
 
     async def terminate(
-        self, request: pb.NotifyClientTerminationRequest, call: ClientCall
+        self, request: pb.NotifyClientTerminationRequest, call: GatewayCall
     ) -> pb.NotifyClientTerminationResponse:
         """Remove a client that terminates; its messages become visible.
 
@@ -246,7 +246,7 @@ class Presence:
             groups[checked_group(request.group, call.namespace)] = None
         for group in groups:
             call.require("read", f"group:{group}")
-        self._forget(client)
+        self._remove(client)
         for group in groups:
             self.heard.pop((client, group), None)
         for each in self.on_goodbye:
@@ -256,16 +256,16 @@ class Presence:
     async def run(self) -> None:
         """Remove silent clients, until cancelled."""
         while True:
-            await asyncio.sleep(min(LOOK_SECONDS, self._seconds_max / 2))
-            self._forget_silent()
+            await asyncio.sleep(min(CHECK_SECONDS, self._seconds_max / 2))
+            self._remove_silent()
 
-    def _forget_silent(self) -> None:
+    def _remove_silent(self) -> None:
         # A separate function: a variable of `run` would keep the last client alive.
         for client in list(self):
             if not self.is_alive(client.client_id, self._seconds_max):
-                self._forget(client)
+                self._remove(client)
 
-    def _forget(self, client: Client) -> None:
+    def _remove(self, client: GatewayClient) -> None:
         if self._clients.pop(client.client_id, None) is not None:
             self._settings_bytes_left += _size(client.settings)
             self._changed(client)
@@ -291,7 +291,7 @@ class Presence:
         self._left -= left
         self._return_memory_later()
 
-    def _changed(self, client: Client) -> None:
+    def _changed(self, client: GatewayClient) -> None:
         for call in self.on_change:
             call(client)
 
@@ -322,12 +322,12 @@ def _size(settings: Settings | None) -> int:
     return 0 if settings is None else settings.ByteSize()
 
 
-def key_id(call: ClientCall) -> str:
+def key_id(call: GatewayCall) -> str:
     """Id of the access key that signed the call; empty without one."""
     return call.key.key_id if call.key is not None else ""
 
 
-def check_owner(client: Client, call: ClientCall) -> None:
+def check_owner(client: GatewayClient, call: GatewayCall) -> None:
     """Raise Refusal with UNAUTHORIZED if the call has another access key than the client."""
     if key_id(call) != client.key_id:
         raise Refusal(Code.UNAUTHORIZED, f"client id {client.client_id!r} belongs to another key")

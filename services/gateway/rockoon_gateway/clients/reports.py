@@ -19,7 +19,7 @@ from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.repeated_lines import limited
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import enum_name
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
 from rockoon_gateway.names import cluster_name
@@ -63,7 +63,7 @@ SQL_MARK = "SQL92:"
 class Goodbye(NamedTuple):
     """A client that leaves a group, and the loop's time of its message."""
 
-    client: Client
+    client: GatewayClient
     group: str
     at: float
 
@@ -88,28 +88,28 @@ class Reports:
         self._lite = lite
         self._lease_seconds = LEASE_SECONDS_DEFAULT
         # The loop's time of each client's last report, by client and group.
-        self._reported: dict[tuple[Client, str], float] = {}
+        self._reported: dict[tuple[GatewayClient, str], float] = {}
         self._goodbyes: list[Goodbye] = []
         # Delivered acquisitions that were not reported yet.
         self._delivered: dict[int, None] = {}
-        self._rings_for_delivered = False
+        self._is_report_scheduled = False
         # The loop's time at the start of the last report.
         self._began = 0.0
         self._service_id = ""
         self._lite_since = 0
-        self._bell = asyncio.Event()
+        self._report_due = asyncio.Event()
         self._next: asyncio.Future[None] | None = None
         self._reporting = asyncio.Lock()
-        presence.on_goodbye.append(self._left)
-        lite.subscriptions.on_change = self._bell.set
+        presence.on_goodbye.append(self._client_left)
+        lite.subscriptions.on_change = self._report_due.set
 
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
-                    await self._bell.wait()
-            self._bell.clear()
+                    await self._report_due.wait()
+            self._report_due.clear()
             await self.report()
 
     @property
@@ -120,15 +120,17 @@ class Reports:
     def delivered(self, receipts: Iterable[ReceiptHandle]) -> None:
         """Report soon that a client has received messages; reports extend their leases."""
         self._delivered.update(dict.fromkeys(each.acquisition for each in receipts))
-        if not self._rings_for_delivered:
-            self._rings_for_delivered = True
-            asyncio.get_running_loop().call_at(self._began + DELIVERED_SECONDS, self._bell.set)
+        if not self._is_report_scheduled:
+            self._is_report_scheduled = True
+            asyncio.get_running_loop().call_at(
+                self._began + DELIVERED_SECONDS, self._report_due.set
+            )
 
     async def soon(self) -> None:
         """Wait for the next report and its reply, for `CALL_SECONDS_MAX` at most."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
-        self._bell.set()
+        self._report_due.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 await asyncio.shield(self._next)
@@ -136,7 +138,7 @@ class Reports:
     async def report(self) -> None:
         """Report all due clients. After a failure the next call reports them."""
         async with self._reporting:
-            told, self._next = self._next, None
+            waiting, self._next = self._next, None
             try:
                 await self._report()
             except RockoonError as failure:
@@ -145,11 +147,11 @@ class Reports:
                 # The root of a task.
                 log.exception("unexpected error while reporting clients (bug)")
             finally:
-                if told is not None and not told.done():
-                    told.set_result(None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(None)
 
     async def _report(self) -> None:
-        self._presence.look_for_signs()
+        self._presence.check_signs_of_life()
         now = self._began = asyncio.get_running_loop().time()
         pause = self._lease_seconds / REPORTS_OF_LEASE
         self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
@@ -160,7 +162,7 @@ class Reports:
             del self._presence.heard[each]
         due = [each for each in self._presence.heard if each not in self._reported]
         # Later deliveries schedule another report.
-        self._rings_for_delivered = False
+        self._is_report_scheduled = False
         delivered = list(self._delivered)
         lite_calls = 0
         while True:
@@ -176,7 +178,10 @@ class Reports:
             lite_calls = max(lite_calls, 1)
 
     async def _send(
-        self, some: list[tuple[Client, str]], goodbyes: list[Goodbye], delivered: Sequence[int]
+        self,
+        some: list[tuple[GatewayClient, str]],
+        goodbyes: list[Goodbye],
+        delivered: Sequence[int],
     ) -> None:
         now = asyncio.get_running_loop().time()
         # Clients may have said goodbye since.
@@ -214,7 +219,7 @@ class Reports:
                 del self._presence.heard[each]
         self._lease_seconds = reply.lease_ms / 1000
         self._lite_since = reply.lite_to
-        self._lite.note(changes, reply, now)
+        self._lite.apply_reply(changes, reply, now)
         if self._service_id not in ("", reply.service_id):
             self._report_all(now)
         self._service_id = reply.service_id
@@ -228,7 +233,7 @@ class Reports:
                     self._presence.heard.setdefault((client, group), client.seen)
 
     def _entry(
-        self, client: Client, group: str, seconds_ago: float, goodbye: bool = False
+        self, client: GatewayClient, group: str, seconds_ago: float, goodbye: bool = False
     ) -> ClientReport:
         return ClientReport(
             name=ClientName(group=group, client_id=client.client_id, key_id=client.key_id),
@@ -238,14 +243,14 @@ class Reports:
             lite_version=self._lite.version_of(client.client_id, group),
         )
 
-    def _left(self, client: Client, groups: Collection[str]) -> None:
+    def _client_left(self, client: GatewayClient, groups: Collection[str]) -> None:
         now = asyncio.get_running_loop().time()
         if len(self._goodbyes) < GOODBYES_MAX:
             self._goodbyes += [Goodbye(client, group, now) for group in groups]
-        self._bell.set()
+        self._report_due.set()
 
 
-def details_of(client: Client) -> ClientDetails:
+def details_of(client: GatewayClient) -> ClientDetails:
     """Details of a client, for consoles at other gateways."""
     settings = client.settings
     agent = settings.user_agent if settings is not None else None
@@ -262,7 +267,7 @@ def details_of(client: Client) -> ClientDetails:
     )
 
 
-def _subscriptions(client: Client) -> Iterator[TopicSubscription]:
+def _subscriptions(client: GatewayClient) -> Iterator[TopicSubscription]:
     entries = client.settings.subscription.subscriptions if client.settings is not None else ()
     for entry in entries[:SUBSCRIPTIONS_MAX]:
         text = expression_text(entry.expression)[:TEXT_CHARACTERS_MAX]

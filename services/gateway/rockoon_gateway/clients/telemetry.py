@@ -11,17 +11,17 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from rockoon_core.errors import InvalidArgument, RockoonError
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import CONSUMERS, Client, Presence
+from rockoon_gateway.clients.presence import CONSUMERS, GatewayClient, Presence
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
 from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import OK, Refusal
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Settings
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 
@@ -46,8 +46,8 @@ class Telemetry:
     def __init__(
         self,
         presence: Presence,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicRoutes,
+        groups: GroupConfigs,
         body_bytes_max: int,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -66,7 +66,7 @@ class Telemetry:
     async def stream(
         self,
         requests: AsyncIterator[TelemetryCommand],
-        call: ClientCall,
+        call: GatewayCall,
         signs_of_life: Callable[[], int],
     ) -> AsyncGenerator[TelemetryCommand, None]:
         """Serve one stream.
@@ -81,7 +81,7 @@ class Telemetry:
         """
         outbox = Outbox(call, signs_of_life)
         failures: list[Refusal | RockoonError] = []
-        client = self._presence.seen(call)
+        client = self._presence.record_call(call)
         client.outboxes.append(outbox)
         self._outboxes.add(outbox)
         reading = self._tasks.create_task(
@@ -99,7 +99,7 @@ class Telemetry:
             raise failures[0]
 
     async def ask(
-        self, client: Client, nonce: str, command: TelemetryCommand, seconds: float
+        self, client: GatewayClient, nonce: str, command: TelemetryCommand, seconds: float
     ) -> TelemetryCommand | None:
         """Send a command to a client and return its reply; None without one in time.
 
@@ -130,18 +130,18 @@ class Telemetry:
     async def _read(
         self,
         requests: AsyncIterator[TelemetryCommand],
-        call: ClientCall,
+        call: GatewayCall,
         outbox: Outbox,
         failures: list[Refusal | RockoonError],
     ) -> None:
         try:
             async for command in requests:
                 now = call.renewed()
-                self._presence.seen(now)
+                self._presence.record_call(now)
                 if command.HasField("settings"):
                     await self._answer(command.settings, now, outbox)
                 else:
-                    self._note_answer(command)
+                    self._complete_ask(command)
         except (Refusal, RockoonError) as failure:
             failures.append(failure)
         except DecodeError as failure:
@@ -152,9 +152,9 @@ class Telemetry:
         finally:
             outbox.close()
 
-    async def _answer(self, settings: Settings, call: ClientCall, outbox: Outbox) -> None:
+    async def _answer(self, settings: Settings, call: GatewayCall, outbox: Outbox) -> None:
         facts = await self._checked(settings, call)
-        self._presence.told(call, settings)
+        self._presence.record_settings(call, settings)
         node = is_node(settings)
         answer = answered(settings, self._body_bytes_max, facts, is_node=node)
         # Python ignores replies without a status.
@@ -165,7 +165,7 @@ class Telemetry:
             for seconds in NODE_REPEATS_SECONDS:
                 loop.call_later(seconds, outbox.put, command)
 
-    async def _checked(self, settings: Settings, call: ClientCall) -> GroupFacts:
+    async def _checked(self, settings: Settings, call: GatewayCall) -> GroupFacts:
         check_settings(settings)
         for topic in settings.publishing.topics:
             call.require_topic("write", checked_topic(topic, call.namespace))
@@ -188,7 +188,7 @@ class Telemetry:
             raise Refusal(Code.ILLEGAL_TOPIC, f"topic {read[0]!r} has no lite topics")
         return await self._groups.facts(group, read[0])
 
-    def _note_answer(self, command: TelemetryCommand) -> None:
+    def _complete_ask(self, command: TelemetryCommand) -> None:
         nonce = _nonce(command)
         answer = self._awaited.get(nonce)
         if answer is not None and not answer.done():

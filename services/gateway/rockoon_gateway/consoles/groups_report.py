@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from rockoon import Cluster
 from rockoon.errors import BrokerUnavailable, GroupNotFound
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.reports import SQL_MARK
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import (
@@ -44,7 +44,7 @@ from rockoon_proto.v1.offset_pb2 import (
 TOPICS_MAX = 64
 
 
-class GroupsReport:
+class GroupReports:
     """Answers the calls about groups.
 
     Args:
@@ -57,7 +57,7 @@ class GroupsReport:
         self._learn = learn
 
     async def subscriptions(
-        self, request: pb.ListSubscriptionRequest, call: ClientCall
+        self, request: pb.ListSubscriptionRequest, call: GatewayCall
     ) -> pb.ListSubscriptionResponse:
         """List subscriptions: of one group, of one topic, or all in the caller's namespace that it
         may see."""
@@ -108,7 +108,7 @@ class GroupsReport:
             return ()
 
     async def clients(
-        self, request: pb.DescribeSubscriptionRequest, call: ClientCall
+        self, request: pb.DescribeSubscriptionRequest, call: GatewayCall
     ) -> pb.DescribeSubscriptionResponse:
         """List the subscriptions of each client of a group."""
         group = self._seen_group(request.group, call)
@@ -145,7 +145,7 @@ class GroupsReport:
         )
 
     async def connections(
-        self, request: pb.ListConsumerConnectionRequest, call: ClientCall
+        self, request: pb.ListConsumerConnectionRequest, call: GatewayCall
     ) -> pb.ListConsumerConnectionResponse:
         """List the connected clients of a group."""
         group = self._seen_group(request.group, call)
@@ -165,7 +165,7 @@ class GroupsReport:
         return pb.ListConsumerConnectionResponse(status=OK, client_info=clients + members)
 
     async def accumulation(
-        self, request: pb.DescribeGroupAccumulationRequest, call: ClientCall
+        self, request: pb.DescribeGroupAccumulationRequest, call: GatewayCall
     ) -> pb.DescribeGroupAccumulationResponse:
         """Count the unread messages of a group; fails if a broker does not reply."""
         group = self._seen_group(request.group, call)
@@ -185,7 +185,7 @@ class GroupsReport:
         )
 
     async def time_span(
-        self, request: pb.QueryTimeSpanRequest, call: ClientCall
+        self, request: pb.QueryTimeSpanRequest, call: GatewayCall
     ) -> pb.QueryTimeSpanResponse:
         """Return the times of the first and last message of queues, and the group's lag."""
         group = self._seen_group(request.group, call)
@@ -216,7 +216,7 @@ class GroupsReport:
         return pb.QueryTimeSpanResponse(status=OK, queue_time_span_list=spans)
 
     async def reset(
-        self, request: pb.ResetGroupOffsetRequest, call: ClientCall
+        self, request: pb.ResetGroupOffsetRequest, call: GatewayCall
     ) -> pb.ResetGroupOffsetResponse:
         """Reset a group's progress to a time; earlier receipts become invalid."""
         group = checked_group(request.group, call.namespace)
@@ -230,12 +230,12 @@ class GroupsReport:
         )
         return pb.ResetGroupOffsetResponse(status=OK)
 
-    def _seen_group(self, resource: Resource, call: ClientCall) -> str:
+    def _seen_group(self, resource: Resource, call: GatewayCall) -> str:
         group = checked_group(resource, call.namespace)
         call.require("see", f"group:{group}")
         return group
 
-    async def _require_topics(self, call: ClientCall, group: str, topics: Collection[str]) -> None:
+    async def _require_topics(self, call: GatewayCall, group: str, topics: Collection[str]) -> None:
         """Raise NotPermitted for a topic that the group does not read and that the caller may not
         see."""
         if call.key is None or not topics:
@@ -253,7 +253,7 @@ class GroupsReport:
         return reply.queues
 
 
-def _namespace(call: ClientCall, *named: Resource) -> str:
+def _namespace(call: GatewayCall, *named: Resource) -> str:
     """Return the namespace of the first resource that a request names, or the caller's."""
     return next((each.resource_namespace for each in named if each.name), "") or call.namespace
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from rockoon import Cluster
 from rockoon.message import Message
 from rockoon.net.routes import TopicRoute
-from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.calls import GatewayCall
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import details_of
 from rockoon_gateway.clients.telemetry import Telemetry
 from rockoon_gateway.codes import OK, Refusal, code_of, status
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.times import epoch_ms
-from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_gateway.topics import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
@@ -46,7 +46,7 @@ class Lookups:
     """
 
     def __init__(
-        self, cluster: Cluster, topics: Topics, presence: Presence, telemetry: Telemetry
+        self, cluster: Cluster, topics: TopicRoutes, presence: Presence, telemetry: Telemetry
     ) -> None:
         self._cluster = cluster
         self._topics = topics
@@ -54,7 +54,7 @@ class Lookups:
         self._telemetry = telemetry
 
     async def topic_status(
-        self, request: pb.DescribeTopicStatusRequest, call: ClientCall
+        self, request: pb.DescribeTopicStatusRequest, call: GatewayCall
     ) -> pb.DescribeTopicStatusResponse:
         """Return the message type of a topic; UNSPECIFIED if it accepts several."""
         route = await self._route(request.topic, call)
@@ -63,7 +63,7 @@ class Lookups:
         return pb.DescribeTopicStatusResponse(status=OK, topic_message_type=only)
 
     async def topic_route(
-        self, request: pb.GetTopicRouteRequest, call: ClientCall
+        self, request: pb.GetTopicRouteRequest, call: GatewayCall
     ) -> pb.GetTopicRouteResponse:
         """Return a topic's route as JSON of the classic protocol, with Rockoon's addresses."""
         route = await self._route(request.topic, call)
@@ -72,7 +72,7 @@ class Lookups:
         )
 
     async def messages(
-        self, request: pb.ListMessageRequest, call: ClientCall
+        self, request: pb.ListMessageRequest, call: GatewayCall
     ) -> pb.ListMessageResponse:
         """Find messages by id or key, the newest first; fails if brokers could not search."""
         topic = checked_topic(request.topic, call.namespace)
@@ -102,7 +102,7 @@ class Lookups:
         )
 
     async def stack(
-        self, request: pb.PrintThreadStackTraceRequest, call: ClientCall
+        self, request: pb.PrintThreadStackTraceRequest, call: GatewayCall
     ) -> pb.PrintThreadStackTraceResponse:
         """Return the stacks of a client's threads, as the client reports them."""
         client = self._client(request.group, request.client_id, call)
@@ -117,7 +117,7 @@ class Lookups:
         )
 
     async def verify(
-        self, request: pb.VerifyMessageRequest, call: ClientCall
+        self, request: pb.VerifyMessageRequest, call: GatewayCall
     ) -> pb.VerifyMessageResponse:
         """Have a push consumer's listener handle a stored message; returns its result."""
         topic = checked_topic(request.topic, call.namespace)
@@ -135,7 +135,7 @@ class Lookups:
         return pb.VerifyMessageResponse(status=answer.status)
 
     async def _asked(
-        self, client: Client, nonce: str, command: TelemetryCommand, call: ClientCall
+        self, client: GatewayClient, nonce: str, command: TelemetryCommand, call: GatewayCall
     ) -> TelemetryCommand:
         """Send a command to a client and return its reply, which has a status.
 
@@ -164,7 +164,7 @@ class Lookups:
             answer.status.message = status(answer.status.code, text).message
         return answer
 
-    def _client(self, group: Resource, client_id: str, call: ClientCall) -> Client:
+    def _client(self, group: Resource, client_id: str, call: GatewayCall) -> GatewayClient:
         name = checked_group(group, call.namespace)
         call.require("write", f"group:{name}")
         client = self._presence.get(client_id)
@@ -172,13 +172,13 @@ class Lookups:
             raise Refusal(Code.NOT_FOUND, f"no client {client_id!r} of {name} is at this gateway")
         return client
 
-    async def _route(self, resource: Resource, call: ClientCall) -> TopicRoute:
+    async def _route(self, resource: Resource, call: GatewayCall) -> TopicRoute:
         topic = checked_topic(resource, call.namespace)
         call.require_topic("see", topic)
         return await self._topics.route(topic)
 
 
-def seconds_for_answer(call: ClientCall) -> float:
+def seconds_for_answer(call: GatewayCall) -> float:
     """Time limit for a client's reply that leaves time for the reply to the caller."""
     if (left := call.seconds_left) is None:
         return ANSWER_SECONDS_MAX

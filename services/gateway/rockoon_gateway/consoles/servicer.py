@@ -8,10 +8,10 @@ import secrets
 from importlib.metadata import version
 from typing import Any
 
-from rockoon_gateway.calls import Callers, ClientCall
+from rockoon_gateway.calls import Callers, GatewayCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK
-from rockoon_gateway.consoles.groups_report import GroupsReport, not_answered
+from rockoon_gateway.consoles.groups_report import GroupReports, not_answered
 from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.producing.sending import Sending
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
@@ -39,7 +39,7 @@ class ConsoleServicer(AdminServicer):
         self,
         name: str,
         callers: Callers,
-        groups: GroupsReport,
+        groups: GroupReports,
         lookups: Lookups,
         sending: Sending,
         presence: Presence,
@@ -143,7 +143,7 @@ class ConsoleServicer(AdminServicer):
         )
 
     async def _send(
-        self, request: pb.AdminSendMessageRequest, call: ClientCall
+        self, request: pb.AdminSendMessageRequest, call: GatewayCall
     ) -> pb.AdminSendMessageResponse:
         system = SystemProperties()
         if request.HasField("system_properties"):
@@ -163,7 +163,7 @@ class ConsoleServicer(AdminServicer):
         return pb.AdminSendMessageResponse(status=sent.status, message_id=system.message_id)
 
     async def _stats(
-        self, _request: pb.GetProxyRuntimeStatsRequest, _call: ClientCall
+        self, _request: pb.GetProxyRuntimeStatsRequest, _call: GatewayCall
     ) -> pb.GetProxyRuntimeStatsResponse:
         clients = list(self._presence)
         return pb.GetProxyRuntimeStatsResponse(

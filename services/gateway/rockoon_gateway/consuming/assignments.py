@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from rockoon import Cluster
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.receive_rules import require_reader
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_topics import is_lite
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.routes import checked_endpoints, live_queues, permission
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
@@ -37,13 +37,13 @@ class Assignments:
         groups: their configuration.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics, groups: Groups) -> None:
+    def __init__(self, cluster: Cluster, topics: TopicRoutes, groups: GroupConfigs) -> None:
         self._cluster = cluster
         self._topics = topics
         self._groups = groups
 
     async def query_assignment(
-        self, request: QueryAssignmentRequest, call: ClientCall
+        self, request: QueryAssignmentRequest, call: GatewayCall
     ) -> QueryAssignmentResponse:
         """See the protocol."""
         group = checked_group(request.group, call.namespace)

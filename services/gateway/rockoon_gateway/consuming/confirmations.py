@@ -14,8 +14,8 @@ from functools import partial
 
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_gateway.clients.reports import Reports
-from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.receiving import Writer
+from rockoon_gateway.consuming.returned_messages import ReturnedMessages
 
 # Part of the lease. At its end the messages become visible and the delivery counts as an attempt.
 RETURN_SHARE = 3 / 4
@@ -29,9 +29,9 @@ class Confirmations:
         giving_back: returns messages.
     """
 
-    def __init__(self, reports: Reports, giving_back: GivingBack) -> None:
+    def __init__(self, reports: Reports, returned_messages: ReturnedMessages) -> None:
         self._reports = reports
-        self._giving_back = giving_back
+        self._returned_messages = returned_messages
 
     def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
         """Report written messages once their client has received them, or return them."""
@@ -43,7 +43,7 @@ class Confirmations:
             return
         asyncio.get_running_loop().call_later(
             RETURN_SHARE * self._reports.lease_seconds,
-            self._giving_back.give_back,
+            self._returned_messages.return_later,
             group,
             receipts,
         )

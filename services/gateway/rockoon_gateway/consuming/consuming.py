@@ -7,24 +7,24 @@ acknowledgements together.
 from collections import Counter
 
 from rockoon import Cluster
-from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.calls import GatewayCall
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import Reports
 from rockoon_gateway.clients.settings_checks import request_timeout_ms
 from rockoon_gateway.consuming.assignments import Assignments
 from rockoon_gateway.consuming.confirmations import Confirmations
-from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
 from rockoon_gateway.consuming.receiving import Receiving, Writer
+from rockoon_gateway.consuming.returned_messages import ReturnedMessages
 from rockoon_gateway.consuming.settling import Settling
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
 from rockoon_gateway.lite.subscribing import LiteSubscribing
 from rockoon_gateway.names import checked_group, cluster_name
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression, Resource
 
@@ -49,8 +49,8 @@ class Consuming:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicRoutes,
+        groups: GroupConfigs,
         lite_topics: LiteTopics,
         presence: Presence,
         name: str,
@@ -58,7 +58,7 @@ class Consuming:
         create_groups: bool,
     ) -> None:
         self._presence = presence
-        self.giving_back = GivingBack(cluster.receiving)
+        self.returned_messages = ReturnedMessages(cluster.receiving)
         lite = LiteSubscribing(cluster, topics, groups, lite_topics, presence)
         self.sync_lite = lite.sync
         self.lite_subscriptions = lite.subscriptions
@@ -70,8 +70,8 @@ class Consuming:
             groups,
             LiteReceiving(lite_topics),
             lite.subscriptions,
-            self.giving_back,
-            Confirmations(self.reports, self.giving_back).await_receipt,
+            self.returned_messages,
+            Confirmations(self.reports, self.returned_messages).await_receipt,
             self.reports.soon,
         )
         self.delivered = self._receiving.delivered
@@ -85,14 +85,14 @@ class Consuming:
         self.close = self._receiving.close
 
     async def receive(
-        self, request: pb.ReceiveMessageRequest, call: ClientCall, answers: Writer
+        self, request: pb.ReceiveMessageRequest, call: GatewayCall, answers: Writer
     ) -> None:
         """See `Receiving`; missing fields of the request come from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
         topic = cluster_name(request.message_queue.topic, call.namespace)
         # Some clients continue after a restart of the gateway without sending their settings.
-        if (settings := self._seen(call, request.group).settings) is not None:
+        if (settings := self._record_call(call, request.group).settings) is not None:
             if settings.HasField("request_timeout"):
                 timeout_seconds = request_timeout_ms(settings) / 1000
             for each in settings.subscription.subscriptions:
@@ -101,33 +101,33 @@ class Consuming:
         await self._receiving.receive(request, call, answers, expression, timeout_seconds)
 
     @property
-    def parked(self) -> Counter[str]:
+    def waiting_receivers(self) -> Counter[str]:
         """Number of waiting receivers, by group."""
-        return self._receiving.parked
+        return self._receiving.waiting_receivers
 
     async def acknowledge(
-        self, request: pb.AckMessageRequest, call: ClientCall
+        self, request: pb.AckMessageRequest, call: GatewayCall
     ) -> pb.AckMessageResponse:
         """See `Settling`."""
-        self._seen(call, request.group)
+        self._record_call(call, request.group)
         return await self._settling.acknowledge(request, call)
 
     async def change_invisible(
-        self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
+        self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
     ) -> pb.ChangeInvisibleDurationResponse:
         """See `Settling`."""
-        self._seen(call, request.group)
+        self._record_call(call, request.group)
         return await self._settling.change_invisible(request, call)
 
     async def forward_to_dead_letters(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: GatewayCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """See `Settling`."""
-        self._seen(call, request.group)
+        self._record_call(call, request.group)
         return await self._settling.forward_to_dead_letters(request, call)
 
-    def _seen(self, call: ClientCall, resource: Resource) -> Client:
+    def _record_call(self, call: GatewayCall, resource: Resource) -> GatewayClient:
         """Record a client's call for a group; raises NotPermitted if it may not read the group."""
         group = checked_group(resource, call.namespace)
         call.require("read", f"group:{group}")
-        return self._presence.seen(call, group)
+        return self._presence.record_call(call, group)

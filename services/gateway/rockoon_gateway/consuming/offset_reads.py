@@ -16,7 +16,7 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.offset_reader import DAMAGE, ONE, UNREADABLE
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK, Refusal, status
 from rockoon_gateway.consuming.receive_rules import (
     ANSWER_SECONDS,
@@ -53,7 +53,7 @@ class OffsetReads:
         self._lookup = OffsetLookup(cluster)
 
     async def pull(
-        self, request: pb.PullMessageRequest, call: ClientCall
+        self, request: pb.PullMessageRequest, call: GatewayCall
     ) -> AsyncGenerator[pb.PullMessageResponse, None]:
         """Yield a status, messages without receipt handles, and the next offset; at most 32
         messages.
@@ -64,7 +64,7 @@ class OffsetReads:
         messages: list[Message] = []
         if isinstance(answer, OutOfRange):
             following = answer.min_offset if answer.below_min else answer.max_offset
-            told = status(Code.ILLEGAL_OFFSET, str(answer))
+            result = status(Code.ILLEGAL_OFFSET, str(answer))
         else:
             following = answer.next_offset
             size = 0
@@ -77,13 +77,13 @@ class OffsetReads:
                     size += len(messages[-1].body)
                 except UNDELIVERABLE as damage:
                     _left_out(each.queue, each.queue_offset, damage)
-            told = OK if messages else status(Code.MESSAGE_NOT_FOUND, "no new message")
-        yield pb.PullMessageResponse(status=told)
+            result = OK if messages else status(Code.MESSAGE_NOT_FOUND, "no new message")
+        yield pb.PullMessageResponse(status=result)
         for message in messages:
             yield pb.PullMessageResponse(message=message)
         yield pb.PullMessageResponse(next_offset=following)
 
-    async def _pull(self, request: pb.PullMessageRequest, call: ClientCall) -> Pulled | OutOfRange:
+    async def _pull(self, request: pb.PullMessageRequest, call: GatewayCall) -> Pulled | OutOfRange:
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
@@ -107,10 +107,10 @@ class OffsetReads:
         except DAMAGE:
             # The first message that the filter selects, or may select, is damaged: perhaps not the
             # one at this offset.
-            await self._look(queue, request.offset)
+            await self._log_damage(queue, request.offset)
             return Pulled(None, (), request.offset + 1, 0, request.offset + 1)
 
-    async def _look(self, queue: MessageQueue, offset: int) -> None:
+    async def _log_damage(self, queue: MessageQueue, offset: int) -> None:
         """Log a message if it is damaged."""
         everything = Subscription.parse(queue.topic, ALL)
         try:
@@ -122,7 +122,7 @@ class OffsetReads:
             _left_out(queue, offset, damage)
 
     async def update_offset(
-        self, request: pb.UpdateOffsetRequest, call: ClientCall
+        self, request: pb.UpdateOffsetRequest, call: GatewayCall
     ) -> pb.UpdateOffsetResponse:
         """Store the group's next offset to consume; it may decrease."""
         group = checked_group(request.group, call.namespace)
@@ -146,7 +146,7 @@ class OffsetReads:
         return pb.UpdateOffsetResponse(status=OK)
 
     async def get_offset(
-        self, request: pb.GetOffsetRequest, call: ClientCall
+        self, request: pb.GetOffsetRequest, call: GatewayCall
     ) -> pb.GetOffsetResponse:
         """Return the group's committed offset; if the group receives message by message, the
         smallest offset that is not settled."""
@@ -163,7 +163,7 @@ class OffsetReads:
         return pb.GetOffsetResponse(status=OK, offset=reply.offset)
 
     async def query_offset(
-        self, request: pb.QueryOffsetRequest, call: ClientCall
+        self, request: pb.QueryOffsetRequest, call: GatewayCall
     ) -> pb.QueryOffsetResponse:
         """Return a queue's first offset, its end, or the first one stored at or after a time."""
         queue = await self._queue(request.message_queue, call)
@@ -180,7 +180,7 @@ class OffsetReads:
             offset = first if is_first else end
         return pb.QueryOffsetResponse(status=OK, offset=offset)
 
-    async def _queue(self, queue: WireQueue, call: ClientCall) -> MessageQueue:
+    async def _queue(self, queue: WireQueue, call: GatewayCall) -> MessageQueue:
         """Return the queue of a request; raises TopicNotFound, QueueNotFound, Refusal."""
         topic = checked_topic(queue.topic, call.namespace)
         named = MessageQueue(topic, queue.broker.name, queue.id)

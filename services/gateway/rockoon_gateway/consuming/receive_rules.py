@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from rockoon.errors import InvalidExpression
 from rockoon.subscription import Subscription
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import Refusal
 from rockoon_gateway.times import duration_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
@@ -43,7 +43,7 @@ it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReceiveOptions:
     """Bounded options of a receive."""
 
     messages_max: int
@@ -53,11 +53,11 @@ class Wish:
     wait_seconds: float
 
 
-def wish_of(
+def receive_options(
     request: ReceiveMessageRequest,
     remaining_seconds: float | None,
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> Wish:
+) -> ReceiveOptions:
     """Read the options of a request.
 
     Args:
@@ -68,7 +68,7 @@ def wish_of(
     Raises:
         Refusal: the invisible duration, or the polling time, is out of range.
     """
-    return Wish(
+    return ReceiveOptions(
         messages_max=min(max(request.batch_size, 1), BATCH_SIZE_MAX),
         visible_after_ms=_visible_after_ms(request),
         held_ms_max=HELD_MS_MAX if request.auto_renew else 0,
@@ -131,7 +131,7 @@ def _wait_seconds(
     return min(poll, remaining_seconds - ANSWER_SECONDS)
 
 
-def require_reader(call: ClientCall, group: str, topic: str) -> None:
+def require_reader(call: GatewayCall, group: str, topic: str) -> None:
     """Raises NotPermitted if a caller's key must not read a topic in a group."""
     call.require("read", f"group:{group}")
     call.require_topic("read", topic)

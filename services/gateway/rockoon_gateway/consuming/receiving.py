@@ -17,20 +17,20 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import key_id
 from rockoon_gateway.codes import OK, status
-from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.handles import RENEWED
 from rockoon_gateway.consuming.receive_rules import (
     REQUEST_TIMEOUT_SECONDS,
-    Wish,
+    ReceiveOptions,
     message_group_max,
+    receive_options,
     require_reader,
     subscription_of,
-    wish_of,
 )
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.consuming.returned_messages import ReturnedMessages
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
@@ -38,7 +38,7 @@ from rockoon_gateway.messages.answers import Answers, answers_to
 from rockoon_gateway.messages.delivered import timestamp
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.series_counts import SeriesCounts
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
 from rockoon_rpc.framing import framed
@@ -109,11 +109,11 @@ class Receiving:
     def __init__(
         self,
         engine: Receives,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicRoutes,
+        groups: GroupConfigs,
         lite: LiteReceiving,
         lite_subscriptions: LiteSubscriptions,
-        giving_back: GivingBack,
+        returned_messages: ReturnedMessages,
         await_receipt: Callable[[Writer, str, Sequence[ReceiptHandle]], None],
         learn: Callable[[], Awaitable[None]],
         clock: Clock = wall_clock_ms,
@@ -123,30 +123,30 @@ class Receiving:
         self._groups = groups
         self._lite = lite
         self._lite_subscriptions = lite_subscriptions
-        self._giving_back = giving_back
+        self._returned_messages = returned_messages
         self._await_receipt = await_receipt
         self._learn = learn
         self._clock = clock
         self.delivered = SeriesCounts()
         # Timeouts of waiting receivers, with their groups.
-        self._patience: dict[asyncio.Timeout, str] = {}
+        self._waits: dict[asyncio.Timeout, str] = {}
         self._is_closed = False
 
     @property
-    def parked(self) -> Counter[str]:
+    def waiting_receivers(self) -> Counter[str]:
         """Number of waiting receivers, by group."""
-        return Counter(self._patience.values())
+        return Counter(self._waits.values())
 
     def close(self) -> None:
         """End all waits, and let later receives wait no more: the gateway stops."""
         self._is_closed = True
-        for each in self._patience:
+        for each in self._waits:
             each.reschedule(asyncio.get_running_loop().time())
 
     async def receive(
         self,
         request: pb.ReceiveMessageRequest,
-        call: ClientCall,
+        call: GatewayCall,
         writer: Writer,
         expression: FilterExpression | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
@@ -163,70 +163,79 @@ class Receiving:
         Raises:
             Refusal, RockoonError: nothing was received.
         """
-        wish = wish_of(request, call.seconds_left, request_timeout_seconds)
+        options = receive_options(request, call.seconds_left, request_timeout_seconds)
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.message_queue.topic, call.namespace)
         require_reader(call, group, topic)
         # The request's filter first: that of the settings may be older.
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
-        answers = await self._acquire(request, wish, call, group, subscription)
+        answers = await self._acquire(request, options, call, group, subscription)
         messages = answers.messages
-        data, written, taken = (_SOME if messages else _NONE), 0, 0
+        data, written, sent = (_SOME if messages else _NONE), 0, 0
         try:
             for frames, count in answers.pieces():
                 if written:
                     await writer.write_framed(data)
-                    data, taken = b"", written
+                    data, sent = b"", written
                 data += frames
                 written += count
             end = pb.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock()))
             await writer.write_framed(data + framed(end.SerializeToString()), last=True)
-            taken = written
+            sent = written
         finally:
-            if taken:
-                self.delivered.add(topic, group, count=taken)
-                if wish.held_ms_max:
-                    self._await_receipt(writer, group, messages.receipts[:taken])
-            if taken < len(messages):
-                self._giving_back.give_back(group, messages.receipts[taken:])
+            if sent:
+                self.delivered.add(topic, group, count=sent)
+                if options.held_ms_max:
+                    self._await_receipt(writer, group, messages.receipts[:sent])
+            if sent < len(messages):
+                self._returned_messages.return_later(group, messages.receipts[sent:])
 
     async def _acquire(
         self,
         request: pb.ReceiveMessageRequest,
-        wish: Wish,
-        call: ClientCall,
+        options: ReceiveOptions,
+        call: GatewayCall,
         group: str,
         subscription: Subscription,
     ) -> Answers:
         """Acquire messages and serialize their replies."""
         received = ReceivedMessages()
-        patience = asyncio.timeout(None)
+        wait = asyncio.timeout(None)
         try:
-            async with patience:
-                self._patience[patience] = group
-                received = await self._received(group, subscription, wish, call, request.attempt_id)
+            async with wait:
+                self._waits[wait] = group
+                received = await self._received(
+                    group, subscription, options, call, request.attempt_id
+                )
         except TimeoutError:
             # The gateway stops; the cancelled engine has returned its messages.
             pass
         finally:
-            self._patience.pop(patience, None)
-        valid_until_ms = RENEWED if wish.held_ms_max else self._clock() + wish.visible_after_ms
+            self._waits.pop(wait, None)
+        valid_until_ms = (
+            RENEWED if options.held_ms_max else self._clock() + options.visible_after_ms
+        )
         try:
             answers = answers_to(received, request.message_queue.topic, valid_until_ms)
         except BaseException:
-            self._giving_back.give_back(group, received.receipts)
+            self._returned_messages.return_later(group, received.receipts)
             raise
         if answers.left:
-            self._giving_back.give_back(group, answers.left.receipts)
+            self._returned_messages.return_later(group, answers.left.receipts)
         return answers
 
     async def _received(
-        self, group: str, subscription: Subscription, wish: Wish, call: ClientCall, attempt_id: str
+        self,
+        group: str,
+        subscription: Subscription,
+        options: ReceiveOptions,
+        call: GatewayCall,
+        attempt_id: str,
     ) -> ReceivedMessages:
         is_lite = await lite_parent(self._topics, subscription.topic) is not None
         # Push consumers of lite topics choose their invisible time too.
-        group_max = message_group_max(call.language, is_push=wish.held_ms_max > 0 or is_lite)
+        group_max = message_group_max(call.language, is_push=options.held_ms_max > 0 or is_lite)
 
         async def receive(
             subscriptions: Sequence[Subscription],
@@ -236,19 +245,19 @@ class Receiving:
             return await self._engine.receive(
                 group,
                 subscriptions,
-                messages_max=wish.messages_max,
-                visible_after_ms=wish.visible_after_ms,
+                messages_max=options.messages_max,
+                visible_after_ms=options.visible_after_ms,
                 wait_seconds=wait_seconds,
                 attempt_id=attempt_id,
                 message_group_max=group_max,
                 receiver=call.client_id,
                 key_id=key_id(call),
-                held_ms_max=wish.held_ms_max,
+                held_ms_max=options.held_ms_max,
                 consume_from=consume_from,
                 create_group=False,
             )
 
-        wait_seconds = 0.0 if self._is_closed else wish.wait_seconds
+        wait_seconds = 0.0 if self._is_closed else options.wait_seconds
         if not is_lite:
             await self._groups.plain(group)
             return await receive([subscription], wait_seconds)

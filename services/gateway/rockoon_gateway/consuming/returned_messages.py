@@ -36,7 +36,7 @@ class Visibility(Protocol):
         ...
 
 
-class GivingBack:
+class ReturnedMessages:
     """Queue of messages to return.
 
     Args:
@@ -45,33 +45,33 @@ class GivingBack:
 
     def __init__(self, engine: Visibility) -> None:
         self._engine = engine
-        self._untaken: list[tuple[str, ReceiptHandle]] = []
-        self._bell = asyncio.Event()
+        self._queued: list[tuple[str, ReceiptHandle]] = []
+        self._flush_due = asyncio.Event()
         self._flushing = asyncio.Lock()
 
-    def give_back(self, group: str, receipts: Iterable[ReceiptHandle]) -> None:
+    def return_later(self, group: str, receipts: Iterable[ReceiptHandle]) -> None:
         """Return messages of a group with the next call."""
-        self._untaken += [(group, receipt) for receipt in receipts]
-        self._bell.set()
+        self._queued += [(group, receipt) for receipt in receipts]
+        self._flush_due.set()
 
     async def run(self) -> None:
         """Return messages until cancelled."""
         while True:
-            await self._bell.wait()
-            self._bell.clear()
+            await self._flush_due.wait()
+            self._flush_due.clear()
             await self.flush()
-            if self._untaken:
+            if self._queued:
                 await asyncio.sleep(PAUSE_SECONDS)
-                self._bell.set()
+                self._flush_due.set()
 
     async def flush(self) -> None:
-        """Return all messages that `give_back` has queued; failed ones stay queued."""
+        """Return all messages that `return_later` has queued; failed ones stay queued."""
         # `run` may be returning the same messages now.
         async with self._flushing:
             groups: dict[str, list[ReceiptHandle]] = defaultdict(list)
-            for group, receipt in self._untaken:
+            for group, receipt in self._queued:
                 groups[group].append(receipt)
-            self._untaken = []
+            self._queued = []
             async with asyncio.TaskGroup() as tasks:
                 for group, receipts in groups.items():
                     tasks.create_task(self._return(group, receipts), name=f"give back, {group}")
@@ -83,4 +83,4 @@ class GivingBack:
             count = len(receipts)
             log.info("%d messages of %s were not returned yet: %s", count, group, failure)
             if failure.retriable:
-                self._untaken += [(group, receipt) for receipt in receipts]
+                self._queued += [(group, receipt) for receipt in receipts]

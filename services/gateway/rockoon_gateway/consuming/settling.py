@@ -10,9 +10,8 @@ from typing import Protocol
 from rockoon.receiving.received import OFFSET_MAX, ReceiptHandle
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.names import lite_topic_of, retry_topic
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK, Refusal, common_status
-from rockoon_gateway.consuming.giving_back import Visibility
 from rockoon_gateway.consuming.handles import (
     HANDLE_CHARACTERS_MAX,
     Handle,
@@ -20,6 +19,7 @@ from rockoon_gateway.consuming.handles import (
     settled,
 )
 from rockoon_gateway.consuming.receive_rules import invisible_ms, require_reader
+from rockoon_gateway.consuming.returned_messages import Visibility
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -109,7 +109,7 @@ class Settling:
         return receipts, results
 
     async def acknowledge(
-        self, request: pb.AckMessageRequest, call: ClientCall
+        self, request: pb.AckMessageRequest, call: GatewayCall
     ) -> pb.AckMessageResponse:
         """Acknowledge each entry, or refuse it; the results have the order of the entries."""
         group = checked_group(request.group, call.namespace)
@@ -124,18 +124,18 @@ class Settling:
             )
         handles = [entry.receipt_handle for entry in request.entries]
         receipts, results = self._receipts(handles, group, topic)
-        taken = []
+        accepted = []
         if receipts:
-            taken = await self._engine.acknowledge(group, receipts, receiver=call.client_id)
-        if not all(taken):
+            accepted = await self._engine.acknowledge(group, receipts, receiver=call.client_id)
+        if not all(accepted):
             readable = [index for index, result in enumerate(results) if result is OK]
-            for index, is_taken in zip(readable, taken, strict=True):
-                if not is_taken:
+            for index, is_accepted in zip(readable, accepted, strict=True):
+                if not is_accepted:
                     results[index] = settled(handles[index]).status
         return answer_to(request, results)
 
     async def change_invisible(
-        self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
+        self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
     ) -> pb.ChangeInvisibleDurationResponse:
         """Change the invisible time; only the handle of the reply is valid from then on."""
         group = checked_group(request.group, call.namespace)
@@ -152,7 +152,7 @@ class Settling:
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle.text())
 
     async def forward_to_dead_letters(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: GatewayCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """Move the message to %DLQ%group."""
         group = checked_group(request.group, call.namespace)
@@ -160,14 +160,14 @@ class Settling:
         require_reader(call, group, topic)
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
         reason = f"given up by its consumer after {request.delivery_attempt} deliveries"
-        (is_taken,) = await self._engine.dead_letter(
+        (is_accepted,) = await self._engine.dead_letter(
             group,
             [receipt],
             reason=reason,
             attempts=request.delivery_attempt,
             receiver=call.client_id,
         )
-        if not is_taken:
+        if not is_accepted:
             raise settled(request.receipt_handle)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 

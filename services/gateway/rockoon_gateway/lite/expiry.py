@@ -36,7 +36,7 @@ EXPIRATION = "lite.topic.expiration"
 """Attribute of a parent, minutes; RocketMQ's name. Missing, or not above 0: never."""
 MINUTE_MS = 60_000
 # Each scan lists all topics: if nothing can expire, only one in this many is made.
-LOOKS_UNUSED = 10
+SCANS_UNUSED = 10
 
 
 class Emptiness(NamedTuple):
@@ -56,7 +56,7 @@ class Expiry:
         cluster: the connection.
         lite_topics: finds lite topics.
         subscriptions: lite topics that clients of this gateway read do not expire.
-        look_seconds: mean interval of scans.
+        scan_seconds: mean interval of scans.
         ask: reads queues' ends from brokers, like `ask_queue_ends`.
     """
 
@@ -65,13 +65,13 @@ class Expiry:
         cluster: Cluster,
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
-        look_seconds: float,
+        scan_seconds: float,
         ask: Callable[..., Awaitable[list[QueueEnds]]] = ask_queue_ends,
     ) -> None:
         self._cluster = cluster
         self._lite_topics = lite_topics
         self._subscriptions = subscriptions
-        self._look_seconds = look_seconds
+        self._scan_seconds = scan_seconds
         self._ask = ask
         self._empty: dict[str, Emptiness] = {}
         # Whether any lite topic can expire.
@@ -80,28 +80,28 @@ class Expiry:
     async def run(self) -> None:
         """Scan until cancelled. Several gateways scan at different times."""
         while True:
-            rests = 1 if self._is_used else LOOKS_UNUSED
-            await asyncio.sleep(rests * self._look_seconds * random.uniform(0.8, 1.2))
+            pauses = 1 if self._is_used else SCANS_UNUSED
+            await asyncio.sleep(pauses * self._scan_seconds * random.uniform(0.8, 1.2))
             try:
-                await self.look()
+                await self.scan()
             except RockoonError as failure:
                 log.info("idle lite topics were not scanned: %s; retrying", failure)
             except Exception:
                 # The root of a task: it would end the process.
                 log.exception("unexpected error while scanning lite topics (bug)")
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Close, reopen and delete lite topics as needed.
 
         Raises:
             RockoonError: no nameserver replied.
         """
         all_topics = await self._cluster.admin.list_topics(include_system=True)
-        found = self._lite_topics.noted(all_topics)
+        found = self._lite_topics.count_lite_topics(all_topics)
         minutes = {each.name: expiration(each) for each in all_topics if is_lite(each)}
         self._is_used = any(minutes.values())
         there = {each.name for each in found}
-        self._lite_topics.forget_deleted(there)
+        self._lite_topics.remove_deleted(there)
         self._empty = {name: each for name, each in self._empty.items() if name in there}
         read = self._subscriptions.read()
         may_expire = [

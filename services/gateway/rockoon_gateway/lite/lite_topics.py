@@ -46,7 +46,7 @@ class LiteTopics:
     def __init__(self, cluster: Cluster, count_max: int) -> None:
         self._cluster = cluster
         self._count_max = count_max
-        self._making = asyncio.Lock()
+        self._creating = asyncio.Lock()
         self._is_counted = False
         self.count = 0
 
@@ -80,7 +80,7 @@ class LiteTopics:
                 raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
         rest = iter(missing)
         while some := list(islice(rest, MADE_TOGETHER_MAX)):
-            async with self._making:
+            async with self._creating:
                 await self._provide(parent, some, to_send=to_send)
 
     async def open_again(self, parent: TopicRoute, lite_topic: str) -> None:
@@ -89,7 +89,7 @@ class LiteTopics:
         Raises:
             Refusal, RockoonError: see `provide`.
         """
-        async with self._making:
+        async with self._creating:
             await self._open_again(parent, lite_topic)
 
     async def _open_again(self, parent: TopicRoute, lite_topic: str) -> None:
@@ -102,7 +102,7 @@ class LiteTopics:
             except TopicNotFound:
                 now = None
         if now is None:
-            await self._make(parent, [lite_topic], to_send=True)
+            await self._create(parent, [lite_topic], to_send=True)
         else:
             self._cluster.note_change(name, now.modified_revision)
         await self._cluster.route(name)
@@ -119,17 +119,17 @@ class LiteTopics:
         await self._cluster.learn_routes(names)
         absent = [each for each in lite_topics if self.known(parent.name, each) is None]
         if absent:
-            await self._make(parent, absent, to_send=to_send)
+            await self._create(parent, absent, to_send=to_send)
             await self._cluster.learn_routes(names)
         for each in lite_topics if to_send else ():
             if not self._is_open(parent.name, each):
                 await self._open_again(parent, each)
 
-    async def _make(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
+    async def _create(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
         # Subscriptions must not use up the limit that producers need.
         most = self._count_max if to_send else self._count_max // 2
         if not self._is_counted or self.count + len(lite_topics) > most:
-            self.noted(await self._cluster.admin.list_topics(include_system=True))
+            self.count_lite_topics(await self._cluster.admin.list_topics(include_system=True))
         if self.count + len(lite_topics) > most:
             raise Refusal(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
@@ -147,13 +147,13 @@ class LiteTopics:
             await self._cluster.admin.create_topics(names, placements={broker: 1}, if_absent=True)
             self.count += len(names)
 
-    def noted(self, topics: Iterable[TopicRoute]) -> list[TopicRoute]:
+    def count_lite_topics(self, topics: Iterable[TopicRoute]) -> list[TopicRoute]:
         """Return the lite topics among all existing topics, and record their number."""
         found = [each for each in topics if lite_topic_of(each.name) is not None]
         self.count, self._is_counted = len(found), True
         return found
 
-    def forget_deleted(self, there: Collection[str]) -> None:
+    def remove_deleted(self, there: Collection[str]) -> None:
         """Remove the routes of deleted lite topics, whose names are rarely used again."""
         self._cluster.forget_routes(
             lambda name: lite_topic_of(name) is not None and name not in there

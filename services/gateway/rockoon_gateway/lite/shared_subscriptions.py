@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from rockoon import Cluster
 from rockoon.errors import RockoonError
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscription, LiteSubscriptions
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
     NotifyUnsubscribeLiteCommand,
     TelemetryCommand,
@@ -35,7 +35,7 @@ CHANGES_MAX = 64
 CHANGES_BYTES_MAX = 2 << 20
 
 
-class Sent(NamedTuple):
+class SentChange(NamedTuple):
     """A change that was sent, and the number of the client's changes in it."""
 
     subscription: LiteSubscription
@@ -55,7 +55,7 @@ class SharedSubscriptions:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Topics,
+        topics: TopicRoutes,
         lite_topics: LiteTopics,
         presence: Presence,
         subscriptions: LiteSubscriptions,
@@ -83,9 +83,9 @@ class SharedSubscriptions:
         found = self.subscriptions.find(client_id, group)
         return 0 if found is None else found.version
 
-    def add_changes(self, request: ReportClientsRequest) -> list[Sent]:
+    def add_changes(self, request: ReportClientsRequest) -> list[SentChange]:
         """Add changes to a report, up to the limits of a call."""
-        sent: list[Sent] = []
+        sent: list[SentChange] = []
         wanted, self._wanted = self._wanted, []
         changed = [each for each in self.subscriptions.clients if each.changes]
         size = 0
@@ -97,7 +97,7 @@ class SharedSubscriptions:
             change = self._change(each)
             size += change.ByteSize()
             request.lite_changes.append(change)
-            sent.append(Sent(each, each.changes.count))
+            sent.append(SentChange(each, each.changes.count))
         return sent
 
     def _change(self, of: LiteSubscription) -> LiteChange:
@@ -119,32 +119,34 @@ class SharedSubscriptions:
         key_id = client.key_id if client is not None else ""
         return ClientName(group=of.group, client_id=of.client_id, key_id=key_id)
 
-    def note(self, sent: Iterable[Sent], reply: ReportClientsReply, sent_at: float) -> None:
+    def apply_reply(
+        self, sent: Iterable[SentChange], reply: ReportClientsReply, sent_at: float
+    ) -> None:
         """Apply the offset service's reply to a report; `sent_at`: the loop's time of the call."""
         for each, version in zip(sent, reply.lite_versions, strict=True):
             if version:
-                each.subscription.made(each.changes, version)
+                each.subscription.changes_stored(each.changes, version)
         for state in reply.lite:
             client = self._client(state.name)
             # A client that said goodbye after the report was sent starts without lite topics.
             if client is not None and client.began < sent_at:
-                self._take(client, state)
+                self._apply_state(client, state)
         for name in reply.lite_wanted:
             found = self.subscriptions.find(name.client_id, name.group)
             if found is not None and self._client(name) is not None:
                 self._wanted.append(found)
 
-    def _client(self, name: ClientName) -> Client | None:
+    def _client(self, name: ClientName) -> GatewayClient | None:
         client = self._presence.get(name.client_id)
         return client if client is not None and client.key_id == name.key_id else None
 
-    def _take(self, client: Client, state: LiteState) -> None:
+    def _apply_state(self, client: GatewayClient, state: LiteState) -> None:
         mine = self.subscriptions.of(client.client_id, state.name.group, state.parent)
         if state.version <= mine.version and not mine.changes:
             return
         lost = [each for each in state.lost if each in mine.lite_topics]
-        new = mine.take(state.lite_topics, state.version, state.client_version)
-        tell_lost(client, lost)
+        new = mine.apply_state(state.lite_topics, state.version, state.client_version)
+        notify_lost(client, lost)
         if new:
             self._cluster.tasks.create_task(
                 self._provide(mine, new), name=f"lite topics of {client.client_id}"
@@ -165,7 +167,7 @@ class SharedSubscriptions:
         mine.wake()
 
 
-def tell_lost(client: Client | None, lite_topics: Iterable[str]) -> None:
+def notify_lost(client: GatewayClient | None, lite_topics: Iterable[str]) -> None:
     """Notify a client of lite topics that another client of its exclusive group reads now."""
     for outbox in client.outboxes if client is not None else ():
         for lite_topic in lite_topics:

@@ -53,7 +53,7 @@ def reset_target(option: OffsetOption) -> ResetTarget | None:
     raise InvalidArgument(reason=f"not a start position: {str(option).strip()}")
 
 
-async def begin_at(
+async def reset_progress(
     cluster: Cluster, group: str, route: TopicRoute, option: OffsetOption, operator: str
 ) -> None:
     """Set a group's progress on a lite topic.

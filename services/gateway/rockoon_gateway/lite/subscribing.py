@@ -8,18 +8,18 @@ from collections.abc import Collection
 from rockoon import Cluster
 from rockoon.net.routes import TopicRoute
 from rockoon_format.names import lite_topic_fault
-from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.calls import GatewayCall
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.receive_rules import require_reader
-from rockoon_gateway.groups import Groups
+from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS, LiteGroup
 from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
-from rockoon_gateway.lite.shared_subscriptions import tell_lost
-from rockoon_gateway.lite.start_places import begin_at, is_reset
+from rockoon_gateway.lite.shared_subscriptions import notify_lost
+from rockoon_gateway.lite.start_places import is_reset, reset_progress
 from rockoon_gateway.lite.subscriptions import LiteSubscription, LiteSubscriptions
 from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_gateway.topics import Topics
+from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     ClientType,
     Code,
@@ -48,8 +48,8 @@ class LiteSubscribing:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicRoutes,
+        groups: GroupConfigs,
         lite_topics: LiteTopics,
         presence: Presence,
     ) -> None:
@@ -62,7 +62,7 @@ class LiteSubscribing:
         presence.on_change.append(self._changed)
 
     async def sync(
-        self, request: SyncLiteSubscriptionRequest, call: ClientCall
+        self, request: SyncLiteSubscriptionRequest, call: GatewayCall
     ) -> SyncLiteSubscriptionResponse:
         """See the protocol.
 
@@ -76,7 +76,7 @@ class LiteSubscribing:
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
-        self._note(call, group)
+        self._record_lite_consumer(call, group)
         wanted = dict.fromkeys(request.lite_topic_set)
         for each in wanted:
             if fault := lite_topic_fault(each):
@@ -100,7 +100,7 @@ class LiteSubscribing:
             case _:
                 check_quota({**mine.lite_topics, **wanted}, rules)
                 await self._lite_topics.provide(parent, wanted, to_send=False)
-                await self._begin(mine, wanted, request.offset_option, call)
+                await self._set_start(mine, wanted, request.offset_option, call)
                 # The client may have said goodbye during the calls.
                 if rules.is_exclusive and self.subscriptions.is_there(mine.client_id):
                     self._take_over(mine, wanted)
@@ -136,18 +136,18 @@ class LiteSubscribing:
     def _unknown(self, parent: TopicRoute, lite_topics: Collection[str]) -> list[str]:
         return [each for each in lite_topics if self._lite_topics.known(parent.name, each) is None]
 
-    def _note(self, call: ClientCall, group: str) -> None:
+    def _record_lite_consumer(self, call: GatewayCall, group: str) -> None:
         """Record the client as a lite consumer, even if it has not sent its settings here."""
-        client = self._presence.seen(call, group)
+        client = self._presence.record_call(call, group)
         if client.client_type not in LITE_CLIENTS:
             client.client_type, client.group = ClientType.LITE_SIMPLE_CONSUMER, group
 
-    async def _begin(
+    async def _set_start(
         self,
         mine: LiteSubscription,
         wanted: Collection[str],
         option: OffsetOption,
-        call: ClientCall,
+        call: GatewayCall,
     ) -> None:
         if not is_reset(option):
             return
@@ -157,7 +157,7 @@ class LiteSubscribing:
         for each in wanted:
             route = self._lite_topics.known(mine.parent, each)
             if route is not None:
-                await begin_at(self._cluster, mine.group, route, option, who)
+                await reset_progress(self._cluster, mine.group, route, option, who)
 
     def _take_over(self, mine: LiteSubscription, wanted: Collection[str]) -> None:
         """Remove lite topics from the other clients of the group at this gateway, and notify those
@@ -165,11 +165,11 @@ class LiteSubscribing:
         for other in self.subscriptions.others(mine):
             lost = [each for each in wanted if each in other.lite_topics]
             other.remove(lost)
-            tell_lost(self._presence.get(other.client_id), lost)
+            notify_lost(self._presence.get(other.client_id), lost)
 
-    def _changed(self, client: Client) -> None:
+    def _changed(self, client: GatewayClient) -> None:
         if self._presence.get(client.client_id) is None:
-            self.subscriptions.forget(client.client_id)
+            self.subscriptions.remove(client.client_id)
 
 
 def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
@@ -181,11 +181,11 @@ def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
         )
 
 
-async def lite_parent(topics: Topics, topic: str) -> TopicRoute | None:
+async def lite_parent(topics: TopicRoutes, topic: str) -> TopicRoute | None:
     """Return a topic's route if it is a parent of lite topics.
 
     Raises:
-        RockoonError: see `Topics.route`.
+        RockoonError: see `TopicRoutes.route`.
     """
     route = await topics.route(topic)
     return route if is_lite(route) else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Changes:
+class LiteChanges:
     """A client's changes since the last state of the offset service.
 
     Attributes:
@@ -60,7 +60,7 @@ class LiteSubscription:
     changed: Callable[[], None] = lambda: None
     is_exclusive: bool = False
     version: int = 0
-    changes: Changes = field(default_factory=Changes)
+    changes: LiteChanges = field(default_factory=LiteChanges)
     is_compared: bool = False
 
     def add(self, lite_topics: Collection[str]) -> None:
@@ -70,7 +70,7 @@ class LiteSubscription:
             self.changes.added.update(dict.fromkeys(lite_topics))
             self.changes.removed.difference_update(lite_topics)
             self.changes.claimed.update(lite_topics)
-            self._note_change()
+            self._record_change()
 
     def remove(self, lite_topics: Collection[str]) -> None:
         """Remove lite topics."""
@@ -78,8 +78,8 @@ class LiteSubscription:
         left = {each: None for each in self.lite_topics if each not in gone}
         if len(left) < len(self.lite_topics):
             self.lite_topics = left
-            self._note_removed(gone)
-            self._note_change()
+            self._record_removed(gone)
+            self._record_change()
 
     def replace(self, lite_topics: Collection[str], client_version: int) -> None:
         """Replace the lite topics, unless a later list was applied."""
@@ -89,12 +89,14 @@ class LiteSubscription:
         if self.lite_topics.keys() != set(lite_topics):
             self.lite_topics = dict.fromkeys(lite_topics)
             claimed = self.changes.claimed & self.lite_topics.keys()
-            self.changes = Changes(
+            self.changes = LiteChanges(
                 self.changes.count, replaces=True, added=dict(self.lite_topics), claimed=claimed
             )
-            self._note_change()
+            self._record_change()
 
-    def take(self, lite_topics: Iterable[str], version: int, client_version: int) -> list[str]:
+    def apply_state(
+        self, lite_topics: Iterable[str], version: int, client_version: int
+    ) -> list[str]:
         """Apply a state of the offset service; returns the lite topics that are new."""
         self.version = version
         self.client_version = max(self.client_version, client_version)
@@ -103,11 +105,11 @@ class LiteSubscription:
             self.wake()
         return [each for each in self.lite_topics if each not in before]
 
-    def made(self, count: int, version: int) -> None:
+    def changes_stored(self, count: int, version: int) -> None:
         """The offset service has stored the state after `count` changes."""
         self.version = version
         if self.changes.count == count:
-            self.changes = Changes()
+            self.changes = LiteChanges()
 
     def wake(self) -> None:
         """Have receivers use the present lite topics."""
@@ -117,13 +119,13 @@ class LiteSubscription:
         # An expiring timeout cannot be rescheduled; the next wait adds another.
         self.waiting.clear()
 
-    def _note_removed(self, gone: set[str]) -> None:
+    def _record_removed(self, gone: set[str]) -> None:
         for each in gone:
             self.changes.added.pop(each, None)
         self.changes.removed |= gone
         self.changes.claimed -= gone
 
-    def _note_change(self) -> None:
+    def _record_change(self) -> None:
         self.changes.count += 1
         self.wake()
         self.changed()
@@ -182,7 +184,7 @@ class LiteSubscriptions:
             if each is not mine and (each.group, each.parent) == (mine.group, mine.parent)
         ]
 
-    def forget(self, client_id: str) -> None:
+    def remove(self, client_id: str) -> None:
         """Remove a client of this gateway. Other gateways may still hear it."""
         gone = self._by_client.pop(client_id, None)
         if gone is not None:

@@ -103,8 +103,8 @@ def to_wire(
     users = {name: value for name, value in properties.items() if not is_reserved(name)}
     if PROPERTY_TRANSACTION_ID in users and message.prepared_transaction_offset > 0:
         # The id that its producer received; the store has the message's id there.
-        place = message.queue.broker, message.prepared_transaction_offset
-        users[PROPERTY_TRANSACTION_ID] = transaction_id(*place)
+        position = message.queue.broker, message.prepared_transaction_offset
+        users[PROPERTY_TRANSACTION_ID] = transaction_id(*position)
     return v2.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 

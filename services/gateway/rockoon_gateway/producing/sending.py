@@ -28,7 +28,7 @@ from rockoon.transactions.transaction import Resolution
 from rockoon_core.clock import Clock
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import stored_lite_topic
-from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK, Refusal, common_status, status_of
 from rockoon_gateway.lite.lite_topics import LiteTopics
@@ -41,10 +41,10 @@ from rockoon_gateway.producing.message_checks import (
 )
 from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
 from rockoon_gateway.producing.transaction_ids import parse_transaction_id
-from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.producing.transactions import GatewayTransactions
 from rockoon_gateway.routes import live_queues
 from rockoon_gateway.series_counts import SeriesCounts
-from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_gateway.topics import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,
@@ -91,10 +91,10 @@ class Sending:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Topics,
+        topics: TopicRoutes,
         lite_topics: LiteTopics,
         presence: Presence,
-        transactions: Transactions,
+        transactions: GatewayTransactions,
         limits: SendLimits,
         *,
         timeout_seconds: float,
@@ -134,10 +134,10 @@ class Sending:
             log.info("messages of disconnected senders were not stored: %s", failure)
 
     async def send(
-        self, request: pb.SendMessageRequest, call: ClientCall
+        self, request: pb.SendMessageRequest, call: GatewayCall
     ) -> pb.SendMessageResponse:
         """See the protocol."""
-        self._presence.seen(call)
+        self._presence.record_call(call)
         messages = request.messages
         if not messages:
             raise Refusal(Code.MESSAGE_CORRUPTED, "the request has no message")
@@ -171,14 +171,14 @@ class Sending:
         )
 
     async def end_transaction(
-        self, request: pb.EndTransactionRequest, call: ClientCall
+        self, request: pb.EndTransactionRequest, call: GatewayCall
     ) -> pb.EndTransactionResponse:
         """See the protocol."""
-        self._presence.seen(call)
+        self._presence.record_call(call)
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("write", topic)
-        place = parse_transaction_id(request.transaction_id)
-        if place is None:
+        position = parse_transaction_id(request.transaction_id)
+        if position is None:
             raise Refusal(
                 Code.INVALID_TRANSACTION_ID,
                 f"{request.transaction_id!r} is not a transaction's id",
@@ -190,25 +190,25 @@ class Sending:
         check_transactions(topic)
         # Brokers keep no half messages of missing topics.
         route = await self._topics.route(topic)
-        if not has_queue_at(route, place.broker):
+        if not has_queue_at(route, position.broker):
             # The broker may be new: a nameserver knows it before this gateway does.
             now = await get_topic(self._cluster, topic)
-            if now is None or not has_queue_at(now, place.broker):
+            if now is None or not has_queue_at(now, position.broker):
                 # A broker that does not reply keeps its queues in the route: this one has none.
-                text = f"topic {topic!r} has no queue at broker {place.broker!r}"
+                text = f"topic {topic!r} has no queue at broker {position.broker!r}"
                 raise Refusal(Code.INVALID_TRANSACTION_ID, text)
         resolution = _RESOLUTIONS.get(request.resolution)
         # None: undecided; the broker asks again.
         if resolution is not None:
             from_check = request.source == TransactionSource.SOURCE_SERVER_CHECK
-            await self._transactions.end(topic, place, resolution, from_check=from_check)
+            await self._transactions.end(topic, position, resolution, from_check=from_check)
         return pb.EndTransactionResponse(status=OK)
 
     async def recall(
-        self, request: pb.RecallMessageRequest, call: ClientCall
+        self, request: pb.RecallMessageRequest, call: GatewayCall
     ) -> pb.RecallMessageResponse:
         """See the protocol."""
-        self._presence.seen(call)
+        self._presence.record_call(call)
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("write", topic)
         recall = parse_recall_handle(request.recall_handle)
@@ -225,13 +225,15 @@ class Sending:
         if lite := dict.fromkeys(one.lite_topic for one in messages if one.lite_topic):
             await self._lite_topics.provide(route, lite)
         # All messages are sent before the first wait: they share batches, in order.
-        begun = [self._begun(route, message) for message in messages]
+        forwarded = [self._forwarded(route, message) for message in messages]
         return [
             await self._entry(route, message, receipt)
-            for message, receipt in zip(messages, begun, strict=True)
+            for message, receipt in zip(messages, forwarded, strict=True)
         ]
 
-    def _begun(self, route: TopicRoute, message: AcceptedMessage) -> Receipt | RockoonError | None:
+    def _forwarded(
+        self, route: TopicRoute, message: AcceptedMessage
+    ) -> Receipt | RockoonError | None:
         """Send a message; returns None for a half message, which is sent separately."""
         if message.message_type == _TRANSACTION:
             return None
@@ -254,10 +256,10 @@ class Sending:
         except RockoonError as failure:
             return failure
 
-    async def _sent_again(self, route: TopicRoute, message: AcceptedMessage) -> SendResult:
+    async def _resend(self, route: TopicRoute, message: AcceptedMessage) -> SendResult:
         """Send again to a lite topic that was about to expire."""
         await self._lite_topics.open_again(route, message.lite_topic)
-        receipt = self._begun(route, message)
+        receipt = self._forwarded(route, message)
         if isinstance(receipt, RockoonError):
             raise receipt
         assert receipt is not None, "no half message"
@@ -283,7 +285,7 @@ class Sending:
                 except (TopicNotFound, TopicNotWritable):
                     if message.message_type != _LITE:
                         raise
-                    result = await self._sent_again(route, message)
+                    result = await self._resend(route, message)
                 entry.offset = result.queue_offset
                 if message.deliver_at_ms:
                     entry.recall_handle = recall_handle(

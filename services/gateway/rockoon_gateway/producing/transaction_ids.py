@@ -11,7 +11,7 @@ from typing import NamedTuple
 _FORM = re.compile(r"([0-7][0-9a-f]{15})@([A-Za-z0-9._-]{1,100})", re.ASCII)
 
 
-class HalfPlace(NamedTuple):
+class TransactionPosition(NamedTuple):
     """Position of a half message."""
 
     broker: str
@@ -28,7 +28,7 @@ def transaction_id(broker: str, physical_offset: int) -> str:
     return f"{physical_offset:016x}@{broker}"
 
 
-def parse_transaction_id(text: str) -> HalfPlace | None:
+def parse_transaction_id(text: str) -> TransactionPosition | None:
     """Parse an id; None if it is malformed."""
     found = _FORM.fullmatch(text)
-    return HalfPlace(found[2], int(found[1], 16)) if found else None
+    return TransactionPosition(found[2], int(found[1], 16)) if found else None

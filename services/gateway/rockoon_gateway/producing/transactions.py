@@ -17,12 +17,12 @@ from rockoon.transactions.forwarding import ForwardedTransactions
 from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_format.names import GROUP_BYTES_MAX
 from rockoon_format.resources import topic_resource
-from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.producing.message_checks import AcceptedMessage, producer_group
-from rockoon_gateway.producing.transaction_ids import HalfPlace, transaction_id
-from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_gateway.producing.transaction_ids import TransactionPosition, transaction_id
+from rockoon_gateway.topics import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageType, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
     RecoverOrphanedTransactionCommand,
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _ANY_QUEUE_OFFSET = -1
 
 
-class Transactions:
+class GatewayTransactions:
     """Stores half messages, ends transactions, and forwards checks.
 
     Args:
@@ -49,7 +49,7 @@ class Transactions:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Topics,
+        topics: TopicRoutes,
         presence: Presence,
         timeout_seconds: float,
         checked_max: int,
@@ -79,7 +79,7 @@ class Transactions:
         return transaction_id(half.broker, half.physical_offset)
 
     async def end(
-        self, topic: str, place: HalfPlace, resolution: Resolution, *, from_check: bool
+        self, topic: str, position: TransactionPosition, resolution: Resolution, *, from_check: bool
     ) -> None:
         """End a transaction.
 
@@ -88,7 +88,7 @@ class Transactions:
             RockoonError: no broker has confirmed it.
         """
         group = await self._group(producer_group(topic))
-        half = HalfPosition(place.broker, _ANY_QUEUE_OFFSET, place.physical_offset)
+        half = HalfPosition(position.broker, _ANY_QUEUE_OFFSET, position.physical_offset)
         await group.end(half, resolution, from_check=from_check)
 
     async def _group(self, name: str) -> ForwardedTransactions:
@@ -113,7 +113,7 @@ class Transactions:
             await longest.close()
         return group
 
-    def _offer(self, client: Client) -> None:
+    def _offer(self, client: GatewayClient) -> None:
         """Serve the checks of a producer's topics from now on."""
         for topic in client.topics if client.outboxes else ():
             is_short = len(topic.encode()) <= GROUP_BYTES_MAX
