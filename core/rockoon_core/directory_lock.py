@@ -52,17 +52,17 @@ class DirectoryLock:
             with suppress(OSError):
                 os.pwrite(self._fd, LOCK_TEXT, 0)
         except BlockingIOError:
-            self._forget()
+            self._unregister()
             raise DirectoryLocked(f"{root} is in use by another process") from None
         except OSError:
-            self._forget()
+            self._unregister()
             raise
 
     def release(self) -> None:
         """Release the lock. The file stays, as with RocketMQ."""
         os.close(self._fd)
-        self._forget()
+        self._unregister()
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         with _guard:
             _held.discard(self._root)

@@ -84,7 +84,7 @@ class FileFacts(NamedTuple):
     modified_ms: int
 
 
-class OwnFile(NamedTuple):
+class OpenFile(NamedTuple):
     """A file that a Disk has open."""
 
     path: Path
@@ -93,7 +93,7 @@ class OwnFile(NamedTuple):
 
 
 # By descriptor, for all Disk objects: descriptors belong to the process.
-_own: dict[int, OwnFile] = {}
+_open_files: dict[int, OpenFile] = {}
 
 
 def _ignore(_: str) -> None:
@@ -145,24 +145,24 @@ class Disk:
     def duplicate(self, fd: int) -> int:
         """Return another descriptor of the same open file."""
         try:
-            own = _own.get(fd)
+            opened = _open_files.get(fd)
             other = in_reserved_range(os.dup(fd))
         except OSError as error:
-            raise self._judged(fd, error) from error
-        if own is not None:
-            _own[other] = own
+            raise self._descriptor_error(fd, error) from error
+        if opened is not None:
+            _open_files[other] = opened
         return other
 
     def close(self, fd: int) -> None:
         """Close a descriptor; one that no longer belongs to its file is reported and not closed."""
         try:
-            self._check_own(fd)
+            self._check_descriptor(fd)
         except OSError as error:
-            self._judged(fd, error)
-            _own.pop(fd, None)
+            self._descriptor_error(fd, error)
+            _open_files.pop(fd, None)
         else:
             # Before `os.close`: another thread may get the number as soon as it is free.
-            _own.pop(fd, None)
+            _open_files.pop(fd, None)
             os.close(fd)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
@@ -170,7 +170,7 @@ class Disk:
         try:
             return os.pwrite(fd, data, position)
         except OSError as error:
-            raise self._judged(fd, error) from error
+            raise self._descriptor_error(fd, error) from error
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
         """Read up to `count` bytes; fewer only at the end of the file.
@@ -192,7 +192,7 @@ class Disk:
                     break
                 data += rest
         except OSError as error:
-            raise self._judged(fd, error) from error
+            raise self._descriptor_error(fd, error) from error
         return data
 
     def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
@@ -217,7 +217,7 @@ class Disk:
                 except OSError as failure:
                     if failure.errno == errno.EOPNOTSUPP:
                         return self.pread(fd, count, position)
-                    raise self._judged(fd, failure) from failure
+                    raise self._descriptor_error(fd, failure) from failure
                 if not found:
                     if position + filled < self.size(fd):
                         # Linux 5.9 and 5.10 return 0 for bytes that are not cached.
@@ -249,10 +249,10 @@ class Disk:
         """Make a file's bytes durable; fails if the descriptor now belongs to another file."""
         try:
             # An acknowledgement depends on it: a sync of another file would succeed.
-            self._check_own(fd)
+            self._check_descriptor(fd)
             os.fdatasync(fd)
         except OSError as error:
-            raise self._judged(fd, error) from error
+            raise self._descriptor_error(fd, error) from error
 
     def drop_clean(self, fd: int) -> None:
         """Request that the next reads of a file come from the disk and not from the page cache.
@@ -324,22 +324,22 @@ class Disk:
     def _opened(self, path: Path, flags: int) -> int:
         fd = in_reserved_range(_open(path, flags))
         found = os.fstat(fd)
-        _own[fd] = OwnFile(path, found.st_dev, found.st_ino)
+        _open_files[fd] = OpenFile(path, found.st_dev, found.st_ino)
         return fd
 
-    def _check_own(self, fd: int) -> None:
+    def _check_descriptor(self, fd: int) -> None:
         """Raise OSError if a descriptor is closed or belongs to another file."""
         found = os.fstat(fd)
-        own = _own.get(fd)
-        if own is not None and (found.st_dev, found.st_ino) != (own.device, own.inode):
+        opened = _open_files.get(fd)
+        if opened is not None and (found.st_dev, found.st_ino) != (opened.device, opened.inode):
             raise OSError(errno.EBADF, "it belongs to another file")
 
-    def _judged(self, fd: int, error: OSError) -> OSError:
+    def _descriptor_error(self, fd: int, error: OSError) -> OSError:
         """Return the error of a call; calls `on_lost` if the descriptor lost its file."""
         if error.errno not in _NOT_OURS:
             return error
-        own = _own.get(fd)
-        name = own.path if own is not None else "a file of the store"
+        opened = _open_files.get(fd)
+        name = opened.path if opened is not None else "a file of the store"
         reason = f"descriptor {fd} of {name} was closed by other code of this process: {error}"
         self.on_lost(reason)
         return OSError(error.errno, reason)
