@@ -16,7 +16,7 @@ from gateway.gateways import running_gateway
 from gateway.reading import read
 from gateway.wire_client import WireClient, due, message, producer_settings
 from rockoon.local.cluster import LocalCluster
-from rockoon_gateway.producing.recall_handles import parse_recall_handle, recall_handle
+from rockoon_gateway.producing.sending import parse_recall_handle, recall_handle
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code

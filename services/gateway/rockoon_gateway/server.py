@@ -1,27 +1,215 @@
 """The gateway's process: a connection to the cluster, the parts on it, the gRPC server."""
 
 import asyncio
+import dataclasses
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpc import aio
 
 from rockoon import Cluster
-from rockoon_gateway.calls import HEADERS
-from rockoon_gateway.cluster_side import access, connected
-from rockoon_gateway.metrics import TABLE
-from rockoon_gateway.parts import assembled
+from rockoon.errors import NameserverUnavailable
+from rockoon.net.access import AccessKey
+from rockoon_core.channels import Tls
+from rockoon_core.clock import wall_clock_ms
+from rockoon_core.signature import CLUSTER_KEY_ID
+from rockoon_gateway.calls import HEADERS, Callers
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.consoles.groups_report import GroupReports
+from rockoon_gateway.consoles.lookups import Lookups
+from rockoon_gateway.consoles.servicer import ConsoleServicer
+from rockoon_gateway.consuming.consuming import Consuming
+from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.lite.expiry import Expiry
+from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.metrics import TABLE, GatewayMetrics
+from rockoon_gateway.producing.message_checks import SendLimits
+from rockoon_gateway.producing.sending import Sending
+from rockoon_gateway.producing.transactions import GatewayTransactions
+from rockoon_gateway.routes import QueryRoutes
 from rockoon_gateway.scaling.scaler import Scaler
+from rockoon_gateway.service import MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
+from rockoon_gateway.signatures import SecretFile, Signatures
+from rockoon_gateway.topics import TopicRoutes
+from rockoon_node.key_follower import KeyFollower
+from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to_server
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
+from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Stop, announce
 from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
+
+log = logging.getLogger(__name__)
+
+# A short limit: the gateway retries no calls without its client's knowledge.
+RETRY_SECONDS = 2.0
+
+
+def cluster_tls(settings: GatewaySettings) -> Tls | None:
+    """TLS for connections to services; None: off.
+
+    Raises:
+        SettingsError: a file is missing.
+    """
+    if settings.cluster_tls == "same":
+        return client_tls(settings)
+    inner = dataclasses.replace(
+        settings,
+        tls=settings.cluster_tls,
+        tls_ca=settings.cluster_tls_ca or settings.tls_ca,
+        tls_certificate=settings.cluster_tls_certificate or settings.tls_certificate,
+        tls_key=settings.cluster_tls_key or settings.tls_key,
+    )
+    return client_tls(inner)
+
+
+def connection(settings: GatewaySettings) -> Cluster:
+    """Create the connection to the cluster, with the services' own key."""
+    access = None
+    if settings.access != "off":
+        access = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret)
+    return Cluster(
+        settings.nameservers,
+        cluster=settings.cluster,
+        retry_seconds=RETRY_SECONDS,
+        connect_seconds_max=RETRY_SECONDS,
+        tls=cluster_tls(settings),
+        access=access,
+    )
+
+
+async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStack) -> Cluster:
+    """Return the open connection, as soon as a nameserver replies.
+
+    Args:
+        settings: of the gateway.
+        stop: ends the wait.
+        opened: closes the connection.
+
+    Raises:
+        SettingsError: a file cannot be used.
+        RockoonError: the nameservers refuse, or a stop was requested before one replied.
+    """
+    told = False
+    while True:
+        try:
+            return await opened.enter_async_context(connection(settings))
+        except NameserverUnavailable as failure:
+            if stop.requested:
+                raise
+            if not told:
+                log.warning("%s; waiting for a nameserver", failure)
+            told = True
+
+
+async def access(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    stop: Stop,
+    tasks: asyncio.TaskGroup,
+    opened: AsyncExitStack,
+) -> Signatures:
+    """Return the checks of clients' signatures, with the cluster's present keys."""
+    if frontend.gate is None:
+        if settings.client_secrets is not None:
+            raise SettingsError("client_secrets is set, but access = off: calls are not checked")
+        return Signatures(None, None, wall_clock_ms)
+    secrets = None
+    if settings.client_secrets is not None:
+        secrets = SecretFile(settings.client_secrets)
+    elif settings.access == "on":
+        raise SettingsError("access = on needs client_secrets: all calls would be refused")
+    nameservers = Nameservers(
+        settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
+    )
+    opened.push_async_callback(nameservers.close)
+    follower = KeyFollower(nameservers, frontend.gate)
+    following = tasks.create_task(follower.run(stop), name="access keys")
+    opened.callback(following.cancel)
+    await stop.or_event(follower.attempted)
+    keys: KeyTable = frontend.gate.keys
+    return Signatures(keys, secrets, wall_clock_ms, optional=settings.access == "optional")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """The parts of one gateway."""
+
+    services: Services
+    servicer: MessagingServicer
+    consoles: ConsoleServicer
+    metrics: GatewayMetrics
+    expiry: Expiry
+
+
+def assembled(
+    settings: GatewaySettings,
+    cluster: Cluster,
+    signatures: Signatures,
+    tasks: asyncio.TaskGroup,
+) -> GatewayParts:
+    """Create the parts.
+
+    Args:
+        settings: of the gateway.
+        cluster: the open connection.
+        signatures: checks clients' signatures.
+        tasks: owns the tasks that read Telemetry streams.
+    """
+    presence = Presence(settings.client_seconds_max)
+    topics = TopicRoutes(cluster, create=settings.create_topics)
+    groups = GroupConfigs(cluster, create=settings.create_groups)
+    lite_topics = LiteTopics(cluster, settings.lite_topics_max)
+    telemetry = Telemetry(presence, topics, groups, settings.body_bytes_max, tasks)
+    transactions = GatewayTransactions(
+        cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
+    )
+    sending = Sending(
+        cluster,
+        topics,
+        lite_topics,
+        presence,
+        transactions,
+        SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
+        timeout_seconds=settings.send_seconds_max,
+        buffer_bytes_max=settings.buffer_bytes_max,
+        clock=wall_clock_ms,
+    )
+    consuming = Consuming(
+        cluster,
+        topics,
+        groups,
+        lite_topics,
+        presence,
+        settings.name,
+        create_groups=settings.create_groups,
+    )
+    services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
+    callers = Callers(signatures)
+    metrics = GatewayMetrics(
+        presence, telemetry, signatures, sending, transactions, consuming, callers.refused
+    )
+    consoles = ConsoleServicer(
+        settings.name,
+        callers,
+        GroupReports(cluster, consuming.reports.soon),
+        Lookups(cluster, topics, presence, telemetry),
+        sending,
+        presence,
+    )
+    expiry = Expiry(cluster, lite_topics, consuming.lite_subscriptions, settings.lite_look_seconds)
+    return GatewayParts(services, MessagingServicer(callers, services), consoles, metrics, expiry)
+
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -1,4 +1,4 @@
-"""Permissions that calls to a nameserver need; docs/operate/security.md lists them for operators."""
+"""Permissions for calls to a nameserver; docs/operate/security.md lists them for operators."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,6 +1,7 @@
 """Member: one replica's decisions about one log. Pure: events in, actions out.
 
-It uses no clock, network or disk. Comments name the rules of `docs/understand/replication.md` by number.
+It uses no clock, network or disk. Comments name the rules of `docs/understand/replication.md` by
+number.
 
 Invariants
 - `facts` are those of the last `Persist`: later actions of the same list may rely on them.

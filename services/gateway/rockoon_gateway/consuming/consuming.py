@@ -4,29 +4,140 @@ All clients share one receiving engine: it waits for all their polls, and sends 
 acknowledgements together.
 """
 
+import asyncio
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from rockoon import Cluster
+from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.message_queue import MessageQueue
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import Reports
 from rockoon_gateway.clients.settings_checks import request_timeout_ms
-from rockoon_gateway.consuming.assignments import Assignments
-from rockoon_gateway.consuming.confirmations import Confirmations
+from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.offset_reads import OffsetReads
-from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
+from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS, require_reader
 from rockoon_gateway.consuming.receiving import Receiving, Writer
 from rockoon_gateway.consuming.returned_messages import ReturnedMessages
 from rockoon_gateway.consuming.settling import Settling
 from rockoon_gateway.groups import GroupConfigs
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
-from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
 from rockoon_gateway.lite.subscribing import LiteSubscribing
-from rockoon_gateway.names import checked_group, cluster_name
+from rockoon_gateway.names import checked_group, checked_topic, cluster_name
+from rockoon_gateway.routes import checked_endpoints, live_queues, permission
 from rockoon_gateway.topics import TopicRoutes
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression, Resource
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Resource
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+)
+
+ANY_QUEUE = -1
+
+
+class Assignments:
+    """Serves QueryAssignment: the queues that a push consumer receives from.
+
+    All members of a group get the same assignment, because any member may receive from any queue.
+    So one entry per broker is enough, with the id -1; in a FIFO group it is one per queue, as
+    clients that poll queues in rotation expect.
+    Source: RouteActivity#queryAssignment.
+
+    Args:
+        cluster: the connection.
+        topics: their routes.
+        groups: their configuration.
+    """
+
+    def __init__(self, cluster: Cluster, topics: TopicRoutes, groups: GroupConfigs) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._groups = groups
+
+    async def query_assignment(
+        self, request: QueryAssignmentRequest, call: GatewayCall
+    ) -> QueryAssignmentResponse:
+        """See the protocol."""
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
+        require_reader(call, group, topic)
+        endpoints = checked_endpoints(request.endpoints)
+        route = await self._topics.route(topic)
+        if not route.readable or not route.queues:
+            raise Refusal(Code.FORBIDDEN, f"no readable queue of topic {topic}")
+        queues = live_queues(self._cluster, route)
+        if is_lite(route):
+            # One queue: each receive covers all lite topics of the parent.
+            await self._groups.lite(group, topic)
+            queues, is_fifo = queues[:1], False
+        else:
+            is_fifo = (await self._groups.facts(group)).fifo
+        return QueryAssignmentResponse(
+            status=OK,
+            assignments=[
+                v2.Assignment(
+                    message_queue=v2.MessageQueue(
+                        topic=request.topic,
+                        id=queue_id,
+                        permission=permission(route),
+                        broker=v2.Broker(name=broker, id=0, endpoints=endpoints),
+                    )
+                )
+                for broker, queue_id in units(queues, is_fifo=is_fifo)
+            ],
+        )
+
+
+def units(queues: Iterable[MessageQueue], *, is_fifo: bool) -> list[tuple[str, int]]:
+    """Return broker and queue id of each assignment."""
+    if is_fifo:
+        return [(queue.broker, queue.queue_id) for queue in queues]
+    return [(broker, ANY_QUEUE) for broker in sorted({queue.broker for queue in queues})]
+
+
+# Part of the lease. At its end the messages become visible and the delivery counts as an attempt.
+RETURN_SHARE = 3 / 4
+
+
+class Confirmations:
+    """Reports deliveries that clients have received, and returns messages that they may have lost.
+
+        reply written ─┬─▶ the client acknowledged a PING sent after it: the delivery is reported
+                       └─▶ the connection ended or the client reset the call: returned uncounted,
+                           after a part of the lease
+
+    The client may have received a reply whose connection ended before the acknowledgement. So it
+    can acknowledge its messages during that part of the lease.
+
+    Args:
+        reports: reports deliveries.
+        giving_back: returns messages.
+    """
+
+    def __init__(self, reports: Reports, returned_messages: ReturnedMessages) -> None:
+        self._reports = reports
+        self._returned_messages = returned_messages
+
+    def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
+        """Report written messages once their client has received them, or return them."""
+        writer.on_received(partial(self._ended, group, receipts))
+
+    def _ended(self, group: str, receipts: Sequence[ReceiptHandle], is_received: bool) -> None:
+        if is_received:
+            self._reports.delivered(receipts)
+            return
+        asyncio.get_running_loop().call_later(
+            RETURN_SHARE * self._reports.lease_seconds,
+            self._returned_messages.return_later,
+            group,
+            receipts,
+        )
 
 
 class Consuming:

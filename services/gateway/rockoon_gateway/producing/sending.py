@@ -7,8 +7,11 @@ one group in two queues would have no order.
 """
 
 import asyncio
+import base64
+import binascii
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rockoon import Cluster
 from rockoon.admin.reads import get_topic
@@ -39,7 +42,6 @@ from rockoon_gateway.producing.message_checks import (
     all_accepted,
     check_transactions,
 )
-from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
 from rockoon_gateway.producing.transaction_ids import parse_transaction_id
 from rockoon_gateway.producing.transactions import GatewayTransactions
 from rockoon_gateway.routes import live_queues
@@ -52,6 +54,42 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     TransactionResolution,
     TransactionSource,
 )
+
+_VERSION = "v1"
+
+
+class Recall(NamedTuple):
+    """A pending delayed message, as in a recall handle, which cancels it.
+
+    Source: RecallMessageHandle of RocketMQ: base64url of words, the last one the message's id.
+    Rockoon adds one word, by which brokers find the message; clients do not interpret the text.
+    """
+
+    topic: str
+    broker: str
+    deliver_at_ms: int
+    offset_message_id: str
+    message_id: str
+
+
+def recall_handle(recall: Recall) -> str:
+    """Return the handle of a delayed message."""
+    words = " ".join((_VERSION, *map(str, recall)))
+    return base64.urlsafe_b64encode(words.encode()).decode()
+
+
+def parse_recall_handle(handle: str) -> Recall:
+    """Parse a handle; raises Refusal with BAD_REQUEST."""
+    try:
+        text = base64.urlsafe_b64decode(handle.encode()).decode()
+        # A message id may have any characters, including blanks.
+        version, topic, broker, deliver_at_ms, offset_id, message_id = text.split(" ", 5)
+        if version == _VERSION:
+            return Recall(topic, broker, int(deliver_at_ms), offset_id, message_id)
+    except (ValueError, binascii.Error):
+        pass
+    raise Refusal(Code.BAD_REQUEST, "it is not a recall handle")
+
 
 log = logging.getLogger(__name__)
 
