@@ -150,8 +150,8 @@ class DelayTooLong(RockoonError):
     code = Error.DELAY_TOO_LONG
     status = "INVALID_ARGUMENT"
     sentence = (
-        "message {index} is to be delivered {seconds} s from now, and the broker keeps messages "
-        "aside for {seconds_max} s at most (delay_seconds_max)"
+        "message {index} is to be delivered {seconds} s from now, and the broker accepts delays "
+        "of {seconds_max} s at most (delay_seconds_max)"
     )
 
 
@@ -193,7 +193,7 @@ class ResetNotFound(RockoonError):
     status = "NOT_FOUND"
     sentence = (
         "no reset {reset!r} is known: a plan is kept for ten minutes, an applied reset until "
-        "a thousand others have followed"
+        "a thousand later ones"
     )
 
 
@@ -270,7 +270,7 @@ class Fenced(RockoonError):
     status = "FAILED_PRECONDITION"
     sentence = (
         "epoch {epoch} of queue {queue} is over (now {current}): another member or a "
-        "reset took it; resolve again"
+        "reset has it now; resolve again"
     )
 
 
@@ -415,7 +415,7 @@ class StoreNotWritable(RockoonError):
     code = Error.STORE_NOT_WRITABLE
     status = "UNAVAILABLE"
     retriable = True
-    sentence = "the broker takes no messages now: {reason}"
+    sentence = "the broker accepts no messages now: {reason}"
 
     @property
     def is_pressure(self) -> bool:
@@ -469,7 +469,7 @@ class QueueHeld(RockoonError):
     code = Error.QUEUE_HELD
     status = "UNAVAILABLE"
     retriable = True
-    sentence = "queue {queue} is still held by {owner}, which has been asked to let go"
+    sentence = "queue {queue} is still held by {owner}, which has been asked to release it"
 
 
 class NotLeader(RockoonError):
@@ -530,7 +530,7 @@ class Internal(RockoonError):
 class StoreFailed(RockoonError):
     code = Error.STORE_FAILED
     status = "DATA_LOSS"
-    sentence = "the store failed and takes nothing more: {reason}"
+    sentence = "the store failed and accepts no more data: {reason}"
 
 
 class StoreCorrupt(RockoonError):
@@ -555,7 +555,7 @@ class WrongIdentity(RockoonError):
     code = Error.WRONG_IDENTITY
     status = "PERMISSION_DENIED"
     sentence = (
-        "the certificate shown is that of {identity}: to register as {name!r} it must bear the "
+        "the certificate shown is that of {identity}: to register as {name!r} it must have the "
         "common name or DNS name {wanted!r}"
     )
 

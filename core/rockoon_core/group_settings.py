@@ -116,8 +116,8 @@ GROUP_SETTINGS = (
     ),
     GroupSetting(
         "below_min",
-        "Where to go on when retention has deleted its position (default: first); fail: "
-        "stop, until somebody resets it.",
+        "Where to resume if retention has deleted the group's position (default: first); fail: "
+        "stop until an operator resets it.",
         default="first",
         words=OUT_OF_RANGE,
     ),

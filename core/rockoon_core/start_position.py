@@ -285,7 +285,7 @@ def new_queue(facts: Facts) -> Decision:
 def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
     state, policy = facts.state, facts.rules.policy
     if facts.rules.rule is NewQueueRule.CLASSIC:
-        old = f"not taken for new (rule CLASSIC, oldest message {state.min_offset})"
+        old = f"not new (rule CLASSIC, oldest message {state.min_offset})"
     else:
         old = (
             f"born at revision {facts.create_revision}, before {facts.who} subscribed at "

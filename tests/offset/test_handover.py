@@ -267,7 +267,7 @@ async def test_other_queues_of_the_same_call_are_not_held_up(service: Service) -
         group=GROUP, member_id="b", queues=[ref(0), ref(1)], route_revision=service.revision
     )
     held, free = (await service.stub.Resolve(request)).starts
-    assert "a, which has been asked to let go" in held.error.message
+    assert "a, which has been asked to release it" in held.error.message
     assert not free.HasField("error")
 
 

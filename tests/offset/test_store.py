@@ -216,7 +216,7 @@ async def test_a_failed_sync_ends_the_service(cluster: Cluster) -> None:
         disk.broken = True
         entry = pb.CommitEntry(queue=cluster.ref(), offset=10, epoch=start.epoch, metadata="x")
         # The second call may find that nobody listens any more.
-        for told in ("takes nothing more", "takes nothing more|UNAVAILABLE"):
+        for told in ("accepts no more data", "accepts no more data|UNAVAILABLE"):
             with pytest.raises(Exception, match=told):
                 await stub.Commit(pb.CommitRequest(group=GROUP, entries=[entry]))
         assert "Input/output error" in await stop.wait()
