@@ -14,7 +14,7 @@ from rockoon_format.record import Record, encode_record
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.consuming.receiving import Receiving
 from rockoon_gateway.consuming.returned_messages import ReturnedMessages
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -34,7 +34,7 @@ class EveryTopic(TopicRoutes):
         return TopicRoute(name, (), {}, 1, 1, 6, {})
 
 
-class EveryGroup(GroupConfigs):
+class EveryGroup(CachedGroups):
     """Each one that is asked for is there."""
 
     def __init__(self) -> None:

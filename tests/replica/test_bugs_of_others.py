@@ -32,7 +32,7 @@ from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica import actions, events
 from rockoon_replica.log_state import LogState, StateVersion
 from rockoon_replica.member import Member
-from rockoon_replica.messages import Ack, LogChunk, Welcome
+from rockoon_replica.messages import Ack, RecordChunk, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from support.byte_log import ByteLog
@@ -130,7 +130,7 @@ def test_bookkeeper_2614_who_was_asked_in_an_election_takes_nothing_of_the_forme
     member.handle(events.WelcomeArrived(1, Welcome(1, "a", 0, 0, 0, 0)))
     source = ByteLog()
     source.open_epoch(1)
-    chunk = LogChunk(1, "a", 0, source.bytes_between(0, source.end), 0, 0, 0)
+    chunk = RecordChunk(1, "a", 0, source.bytes_between(0, source.end), 0, 0, 0)
     election = state(2, 2, None)
     asked = member.handle(events.StateSeen(election))
     assert [type(each) for each in asked][-1] is actions.ReportLog

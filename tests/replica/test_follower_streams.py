@@ -22,7 +22,7 @@ from rockoon_replica import following
 from rockoon_replica.events import Event, HelloArrived
 from rockoon_replica.following import ChecksumMismatch, event_of
 from rockoon_replica.leading import Leading
-from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
+from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
 from support.byte_log import ByteLog
 from support.eventually import eventually
@@ -200,7 +200,7 @@ async def test_a_leader_that_is_deposed_while_it_reads_says_so_and_sends_nothing
 
 
 def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
-    chunk = LogChunk(3, "a", 100, b"whole records, as they are", 90, 0, 1)
+    chunk = RecordChunk(3, "a", 100, b"whole records, as they are", 90, 0, 1)
     import zlib
 
     said = chunk_to_wire(chunk, zlib.crc32(chunk.data))

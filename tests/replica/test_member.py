@@ -7,7 +7,7 @@ from rockoon_replica import actions, events
 from rockoon_replica.log import WriteCheck
 from rockoon_replica.log_state import AcceptedLoss, CopiesWish, LogState, Move, StateVersion
 from rockoon_replica.member import Member, Role
-from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
+from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 from support.byte_log import ByteLog
 
@@ -208,7 +208,7 @@ def test_a_follower_that_finds_other_bytes_has_both_copies_checked_and_declares_
     assert decided[1:] == [actions.CompareCopies("a", 0, log.end)]
     assert member.facts == facts
     # The session is over, and the next one begins as any.
-    assert not member.handle(events.ChunkArrived(1, LogChunk(2, "a", log.end, b"", 0, 0, 1)))
+    assert not member.handle(events.ChunkArrived(1, RecordChunk(2, "a", log.end, b"", 0, 0, 1)))
     assert kinds(member.handle(events.SessionOpened(2))) == ["SayHello"]
 
 
@@ -456,7 +456,7 @@ def test_what_the_leader_has_deleted_stays_until_both_have_the_same_generation()
     member = following(log)
     crc = log.tail_crc(log.end, log.end)
     member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, crc, log.end, 0)))
-    chunk = LogChunk(2, "a", log.end, b"", 0, 10, 0, generation=7)
+    chunk = RecordChunk(2, "a", log.end, b"", 0, 10, 0, generation=7)
     assert kinds(member.handle(events.ChunkArrived(1, chunk))) == ["Acknowledge"]
     assert member.leader_generation == 7
     log.generation = log.generation._replace(identity=7, end=10)

@@ -20,7 +20,7 @@ CACHE_SECONDS = 5.0
 CACHED_MAX = 100_000
 
 
-class GroupConfigs:
+class CachedGroups:
     """Reads the configuration of groups.
 
     Args:

@@ -23,7 +23,7 @@ from rockoon_gateway.consoles.groups_report import GroupReports
 from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.expiry import Expiry
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.metrics import TABLE, GatewayMetrics
@@ -168,7 +168,7 @@ def assembled(
     """
     presence = Presence(settings.client_seconds_max)
     topics = TopicRoutes(cluster, create=settings.create_topics)
-    groups = GroupConfigs(cluster, create=settings.create_groups)
+    groups = CachedGroups(cluster, create=settings.create_groups)
     lite_topics = LiteTopics(cluster, settings.lite_topics_max)
     telemetry = Telemetry(presence, topics, groups, settings.body_bytes_max, tasks)
     transactions = GatewayTransactions(

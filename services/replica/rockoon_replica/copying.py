@@ -24,7 +24,7 @@ from rockoon_replica.actions import (
     WriteRecords,
 )
 from rockoon_replica.log import LogView
-from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome, tail_size
+from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome, tail_size
 
 
 class Refused(Exception):
@@ -190,7 +190,7 @@ class Copying:
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True
 
-    def chunk(self, session: int, chunk: LogChunk) -> None:
+    def chunk(self, session: int, chunk: RecordChunk) -> None:
         """Write the leader's records, then commit up to the end that it reported."""
         if session != self._session or not self._welcomed or self._target is None:
             return

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rockoon_replica.log import WriteCheck
 from rockoon_replica.log_state import LogState
-from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
+from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome
 
 
 class Started(NamedTuple):
@@ -38,7 +38,7 @@ class ChunkArrived(NamedTuple):
     """Records of the leader; the wire's checksum was verified."""
 
     session: int
-    chunk: LogChunk
+    chunk: RecordChunk
 
 
 class HelloArrived(NamedTuple):

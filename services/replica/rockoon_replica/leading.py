@@ -20,7 +20,7 @@ from rockoon_core.errors import InvalidArgument, NotLeader, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica.events import AckArrived, Event, HelloArrived, SessionClosed
 from rockoon_replica.log import ReplicatedLog
-from rockoon_replica.messages import LogChunk, Welcome
+from rockoon_replica.messages import RecordChunk, Welcome
 from rockoon_replica.standing import FollowerProgress
 from rockoon_replica.wire import ack_from_wire, chunk_to_wire, hello_from_wire, welcome_to_wire
 
@@ -254,7 +254,7 @@ class Leading:
             sent_at = now()
             session.sent_end += len(records.data)
             session.last_sent = state
-            chunk = LogChunk(
+            chunk = RecordChunk(
                 epoch=epoch,
                 leader=self._replica_id,
                 offset=records.offset,

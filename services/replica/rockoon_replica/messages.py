@@ -1,7 +1,7 @@
 """Messages between a follower and its leader, in the order of their first use.
 
 One connection is one session. The follower sends `Hello`. The leader's `Welcome` has the position
-up to which both logs are equal; the follower cuts its log there, and then receives each `LogChunk`
+up to which both logs are equal. The follower cuts its log there, then receives each `RecordChunk`
 and replies with an `Ack`.
 """
 
@@ -49,7 +49,7 @@ class Welcome(NamedTuple):
     generation_end: int = 0
 
 
-class LogChunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """Whole records, or none; with the committed end and the leader's round.
 
     Attributes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
-from rockoon_replica.messages import Ack, Hello, LogChunk, Welcome
+from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome
 
 BOUNDARIES_MAX = 65_536
 
@@ -78,7 +78,7 @@ def welcome_from_wire(message: pb.LeaderWelcome) -> Welcome:
     )
 
 
-def chunk_to_wire(chunk: LogChunk, crc: int) -> pb.LeaderSays:
+def chunk_to_wire(chunk: RecordChunk, crc: int) -> pb.LeaderSays:
     """Convert a chunk; `crc`: CRC-32 of its data."""
     envelope = pb.LeaderSays()
     # Filled directly: a message that is assigned to a field is copied with all its bytes.
@@ -95,8 +95,8 @@ def chunk_to_wire(chunk: LogChunk, crc: int) -> pb.LeaderSays:
     return envelope
 
 
-def chunk_from_wire(message: pb.LeaderChunk) -> LogChunk:
-    return LogChunk(
+def chunk_from_wire(message: pb.LeaderChunk) -> RecordChunk:
+    return RecordChunk(
         epoch=message.epoch,
         leader=message.leader_id,
         offset=message.offset,

@@ -15,7 +15,7 @@ from rockoon_replica.actions import Action
 from rockoon_replica.events import Event
 from rockoon_replica.log_state import StateVersion
 from rockoon_replica.member import Member, Role
-from rockoon_replica.messages import LogChunk
+from rockoon_replica.messages import RecordChunk
 from rockoon_replica.replica_facts import ReplicaFacts
 from support.byte_log import VALUE
 
@@ -300,7 +300,7 @@ class Node:
             return
         member, log = self.member, self.log
         known = (log.committed_end, log.min_offset, member.round, log.generation.identity)
-        chunk = LogChunk(member.epoch, self.replica, link.next, data, *known)
+        chunk = RecordChunk(member.epoch, self.replica, link.next, data, *known)
         link.next += len(data)
         link.down.append(events.ChunkArrived(link.number, chunk))
 

@@ -17,7 +17,7 @@ from rockoon_gateway.clients.presence import CONSUMERS, GatewayClient, Presence
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
 from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import OK, Refusal
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.names import checked_group, checked_topic
@@ -47,7 +47,7 @@ class Telemetry:
         self,
         presence: Presence,
         topics: TopicRoutes,
-        groups: GroupConfigs,
+        groups: CachedGroups,
         body_bytes_max: int,
         tasks: asyncio.TaskGroup,
     ) -> None:

@@ -22,7 +22,7 @@ from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS, req
 from rockoon_gateway.consuming.receiving import Receiving, Writer
 from rockoon_gateway.consuming.returned_messages import ReturnedMessages
 from rockoon_gateway.consuming.settling import Settling
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
@@ -55,7 +55,7 @@ class Assignments:
         groups: their configuration.
     """
 
-    def __init__(self, cluster: Cluster, topics: TopicRoutes, groups: GroupConfigs) -> None:
+    def __init__(self, cluster: Cluster, topics: TopicRoutes, groups: CachedGroups) -> None:
         self._cluster = cluster
         self._topics = topics
         self._groups = groups
@@ -161,7 +161,7 @@ class Consuming:
         self,
         cluster: Cluster,
         topics: TopicRoutes,
-        groups: GroupConfigs,
+        groups: CachedGroups,
         lite_topics: LiteTopics,
         presence: Presence,
         name: str,

@@ -30,7 +30,7 @@ from rockoon_gateway.consuming.receive_rules import (
     subscription_of,
 )
 from rockoon_gateway.consuming.returned_messages import ReturnedMessages
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
@@ -110,7 +110,7 @@ class Receiving:
         self,
         engine: Receives,
         topics: TopicRoutes,
-        groups: GroupConfigs,
+        groups: CachedGroups,
         lite: LiteReceiving,
         lite_subscriptions: LiteSubscriptions,
         returned_messages: ReturnedMessages,

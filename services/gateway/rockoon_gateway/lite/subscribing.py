@@ -17,7 +17,7 @@ from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.receive_rules import require_reader
-from rockoon_gateway.groups import GroupConfigs
+from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS, LiteGroup
 from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
 from rockoon_gateway.lite.shared_subscriptions import notify_lost
@@ -133,7 +133,7 @@ class LiteSubscribing:
         self,
         cluster: Cluster,
         topics: TopicRoutes,
-        groups: GroupConfigs,
+        groups: CachedGroups,
         lite_topics: LiteTopics,
         presence: Presence,
     ) -> None:
