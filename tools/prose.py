@@ -217,7 +217,7 @@ def check() -> int:
     above = [
         f"{name}: {value:.1f} phrases per 1,000 words, the ceiling is {ceilings[name]}"
         for name, (_, value) in measured().items()
-        if value > ceilings[name]
+        if round(value, 1) > ceilings[name]
     ]
     for line in above:
         print(line)
