@@ -102,6 +102,8 @@ def _stamp_by_numpy(
     following: dict[tuple[str, int], int] = {}
     for batch in batches:
         entries.append(None)
+        queue = (batch.topic, batch.queue_id)
+        first = following.setdefault(queue, batch.next_queue_offset)
         if len(batch.lengths) % 4:
             continue
         frames = batch.frames
@@ -120,8 +122,6 @@ def _stamp_by_numpy(
             continue
         if rules.with_room and not layout.has_room.all():
             continue
-        queue = (batch.topic, batch.queue_id)
-        first = following.get(queue, batch.next_queue_offset)
         following[queue] = first + len(batch.lengths) // 4
         made, listed = stamp_batch(
             frames,
