@@ -11,7 +11,7 @@ import pytest
 
 import rockoon
 from rockoon.cli.lag import disk_text, loss_text
-from rockoon.cli.why import told
+from rockoon.cli.why import story_lines
 from rockoon.errors import RockoonError, StoreNotWritable, TimedOut
 from rockoon.local import LocalCluster
 from rockoon_proto.v1 import broker_pb2
@@ -166,7 +166,7 @@ async def test_the_oldest_files_are_deleted_where_the_policy_says_so(local: Loca
         assert lag.lost_because == broker_pb2.DELETED_DISK_PRESSURE
         assert f"{lag.lost} LOST (disk pressure)" in (loss_text(lag) or "")
         (story,) = await cluster.admin.why(GROUP)
-        assert "were deleted under disk pressure" in dict(told(story))["lost"]
+        assert "were deleted under disk pressure" in dict(story_lines(story))["lost"]
         # One line for each file, oldest first.
         text = (local.directory / "logs" / f"{BROKER}.log").read_text()
         lines = re.findall(r"CommitLog file (\d+) is deleted: (.*)", text)

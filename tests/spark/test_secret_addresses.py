@@ -21,7 +21,7 @@ from rockoon_spark.export.target import (
 from rockoon_spark.files import LogFile, StoreError, absent_queues, list_log
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.source.data_source import RockoonDataSource
-from rockoon_spark.source.file_partition import file_gone
+from rockoon_spark.source.file_partition import deleted_text
 from rockoon_spark.source.options import ReadOptions
 
 # The file system of this scheme is in memory; its host and user mean nothing.
@@ -79,7 +79,7 @@ def test_sentences_about_files_of_a_place_do_not_have_its_secret() -> None:
     file = LogFile(f"{PLACE}/commitlog/{0:020}", 0, 100)
     target = ExportTarget(PLACE)
     sentences = [
-        file_gone(file),
+        deleted_text(file),
         file.shown,
         DirectoryGeneration(PLACE, "broker-a", 1).name,
         file_problem(target, ExportedFile("topic=T/x.parquet", "broker-a", 1, 1, 0, 0, 0)),
