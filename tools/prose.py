@@ -4,6 +4,7 @@
     python tools/prose.py --show client       lines with such a phrase, for a package or a path
     python tools/prose.py --change main       lines of the change since a commit
     python tools/prose.py --log main..HEAD    subjects of commits
+    python tools/prose.py --draw client 7     20 docstrings, drawn with a seed, for a reader to judge
     python tools/prose.py --check             exit with 1 if a package is above its ceiling
 
 "Texts" are log lines, error texts, help and settings; their index is counted apart from that of
@@ -15,6 +16,7 @@ import argparse
 import ast
 import io
 import json
+import random
 import re
 import subprocess
 import sys
@@ -60,6 +62,7 @@ PHRASES = {
     "but for": r"\b(?:but for|save for|all but|but of)\b",
 }
 PATTERN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES.values()))
+DRAWN = 20
 WORD = re.compile(r"[A-Za-z']+")
 
 Prose = tuple[int, str]
@@ -182,6 +185,17 @@ def show(path: Path) -> None:
                     print(f"{each}:{number + offset}: {line.strip()[:150]}   [{found[0].strip()}]")
 
 
+def draw(path: Path, seed: int) -> None:
+    """Print docstrings without their code: a reader of them answers "who does what?"."""
+    found = [
+        (f"{each}:{line}", text)
+        for each in files(path)
+        for line, text in docstrings(ast.parse(each.read_text()))
+    ]
+    for place, text in random.Random(seed).sample(found, min(DRAWN, len(found))):
+        print(f"{place}\n    {text.strip()}\n")
+
+
 def changed_lines(base: str) -> dict[str, set[int]]:
     """Numbers of the new lines in each file, since a commit."""
     command = ["git", "diff", "-U0", "--no-renames", base, "--", "*.py", "*.md", "*.rs"]
@@ -232,10 +246,13 @@ def main() -> int:
     parser.add_argument("--change", metavar="COMMIT", help="print the lines of a change")
     parser.add_argument("--log", metavar="RANGE", help="count in subjects of commits")
     parser.add_argument("--check", action="store_true", help="compare with the ceilings")
+    parser.add_argument("--draw", nargs=2, metavar=("PATH", "SEED"), help="print 20 docstrings")
     chosen = parser.parse_args()
     if chosen.check:
         return check()
-    if chosen.show:
+    if chosen.draw:
+        draw(Path(chosen.draw[0]), int(chosen.draw[1]))
+    elif chosen.show:
         show(chosen.show)
     elif chosen.change:
         show_change(chosen.change)
