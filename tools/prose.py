@@ -4,7 +4,7 @@
     python tools/prose.py --show client       lines with such a phrase, for a package or a path
     python tools/prose.py --change main       lines of the change since a commit
     python tools/prose.py --log main..HEAD    subjects of commits
-    python tools/prose.py --draw client 7     20 docstrings, drawn with a seed, for a reader to judge
+    python tools/prose.py --draw client 7     20 docstrings, drawn with a seed, to judge
     python tools/prose.py --check             exit with 1 if a package is above its ceiling
 
 "Texts" are log lines, error texts, help and settings; their index is counted apart from that of
