@@ -27,9 +27,9 @@ def page(cells: Sequence[Cell]) -> str:
         "service, and a group and a topic for each line. The command fails if a line of rule exact "
         "skips or replays a message.",
         f"Every queue gets {EARLIER} messages, and later {LATER} more; new queues get theirs "
-        "before any group can know of them. TIMESTAMP is a time between the two. Then other topics fill "
-        "the brokers' (small) memory, so that these messages count as written to disk, the stopped "
-        f"groups are restarted, and every queue gets the last {AFTERWARDS}.",
+        "before any group can know of them. TIMESTAMP is a time between the two. Then other topics "
+        "fill the brokers' (small) memory, so that these messages count as written to disk, the "
+        f"stopped groups are restarted, and every queue gets the last {AFTERWARDS}.",
         "- *new*: the group subscribes after the topic has grown, so its policy decides for all "
         "queues;\n"
         "- *running*: the group reads all the time; *lagging*: it runs and hangs; *stopped*: it "
