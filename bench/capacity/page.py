@@ -50,7 +50,7 @@ SATURATION = (
     ("offset", "commit, one queue", "calls", "groups", "commit 1 queue, by groups", OFFSET),
     ("offset", "commit, eight queues", "calls", "groups", "commit 8 queues, by groups", OFFSET),
     ("nameserver", "make a topic", "topics", "topics", "make a topic, by topics", NAMESERVER),
-    ("nameserver", "tell one watcher of a change", "watchers told", "watchers",
+    ("nameserver", "notify one watcher of a change", "notifications", "watchers",
      "a change of one route, by watchers", NAMESERVER),
 )  # fmt: skip
 
@@ -201,7 +201,7 @@ def extrapolation(parts: Parts) -> str:
         told = model.foretold(points, name)
         if told is not None:
             rows.append(foretold_row(told))
-    head = ["figure", "fitted up to", "foretold for", "factor", "foretold", "measured", "error"]
+    head = ["figure", "fitted up to", "predicted for", "factor", "predicted", "measured", "error"]
     return table(head, rows) if rows else MISSING
 
 
@@ -275,7 +275,7 @@ def arithmetic(costs: Costs) -> str:
         f"{LARGEST.members_per_group} members; {LARGEST.messages_per_second:,.0f} messages a "
         f"second of {LARGEST.body_bytes} bytes, {LARGEST.batch_messages:g} in a batch, each queue "
         f"read by {LARGEST.readers_per_queue} group; {LARGEST.route_changes_per_second:g} route "
-        f"changes a second that concern everybody; {SHOWN} brokers, shards and nameservers."
+        f"changes a second that concern all; {SHOWN} brokers, shards and nameservers."
     )
     return f"{demand}\n\n{table(head, rows)}"
 

@@ -65,7 +65,7 @@ def late_acknowledgement(scene: Scene) -> None:
     except ClientFailed:
         receiver.acknowledge(again)
         return
-    raise Differs("it was taken")
+    raise Differs("the server accepted it")
 
 
 def tag_filter(scene: Scene) -> None:
@@ -146,7 +146,7 @@ def shared(scene: Scene) -> None:
 
 
 def unmade_group(scene: Scene) -> None:
-    """A group that nobody made reads a young topic from its beginning."""
+    """A unknown group is created reads a young topic from its beginning."""
     topic = scene.topic()
     sender = scene.sender(topic)
     sender.send("before")

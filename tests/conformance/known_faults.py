@@ -9,15 +9,15 @@ from conformance.running import FAILED, Outcomes
 # Language, scenario → why.
 KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
     ("Go", "late acknowledgement is refused"): (
-        "Go's client does not look at the answer to an acknowledgement "
-        "(apache/rocketmq-clients issue 804)"
+        "Go's client ignores the answer to an acknowledgement (apache/rocketmq-clients issue 804)"
     ),
     ("Node.js", "priorities"): (
-        "Node.js's client 1.0.8 takes a message of priority 0 for one without a priority "
+        "Node.js's client 1.0.8 treats a message of priority 0 as one without a priority "
         "(PublishingMessage asks whether the number is truthy)"
     ),
     ("C++", "push: dead letters"): (
-        "C++'s push consumer 5.1.0 gives no message up: there is no dead letter within two minutes"
+        "C++'s push consumer 5.1.0 never stops retrying a message: there is no dead letter within "
+        "two minutes"
     ),
     ("Rust", "signed calls over TLS"): "Rust's client 5.0.0 cannot connect with TLS",
 }

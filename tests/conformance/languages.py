@@ -15,7 +15,7 @@ from bench.compare.peers.kafka import pom_version
 
 SOURCES = Path(__file__).parent / "clients"
 CACHE = ROOT / ".conformance"
-# Where the client is installed that is in no registry.
+# Installation of the C++ client, which no registry has.
 CPP_PREFIX = "ROCKETMQ_CPP"
 
 
@@ -130,7 +130,7 @@ def go() -> Prepared:
 def cpp() -> Prepared:
     prefix = os.environ.get(CPP_PREFIX, "")
     if not prefix:
-        raise NotHere(f"it is in no registry; {CPP_PREFIX} may name where it is installed")
+        raise NotHere(f"no registry has it; {CPP_PREFIX} may name its installation")
     library = Path(prefix).resolve() / "lib" / "librocketmq.so"
     if not library.exists():
         raise NotHere(f"{CPP_PREFIX}: there is no {library}")

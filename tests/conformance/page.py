@@ -10,12 +10,12 @@ from conformance.scenarios import SCENARIOS
 PAGE = ROOT / "docs" / "measurements" / "gateway-matrix.md"
 HEAD = """# RocketMQ's clients and the gateway
 
-Written by `make conformance`: RocketMQ's official clients, unmodified, play the same scenarios
-against Rockoon's gateway and against RocketMQ's own proxy, which is the judge. In each cell:
-Rockoon / the proxy; **-**: the client has no such call. What each scenario does and asks for is in
-`tests/conformance/producing.py`, `consuming.py`, `lite.py`, `separating.py` and `guarding.py`. A
-restart is one of the gateway, which keeps nothing; the proxy has its broker in it, so both are
-restarted.
+`make conformance` writes this page. RocketMQ's official clients, unmodified, run the same scenarios
+against Rockoon's gateway and against RocketMQ's own proxy, which is the reference. Each cell has
+the results of Rockoon / the proxy; **-**: the client does not have the call. The scenarios and
+their requirements are in `tests/conformance/producing.py`, `consuming.py`, `lite.py`,
+`separating.py` and `guarding.py`. A restart is one of the gateway, which stores nothing; the proxy
+contains its broker, so both are restarted.
 
 """
 MARKS = {OK: "yes", NOT_OFFERED: "-"}

@@ -113,7 +113,7 @@ def orphan(scene: Scene) -> None:
     sent = sender.send("orphan", end="none")
     asked = scene.first.wait_events("check", lambda seen: bool(seen), ARRIVAL_SECONDS_MAX)
     if not asked:
-        raise Differs("nobody was asked")
+        raise Differs("no client was asked")
     expect((asked[0]["id"], asked[0]["body"]), (sent["id"], "orphan"), "asked about")
     expect(bodies(receiver.take(1)), ["orphan"], "received")
 
@@ -136,7 +136,7 @@ def unknown_topic(scene: Scene) -> None:
         sender.send("nowhere", topic="nobody-made-this-topic")
     except ClientFailed:
         return
-    raise Differs("it was taken")
+    raise Differs("the server accepted it")
 
 
 def large_body(scene: Scene) -> None:
@@ -159,4 +159,4 @@ def too_large_body(scene: Scene) -> None:
         sender.send("small")
         expect(bodies(receiver.take(1)), ["small"], "received")
         return
-    raise Differs("it was taken")
+    raise Differs("the server accepted it")

@@ -76,7 +76,7 @@ def orphan(scene: Scene) -> None:
     senders[0].send("orphan", end="none")
     asked = clients[0].wait_events("check", lambda seen: bool(seen), ARRIVAL_SECONDS_MAX)
     if not asked:
-        raise Differs("nobody was asked")
+        raise Differs("no client was asked")
     expect((asked[0]["topic"], asked[0]["body"]), (topic, "orphan"), "asked about")
     receiver = scene.receiver(topic, group, namespace=NAMESPACES[0])
     expect(bodies(receiver.take(1)), ["orphan"], "received")

@@ -44,7 +44,7 @@ def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
 
 def test_what_kubernetes_there_has_to_be_is_said() -> None:
     """The first one that does `preStop.sleep` without being asked to (KEP-3960)."""
-    assert f"Kubernetes has to be {LEAST_KUBERNETES} or newer" in DEPLOY.read_text()
+    assert f"Kubernetes must be {LEAST_KUBERNETES} or newer" in DEPLOY.read_text()
 
 
 def test_an_unknown_field_would_be_noticed(overlay: Overlay) -> None:

@@ -108,13 +108,13 @@ def leader_stays() -> None:
 
 def producers_age_by_the_wall_clock() -> None:
     def made(real: Any) -> Any:
-        def forget(ledger: Any, newest_ms: int) -> None:
+        def discard_unused(ledger: Any, newest_ms: int) -> None:
             ledger._age_ms += 2 * max(time.time_ns() // 10**6 - newest_ms - 3_600_000, 0)
             real(ledger, newest_ms)
 
-        return forget
+        return discard_unused
 
-    replace("rockoon_broker.idempotence.ledger:SequenceLedger.forget", made)
+    replace("rockoon_broker.idempotence.ledger:SequenceLedger.discard_unused", made)
 
 
 def descriptors_are_closed_twice() -> None:

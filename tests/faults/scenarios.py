@@ -20,15 +20,15 @@ from faults.scenario import Scenario
 SCENARIOS = (
     Scenario(
         "kills",
-        "kill -9 of broker, offset service and nameserver: nothing acknowledged is lost or goes "
-        "back, idempotent producers' messages are there once, transactions whole and once",
+        "kill -9 of broker, offset service and nameserver: no acknowledged message or progress is "
+        "lost, messages of idempotent producers are stored once, transactions complete and once",
         kills.kills,
     ),
     Scenario(
         "copies",
-        "three copies of a log: one, two or all killed, paused for seconds, ended in order, topics "
-        "created and deleted: each queue is one log to all who send and read, and the copies are "
-        "equal in the end",
+        "three copies of a log: one, two or all killed, paused for seconds, stopped as planned, "
+        "topics created and deleted: each queue is one log for all senders and readers, and the "
+        "copies are equal at the end",
         copies.copies,
     ),
     Scenario(
@@ -41,37 +41,37 @@ SCENARIOS = (
     Scenario(
         "copies-flips",
         "three copies: one flipped bit in any copy, the leader or a follower restarted: the log "
-        "goes on, the bit is repaired, no sound copy is called damaged",
+        "stays available, the bit is repaired, no intact copy is reported as damaged",
         machines.flipped_bits,
     ),
     Scenario(
         "copies-snapshots",
-        "three copies: a follower's disk is put back to an older snapshot, and its vote is needed: "
-        "nothing acknowledged is voted away",
+        "three copies: a follower's disk is put back to an older snapshot, and its vote is "
+        "needed: no election loses an acknowledged message",
         machines.older_snapshots,
     ),
     Scenario(
         "copies-clocks",
         "three copies: the clock of one machine jumps by a day, both ways, and it leads or is "
-        "elected: idempotent producers go on",
+        "elected: idempotent producers continue",
         machines.jumping_clocks,
         needs_library=True,
     ),
     Scenario(
         "copies-resets",
-        "three copies: at the address of one that is away, connections are accepted and reset: no "
-        "process ends or writes to a descriptor that is not its own",
+        "three copies: connections to the address of an absent copy are accepted and reset: no "
+        "process exits or writes to another file's descriptor",
         machines.reset_connections,
     ),
     Scenario(
         "pressure",
-        "a partition of 48 MB fills while a group is far behind: what it has not read is kept, new "
-        "messages are refused, and taken again when it has read",
+        "a partition of 48 MB fills while a group is far behind: its unread messages are kept, "
+        "new messages are refused, and accepted again when the group has read",
         pressure.unread_messages,
     ),
     Scenario(
         "broker-power",
-        "power cuts of a broker's disk: what was acknowledged is where it was",
+        "power cuts of a broker's disk: acknowledged messages keep their positions",
         power.broker_power_cuts,
         needs_library=True,
     ),
@@ -83,84 +83,91 @@ SCENARIOS = (
     ),
     Scenario(
         "broker-syncs",
-        "a sync of a broker's file fails, and its pages are lost though they can be read: it ends, "
-        "and nothing acknowledged before or after is missing behind a power cut",
+        "a sync of a broker's file fails, and its pages are lost although they can be read: the "
+        "broker exits, and after a power cut no message that was acknowledged before or after is "
+        "missing",
         syncs.broker_failed_syncs,
         needs_library=True,
     ),
     Scenario(
         "offset-syncs",
-        "likewise of the offset service's files",
+        "the same for the offset service's files",
         syncs.offset_failed_syncs,
         needs_library=True,
     ),
     Scenario(
         "full-disk",
-        "no new blocks for a while: nothing acknowledged is lost, and all goes on afterwards",
+        "no new blocks for a while: no acknowledged message is lost, and all services continue "
+        "after it",
         syncs.full_disks,
         needs_library=True,
     ),
     Scenario(
         "descriptors",
-        "no file descriptors for a while: likewise",
+        "no file descriptors for a while: the same",
         syncs.no_descriptors,
         needs_library=True,
     ),
     Scenario(
         "broker-flips",
-        "a flipped bit in any file of a broker: what cannot be read as it was is told, to readers "
-        "of all, of a tag, and of a key",
+        "a flipped bit in any file of a broker: readers of all messages, of a tag, and of a key "
+        "get an error for each message that cannot be read intact",
         flips.broker_flips,
     ),
     Scenario(
         "offset-flips",
-        "a flipped bit in any file of the offset service: progress is as it was, or a start is "
+        "a flipped bit in any file of the offset service: progress is unchanged, or the start is "
         "refused",
         flips.offset_flips,
     ),
     Scenario(
         "broker-tails",
-        "the newest record torn at any byte: all before it stays, and the broker goes on behind it",
+        "the newest record torn at any byte: all earlier records stay, and the broker appends "
+        "after them",
         flips.broker_tails,
     ),
     Scenario(
         "broker-sizes",
-        "files derived from the log empty, cut in half, too long or missing: made again, or told",
+        "files derived from the log empty, cut in half, too long or missing: rebuilt, or reported",
         flips.broker_sizes,
     ),
     Scenario(
         "fuzz",
-        "anything sent to any call: an answer of the error table, and others notice nothing",
+        "arbitrary requests to any call: an answer of the error table, and no effect on other "
+        "callers",
         fuzz.fuzz,
     ),
     Scenario(
         "gateway-fuzz",
-        "20,000 calls of the gateway, valid ones with odd fields among them: no code of 5xxxx, no "
-        "traceback, bounded memory, and a usual client goes on",
+        "20,000 calls of the gateway, some valid with unusual fields: no code of 5xxxx, no "
+        "traceback, bounded memory, and an ordinary client continues",
         gateway_fuzz.gateway_fuzz,
     ),
     Scenario(
-        "roles", "each call by each kind of caller: those that may, and no others", fuzz.roles
+        "roles", "each call by each kind of caller: only permitted callers succeed", fuzz.roles
     ),
     Scenario(
         "stops",
-        "processes stopped for longer than their lease: who comes back takes nothing back",
+        "processes stopped for longer than their lease: a process that resumes reverts nothing",
         kills.stops,
     ),
     Scenario(
         "clocks",
-        "the wall clock jumps by an hour and a day, both ways: nothing is lost, all goes on",
+        "the wall clock jumps by an hour and a day, both ways: nothing is lost, all services "
+        "continue",
         kills.clocks,
         needs_library=True,
     ),
     Scenario(
         "doubles",
-        "a second process on a store, or on a copy of it: it is refused, and the first goes on",
+        "a second process on a store, or on a copy of a store: it is refused, and the first "
+        "continues",
         kills.doubles,
     ),
     Scenario(
         "connections",
-        "a thousand idle connections to each service: others get on, none stays behind",
+        "a thousand idle connections to each service: other clients can connect, and no idle "
+        "connection remains",
         fuzz.connections,
     ),
     Scenario(

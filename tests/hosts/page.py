@@ -43,14 +43,14 @@ def write(result: Result, shape: Shape, page: Path, cut_seconds: float) -> None:
     rows = [heading, tuple("---" for _ in heading), *(cells(each) for each in result.outcomes)]
     words = (
         f"{shape.words().capitalize()}; each cut for {cut_seconds:.0f} s. "
-        f"{result.acknowledged:,} messages were acknowledged, none of them lost; of "
-        f"{result.handler_calls:,} calls of handlers {result.duplicates:,} were for a message that "
-        "had been handled before."
+        f"{result.acknowledged:,} messages were acknowledged, none was lost; "
+        f"{result.duplicates:,} of {result.handler_calls:,} calls of handlers were for a message "
+        "that had been handled before."
     )
     lines = [
         begin,
         *("", f"![Shares of operations done, in half seconds]({picture_page.name})", ""),
-        textwrap.fill(words, 100),
+        textwrap.fill(words, 118),
         "",
         *(f"| {' | '.join(row)} |" for row in rows),
         *("", end),

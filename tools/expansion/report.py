@@ -22,26 +22,28 @@ def page(cells: Sequence[Cell]) -> str:
     """All of `docs/measurements/expansion.md`."""
     parts = [
         "# Where groups read on when a topic grows",
-        "Made by `make expansion` (`.venv/bin/python -m tools.expansion`), with real processes: "
-        "two brokers, the second added in between, a nameserver, the offset service, and a group "
-        "and a topic for each line. The command fails if a line of rule exact skips or replays "
-        "anything.",
-        f"Every queue gets {EARLIER} messages, then, later, {LATER} more, the new ones before "
-        "anybody can have heard of them; TIMESTAMP names a time between the two. Then other topics "
-        "fill the brokers' (small) memory, so that these messages count as gone to disk, the "
-        f"groups that were away come back, and every queue gets the last {AFTERWARDS}.",
-        "- *new*: the group subscribes after the topic has grown: everywhere its policy decides;\n"
-        "- *running*: it reads all the while; *lagging*: it runs and hangs; *stopped*: it is away. "
-        "Queues born meanwhile are its from their first message, whatever the policy.\n"
-        "- *skipped*: messages that the group had to be handed and never was; *replayed*: messages "
-        "it was handed without having asked, or twice. All queues of a line together.",
+        "`make expansion` (`.venv/bin/python -m tools.expansion`) writes this page. It runs real "
+        "processes: two brokers, the second added during the run, a nameserver, the offset "
+        "service, and a group and a topic for each line. The command fails if a line of rule exact "
+        "skips or replays a message.",
+        f"Every queue gets {EARLIER} messages, and later {LATER} more; new queues get theirs "
+        "before any group can know of them. TIMESTAMP is a time between the two. Then other topics "
+        "fill the brokers' (small) memory, so that these messages count as written to disk, the "
+        f"stopped groups are restarted, and every queue gets the last {AFTERWARDS}.",
+        "- *new*: the group subscribes after the topic has grown, so its policy decides for all "
+        "queues;\n"
+        "- *running*: the group reads all the time; *lagging*: it runs and hangs; *stopped*: it "
+        "does not run. It reads queues that are created in this time from their first message, "
+        "whatever the policy.\n"
+        "- *skipped*: messages that the group should have received and did not; *replayed*: "
+        "messages that it received without a request, or twice. All queues of a line together.",
     ]
     for rule in Rule:
         parts.append(f"## Rule {rule}")
         parts.append(table(cell for cell in cells if cell.rule is rule))
-    parts.append("## In the service's words")
+    parts.append("## Explanations of the service")
     parts.append(
-        "What `rockoon offsets why` says of one new queue of each kind of line; figures as above."
+        "Output of `rockoon offsets why` for one new queue of each kind of line; figures as above."
     )
     parts.append(explanations(cells))
     return "\n\n".join(parts) + "\n"

@@ -9,7 +9,7 @@ PAGE = ROOT / "docs" / "measurements" / "grpc-peers.md"
 HEAD = """# gRPC's own clients and servers
 
 `make grpc-peers WRITE=1` writes this page: clients of gRPC in four languages call Rockoon's server,
-and Rockoon's channel calls servers of grpcio (Python) and grpc-go. `make test` plays the cases of
+and Rockoon's channel calls servers of grpcio (Python) and grpc-go. `make test` runs the cases of
 Python. Some cells show how many connections or pings the client used.
 
 """
@@ -44,7 +44,7 @@ def write(found: str, skipped: Mapping[str, str]) -> None:
     PAGE.write_text(
         HEAD
         + found
-        + "\n\n## Cases that are not played\n\n"
+        + "\n\n## Cases that are not run\n\n"
         + "\n".join([*parts, *faults, *notes])
         + "\n"
     )
