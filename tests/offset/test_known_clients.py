@@ -227,6 +227,17 @@ def test_lite_topics_are_known_at_each_gateway_that_hears_the_client() -> None:
     assert topics_of(world.heard(HERE, "a", lite_version=later)) == {}
 
 
+def test_a_goodbye_counts_although_an_earlier_report_of_its_gateway_was_delayed() -> None:
+    world = World()
+    # This report arrived late, so the time of the client's call seems later than it was.
+    world.heard(HERE, "a", ago_ms=0, changes=(lite("a", "one"),))
+    world.heard(HERE, "a", ago_ms=200, goodbye=True)
+    assert world.listed == []
+    # The client returns: it has to subscribe again.
+    assert topics_of(world.heard(HERE, "a", ago_ms=100)) == {}
+    assert world.listed == [("a", "here")]
+
+
 def test_a_service_that_has_started_asks_for_what_gateways_know() -> None:
     world = World()
     asked = world.heard(HERE, "a", lite_version=START_MS - 5)

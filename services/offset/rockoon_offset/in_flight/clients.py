@@ -48,6 +48,7 @@ class KnownClient:
     """A client that called a gateway within the lease.
 
     Attributes:
+        heard_by: process of the gateway that heard the client last.
         gateways: gateway process → epoch ms of its last report, the latest report last.
         is_gone: the client said goodbye. The entry stays, because another gateway may still report
             an earlier call of the client.
@@ -57,6 +58,7 @@ class KnownClient:
     details: ClientDetails
     gateway: str
     heard_at_ms: int
+    heard_by: str = ""
     gateways: dict[str, int] = field(default_factory=dict)
     is_gone: bool = False
     lite: LiteSet | None = None
@@ -143,8 +145,11 @@ class KnownClients:
         of_group.move_to_end(name)
         if len(of_group) > GROUP_CLIENTS_MAX:
             self._remove(next(iter(of_group)))
-        if report.heard.heard_at_ms >= client.heard_at_ms:
-            client.heard_at_ms = report.heard.heard_at_ms
+        # A gateway reports in order. Its times are not in order if a report was delayed.
+        heard_at_ms = report.heard.heard_at_ms
+        if heard_at_ms >= client.heard_at_ms or client.heard_by == gateway.process:
+            client.heard_at_ms = max(heard_at_ms, client.heard_at_ms)
+            client.heard_by = gateway.process
             client.is_gone = report.heard.goodbye
             client.gateway = gateway.name
             self._set_details(client, ClientDetails() if client.is_gone else report.details)
