@@ -1,7 +1,8 @@
-"""Acquirer: asks the offset service for what receivers wait for, all that is due in one call.
+"""Acquirer: acquires messages for waiting receivers, in few calls to the offset service.
 
-A line is asked for when a receiver comes, when a queue has grown, when something becomes visible,
-and once a second while somebody waits: what other processes give back nobody tells.
+An acquire call is due for a receive queue when a receiver is added, when a message queue has grown,
+when a message becomes visible, and once per second while a receiver waits: the offset service does
+not notify this process of messages that other processes release.
 """
 
 import asyncio
@@ -40,56 +41,57 @@ log = limited(logging.getLogger(__name__))
 TICK_SECONDS = 1.0
 TICK_RASTER_SECONDS = 0.25
 VISIBLE_SECONDS_MIN = 0.02
-# A broker that does not say how far its queues reach must not hold up the others.
+# How long a call waits for the first queue ends of a topic: one broker that does not answer must
+# not block the queues of the other brokers.
 READY_SECONDS_MAX = 0.5
 CALLS_MAX = 4
 CALLS_ALONE_MAX = 16
-# Of a FIFO group, where each receiver has a wish of its own: when so many get nothing, nobody does.
+# In a FIFO group each receiver has its own request. If this many get nothing, no receiver would.
 FIFO_WISHES_MAX = 16
 CANDIDATE_ROUNDS_MAX = 3
 
 
 @dataclass(slots=True, eq=False)
 class ReceivingGroup:
-    """A consumer group, as its receivers here know it."""
+    """State of a consumer group that has receivers in this process."""
 
     name: str
     joined: set[str] = field(default_factory=set)
-    """Topics that the group is recorded to read."""
+    """Topics that the group is subscribed to."""
     is_fifo: bool = False
     route_revision: int = 0
     lines: set[Line] = field(default_factory=set)
     reached: dict[MessageQueue, int] = field(default_factory=dict)
-    """One past the largest offset that was acquired here."""
+    """One past the largest offset that this process acquired, per message queue."""
     floors: dict[MessageQueue, int] = field(default_factory=dict)
-    """Of a FIFO group: from where on candidates are wanted."""
+    """In a FIFO group: first offset that the offset service needs candidates of."""
     joining: asyncio.Lock = field(default_factory=asyncio.Lock)
     told: set[tuple[MessageQueue, type[RockoonError]]] = field(default_factory=set)
-    """Refusals that were logged."""
+    """Refusals that were logged: message queue and class of the error."""
     entering: int = 0
-    """Receivers that come to it and are in no line yet."""
+    """Number of receivers that join and are in no receive queue yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Wish:
-    """What is asked for of a line at once."""
+    """One entry of an acquire call: messages for receivers of one receive queue."""
 
     line: Line
     group: ReceivingGroup
     ask: int
     messages_max: int
     receiver: ParkedReceiver | None
-    """The only one that it is for; None: any receiver of the names."""
+    """In a FIFO group, the receiver that gets the messages; None: any receiver of `names`."""
     names: Sequence[ReceiverName]
     """Receivers that hold the granted messages, in the order of `Acquired.share`."""
     is_behind: bool = False
-    """Of a FIFO group: its candidates did not begin where they should."""
+    """In a FIFO group: the offset service needs candidates from another offset."""
     is_narrow: bool = False
-    """It names only queues of which enough is known to be left."""
+    """It names only message queues that are known to have enough messages."""
     is_missed: bool = False
-    """It was narrow, and others had taken what was known."""
+    """It was partial, and other processes had acquired the known messages."""
     late: int = 0
-    """Readings that are to end before it is answered."""
+    """Number of reads that must end before the entry is complete."""
 
 
 class Acquirer:
@@ -97,9 +99,9 @@ class Acquirer:
 
     Args:
         cluster: the connection.
-        tails: how far queues reach.
+        tails: known ends of the message queues.
         reader: reads candidates.
-        take: gives out what was granted; returns how many messages that were.
+        take: delivers granted messages to receivers; returns their number.
     """
 
     def __init__(
@@ -124,10 +126,10 @@ class Acquirer:
         self._alone = 0
         self._is_closed = False
 
-    # When to ask
+    # When a call is due
 
     def look(self, line: Line, group: ReceivingGroup) -> None:
-        """Receivers of a line have come or gone."""
+        """Start or stop tracking the topics of a receive queue, if it has receivers or none."""
         if line.parked and not line.used:
             line.used = [self._tails.of(topic) for topic in _topics(line)]
             for topic in line.used:
@@ -148,7 +150,7 @@ class Acquirer:
                 line.timer = None
 
     def begin(self, line: Line, group: ReceivingGroup, wait_seconds: float) -> None:
-        """A receiver has come. It is asked for at once, unless that was done just now in vain."""
+        """A receiver was added: make a call due, unless a recent one returned too few messages."""
         self.look(line, group)
         left_seconds = line.exhausted_at + TICK_SECONDS - self._loop.time()
         is_exhausted = left_seconds > 0 and line.exhausted_grown == self._grown(line)
@@ -160,35 +162,35 @@ class Acquirer:
             self.make_due(line, group)
 
     def make_due(self, line: Line, group: ReceivingGroup) -> None:
-        """Ask for a line, as soon as possible."""
+        """Include a receive queue in the next call."""
         if line.is_asking:
             line.is_due_again = True
         elif line.parked and not self._is_closed:
             self._due[line] = group
             if not self._launching:
                 self._launching = True
-                # Not now: what else becomes due in this turn of the loop goes with it.
+                # Not now: receive queues that become due in this loop iteration share the call.
                 self._loop.call_soon(self._launch)
 
     def make_due_in(self, line: Line, group: ReceivingGroup, seconds: float) -> None:
-        """Ask for a line after a time, if nothing makes it due before."""
+        """Make a receive queue due after a time, unless it becomes due earlier."""
         at = self._loop.time() + seconds
         if line.timer is not None:
             if line.timer_at <= at:
                 return
             line.timer.cancel()
         if line.parked:
-            # uvloop's handle of a time that has come does not know it.
+            # In uvloop, the handle of an expired timer has no time, so it is stored here.
             line.timer = self._loop.call_at(at, self._tick, line, group)
             line.timer_at = at
 
     def note_grown(self, topic: str) -> None:
-        """A queue of a topic has more."""
+        """A message queue of a topic has new messages."""
         for line, group in self._by_topic.get(topic, {}).items():
             self.make_due(line, group)
 
     def note_settled(self, group: ReceivingGroup, visible_after_seconds: float | None) -> None:
-        """Messages of a group were acknowledged here (None), or will be visible."""
+        """Messages of a group were acknowledged here (None), or become visible after this time."""
         for line in group.lines:
             if visible_after_seconds is not None or group.is_fifo:
                 line.exhausted_at = -inf
@@ -199,7 +201,7 @@ class Acquirer:
                 self.make_due(line, group)
 
     async def close(self, seconds_max: float) -> None:
-        """Ask for nothing more; wait a little for what is under way."""
+        """Start no more calls; wait for running ones, then report lost calls."""
         self._is_closed = True
         self._due.clear()
         if self._tasks:
@@ -232,7 +234,7 @@ class Acquirer:
             self._tails.feed(topic, 1)
         line.fed = list(topics)
 
-    # Asking
+    # Calls
 
     def _launch(self) -> None:
         self._launching = False
@@ -240,7 +242,7 @@ class Acquirer:
         for line, group in list(self._due.items()):
             is_alone = line.is_alone or group.is_fifo
             if not self._is_ready(line) or (group.is_fifo and line.pending):
-                # It is made due again when that is otherwise, or has lasted.
+                # Retried when the queue ends are known, or when the wait for them is over.
                 del self._due[line]
                 self.make_due_in(line, group, READY_SECONDS_MAX)
             elif not is_alone:
@@ -257,7 +259,7 @@ class Acquirer:
             self._start({line: together[line] for line in some}, is_alone=False)
 
     def _is_ready(self, line: Line) -> bool:
-        # Looked up again: queues may have been added.
+        # The tails are found each time, because the topic may have new queues.
         now = self._loop.time()
         tails = [self._tails.of(topic) for topic in _topics(line)]
         return all(each.is_ready or now - each.taken_at >= READY_SECONDS_MAX for each in tails)
@@ -281,7 +283,7 @@ class Acquirer:
                 if line.is_due_again:
                     self.make_due(line, group)
                 else:
-                    # On common ticks: what lines ask for then goes together.
+                    # Rounded up to a common raster, so that receive queues share calls.
                     late = -(self._loop.time() + TICK_SECONDS) % TICK_RASTER_SECONDS
                     self.make_due_in(line, group, TICK_SECONDS + late)
             if self._due and not self._launching:
@@ -297,10 +299,10 @@ class Acquirer:
             await self._failed(lines, error)
             return
         except Exception as error:
-            log.exception("asking for messages failed in a way no one foresaw")
-            await self._failed(lines, RockoonError(f"asking for messages failed: {error!r}"))
+            log.exception("unexpected error while acquiring messages (bug)")
+            await self._failed(lines, RockoonError(f"acquiring messages failed (bug): {error!r}"))
             return
-        # Whether more may be there.
+        # Receive queue → True if more messages may be available.
         more: dict[Line, bool] = {}
         broken: set[Line] = set()
         for wish, granted in zip(wishes, reply.granted, strict=True):
@@ -310,10 +312,12 @@ class Acquirer:
             try:
                 is_more = self._taken(wish, granted, reply.as_of_ms)
             except Exception as error:
-                # What the others were granted is theirs all the same.
-                log.exception("giving out messages of %s failed", wish.group.name)
+                # Receivers of the other entries still get their messages.
+                log.exception(
+                    "unexpected error while delivering messages of group %s (bug)", wish.group.name
+                )
                 broken.add(wish.line)
-                wish.line.fail(RockoonError(f"giving out messages failed: {error!r}"))
+                wish.line.fail(RockoonError(f"delivering messages failed (bug): {error!r}"))
                 continue
             more[wish.line] = more.get(wish.line, False) or is_more
         for line in broken:
@@ -324,7 +328,7 @@ class Acquirer:
             self._plan_next(line, lines[line], is_more)
 
     def _taken(self, wish: Wish, granted: Granted, as_of_ms: int) -> bool:
-        """Give out what a wish got; returns whether more may be there."""
+        """Deliver the messages of an entry; return True if more may be available."""
         wish.line.is_alone = False
         wish.line.backoff.reset()
         found = self._take(wish, granted)
@@ -335,7 +339,7 @@ class Acquirer:
         return found >= wish.messages_max or wish.is_behind
 
     async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
-        """Call, once more where a FIFO group's candidates have to begin elsewhere."""
+        """Make a call; repeat it if a FIFO group's candidates must start at another offset."""
         for _ in range(CANDIDATE_ROUNDS_MAX):
             request, wishes = AcquireRequest(), []
             for line, group in lines.items():
@@ -359,7 +363,7 @@ class Acquirer:
                 unavailable=OffsetServiceUnavailable,
             )
         except BaseException:
-            # The messages may be granted all the same, also if this was cancelled.
+            # The service may have granted messages, also if this task was cancelled.
             held_by = [
                 (wish.group.name, name)
                 for wish in wishes
@@ -376,7 +380,7 @@ class Acquirer:
         return reply
 
     async def _release(self) -> None:
-        """Report lost calls, also if no receiver asks for messages any more."""
+        """Report lost calls, also if no receiver waits."""
         try:
             while self._lost_calls:
                 await asyncio.sleep(TICK_SECONDS)
@@ -387,7 +391,7 @@ class Acquirer:
             self._releasing = None
 
     async def _add(self, request: AcquireRequest, line: Line, group: ReceivingGroup) -> list[Wish]:
-        """Put a line's wishes into a request."""
+        """Add the entries of a receive queue to a request, and return them."""
         for subscription in line.wanting.subscriptions:
             if self._tails.of(subscription.topic).route is None:
                 group.joined.discard(subscription.topic)
@@ -442,10 +446,13 @@ class Acquirer:
         return wishes
 
     def _readable(self, line: Line) -> list[QueueTail]:
-        """Tails to name, in the order of preference: topics take turns, and so do their queues, but
-        for those of a topic with priorities, where only the brokers do."""
+        """Return the readable queues of the topics, in the order of preference.
+
+        The first topic and its first queue rotate from call to call. If the topic has priorities,
+        its queues are sorted by priority and only the brokers rotate.
+        """
         topics = _topics(line)
-        # By asks, not by calls: those of one ask could bring the same topic to the front each time.
+        # The number of asks, not of rounds: the rounds of one ask could start with the same topic.
         queue_turn, turn = divmod(line.asks, len(topics))
         found: list[QueueTail] = []
         for topic in topics[turn:] + topics[:turn]:
@@ -461,23 +468,24 @@ class Acquirer:
     async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:
         reach = new_reach(tail)
         start = group.floors.get(tail.queue)
-        # A queue that was made anew, or has lost its end, must be named although it ends below: the
-        # answer says where candidates are wanted now.
+        # A queue that was recreated or truncated is named although it ends below the start: the
+        # reply contains the new start of the candidates.
         if start is not None and start < reach.end_offset:
             end_offset = min(reach.end_offset, start + CANDIDATES_MAX)
-            # Also below what retention has left: above the floor nothing is granted.
+            # Also if retention deleted these offsets: without their candidates, the service grants
+            # no later offset.
             reach.candidates_from = start
             reach.candidates.extend(await self._reader.message_groups(tail, start, end_offset))
         return reach
 
-    # What the answer means
+    # Replies
 
     def _note(self, wish: Wish, granted: Granted, as_of_ms: int) -> None:
         line, group = wish.line, wish.group
         self._filter_conflicts.log(group.name, granted.filter_conflict, self._loop.time())
         if granted.next_visible_at_ms:
             seconds = (granted.next_visible_at_ms - as_of_ms) / 1000
-            # In a FIFO group what is visible may wait for what comes before it.
+            # In a FIFO group a visible message may have to wait for an earlier one.
             seconds = min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS)
             line.visible_at = self._loop.time() + seconds
             self.make_due_in(line, group, seconds)
@@ -508,7 +516,7 @@ class Acquirer:
     def _refused(self, wish: Wish, error: RockoonError) -> None:
         line, group = wish.line, wish.group
         if isinstance(error, GroupNotFound):
-            # Whoever comes next makes it again, if it may.
+            # The next receiver creates the group again, if it is permitted.
             group.joined.clear()
         if error.retriable or isinstance(error, ConsumeDisabled):
             line.fail(error, line.over)
@@ -528,13 +536,12 @@ class Acquirer:
             may_pass = any(failure.retriable for failure in failures)
             line.fail(failures[0].with_traceback(None), line.over if may_pass else None)
         else:
-            # Nothing is stored yet, or only topics without queues are read.
+            # No queue end is known yet, or the topics have no queues.
             line.ask_done(line.asks)
 
     async def _failed(self, lines: dict[Line, ReceivingGroup], error: RockoonError) -> None:
-        """The call has failed."""
         if not error.retriable and len(lines) > 1:
-            # It may be about one of them.
+            # One of them may have caused the error: repeat each in a separate call.
             for line in lines:
                 line.is_alone = line.is_due_again = True
             return
@@ -544,14 +551,14 @@ class Acquirer:
             line.fail(error, line.over if error.retriable else None)
             self.look(line, group)
         if error.retriable:
-            log.info("the offset service grants nothing: %s", error)
+            log.info("acquire call failed, next try in at most %.1f s: %s", pause, error)
             await self._cluster.pause_for_offset_service(pause)
         for line in lines:
             line.is_due_again = True
 
 
 def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
-    """Note from where on candidates are wanted; returns whether that is another place."""
+    """Store the start offsets of candidates; return True if one has changed."""
     is_other = False
     for wanted in granted.wanted_candidates:
         group.is_fifo = True
@@ -562,5 +569,5 @@ def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
 
 
 def _topics(line: Line) -> list[str]:
-    # Each once: a receiver may name its group's own retry topic.
+    # Without duplicates: a receiver may subscribe to the retry topic of its group.
     return list(dict.fromkeys((retry_topic(line.wanting.group), *line.topics)))

@@ -1,4 +1,4 @@
-"""A simple consumer for blocking code."""
+"""Simple consumer for blocking code."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Caller(Protocol):
-    """A blocking connection: runs coroutines in the thread of its event loop."""
+    """Runs coroutines in the thread of a connection's event loop, for blocking callers."""
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
 
@@ -26,11 +26,11 @@ class Caller(Protocol):
 
 
 class BlockingSimpleConsumer:
-    """A `SimpleConsumer` whose calls block until they are done; any thread may make them.
+    """A `SimpleConsumer` with blocking methods, for any thread.
 
     Args:
         cluster: the blocking connection.
-        consumer: what it drives.
+        consumer: runs in the event loop of the connection.
     """
 
     def __init__(self, cluster: Caller, consumer: SimpleConsumer) -> None:
@@ -55,13 +55,13 @@ class BlockingSimpleConsumer:
         visible_after: float = VISIBLE_AFTER_SECONDS,
         wait: float = WAIT_SECONDS,
     ) -> list[ReceivedMessage]:
-        """As `SimpleConsumer.receive`."""
+        """See `SimpleConsumer.receive`."""
         return self._cluster.call(
             self._consumer.receive(max_messages, visible_after=visible_after, wait=wait)
         )
 
     def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
-        """As `SimpleConsumer.ack`."""
+        """See `SimpleConsumer.ack`."""
         self._cluster.call(self._consumer.ack(messages))
 
     def nack(
@@ -70,13 +70,13 @@ class BlockingSimpleConsumer:
         delay: float = 0.0,
         reason: str | BaseException = "",
     ) -> None:
-        """As `SimpleConsumer.nack`."""
+        """See `SimpleConsumer.nack`."""
         self._cluster.call(self._consumer.nack(messages, delay, reason))
 
     def extend(self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float) -> None:
-        """As `SimpleConsumer.extend`."""
+        """See `SimpleConsumer.extend`."""
         self._cluster.call(self._consumer.extend(messages, seconds))
 
     def close(self) -> None:
-        """As `SimpleConsumer.close`."""
+        """See `SimpleConsumer.close`."""
         self._cluster.call_close(self._consumer.close())

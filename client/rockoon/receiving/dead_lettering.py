@@ -1,4 +1,4 @@
-"""Dead letters of receivers: messages whose attempts are used up, or that a receiver gives up."""
+"""Dead letters of receivers: messages without attempts left, or rejected by a receiver."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from rockoon.net.connection import Connection
 
 
 class NeverAcknowledged(Exception):
-    """Why a message is a dead letter: its receivers gave no reason."""
+    """Reason of a dead letter whose receivers reported no reason."""
 
 
 class Rejected(Exception):
-    """Why a message is a dead letter: the last reason that a receiver gave."""
+    """Reason of a dead letter: the last reason that a receiver reported."""
 
 
 class DeadLettering:
@@ -34,16 +34,16 @@ class DeadLettering:
         attempts: int,
         reason: Exception,
     ) -> list[int]:
-        """Have brokers store messages of one queue as dead letters.
+        """Store messages of one queue as dead letters on brokers.
 
         Args:
-            group: whose.
-            found: as of a `Reading`.
-            attempts: how often they were delivered in vain.
-            reason: kept with the dead letter, with the name of its class.
+            group: name of the consumer group.
+            found: offset, batch and index of each message.
+            attempts: number of failed deliveries.
+            reason: stored with the dead letter, with the name of its class.
 
         Returns:
-            Offsets of those that are durable there. Of others, some may be.
+            Offsets whose dead letters are durable. Dead letters of other offsets may exist.
         """
         if not found:
             return []

@@ -1,7 +1,7 @@
-"""Receiving engine: what all receivers of a connection share.
+"""Receiving engine: shared by all receivers of a connection.
 
-Receivers wait here. Their wishes go together to the offset service, the messages that it grants are
-read from the brokers once, and what is acknowledged goes together too.
+The engine combines the requests of waiting receivers into few calls to the offset service, reads
+the granted messages from the brokers once, and combines acknowledgements into few calls.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import GROUP_RETRY, ProvideGroupTopicRequest, SubscribeRequest
 
 VISIBLE_AFTER_MS_MAX = 12 * 3600 * 1000
-# How long a receiver stays whose time is over before it was asked for once.
+# A receiver whose wait time ends before the first acquire call for it waits at most this much more.
 GRACE_SECONDS = 10.0
 UNUSED_SECONDS = 30.0
-# Each is a write for a nameserver.
+# Topics that a group subscribes to concurrently. The nameserver writes each subscription to etcd.
 JOINED_TOGETHER_MAX = 64
 CLEANING_SECONDS = 10.0
 CLOSING_SECONDS_MAX = 2.0
-# How long a message is held while it becomes a dead letter.
+# How long a message stays invisible while it becomes a dead letter.
 BURYING_MS = 30_000
 
 
 class ReceivingEngine:
-    """Receives for many receivers of many groups. `Cluster.receiving` is a connection's only one.
+    """Receives for many receivers of many groups. A connection has one: `Cluster.receiving`.
 
     Args:
         cluster: the connection.
@@ -69,7 +69,7 @@ class ReceivingEngine:
         self._clean()
 
     async def close(self) -> None:
-        """Whoever waits hears that it is closed; what was acquired for nobody is given back."""
+        """Fail waiting receivers with `Closed`; release acquired messages without a receiver."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -104,36 +104,37 @@ class ReceivingEngine:
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
     ) -> ReceivedMessages:
-        """Acquire messages, and read them. Cancelled, it gives back what it has acquired.
+        """Acquire messages and read them. A cancelled call releases the messages that it acquired.
 
-        Receivers of a group that want the same get messages in the order in which they came here.
-        What a filter leaves out is acknowledged, so a group's receivers have to agree on filters.
+        Receivers of a group with equal options get messages in the order of their calls. Messages
+        that a filter excludes are acknowledged, so the receivers of a group need equal filters.
 
         Args:
-            group: whose progress it is.
+            group: name of the consumer group.
             subscriptions: the topics to receive from, one or more; each topic once.
             messages_max: 1 to 1024.
-            visible_after_ms: how long nobody else gets them, milliseconds, 1 to 12 hours.
-            wait_seconds: how long to wait for the first one; 0: not at all.
-            attempt_id: names this try in a FIFO group: the same again gets the same messages, as
-                long as they are in flight. Empty: no such thing.
+            visible_after_ms: how long other receivers do not get the messages, milliseconds, 1 ms
+                to 12 hours.
+            wait_seconds: how long to wait for the first message; 0: do not wait.
+            attempt_id: identifies a receive attempt in a FIFO group: a repeated attempt gets the
+                same messages while they are in flight. Empty: attempts are not identified.
             message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
             receiver: holder of the messages, by name; empty: the connection's client id.
             key_id: access key of a receiver for which a gateway asks.
             held_ms_max: above 0: a gateway reports the receiver while it lives, and the offset
                 service extends the messages while it is reported, at most for this time,
                 milliseconds.
-            consume_from: where to start on queues without progress, when the group does not say.
-            create_group: make the group when it does not exist.
+            consume_from: start position on queues without progress, if the group defines none.
+            create_group: create the group if it does not exist.
 
         Returns:
-            At most `messages_max` messages, those of one queue in order; none when time is over.
+            At most `messages_max` messages, those of one queue in order; empty after the wait time.
 
         Raises:
             TopicNotFound, TopicNotReadable, GroupNotFound, NotPermitted: nothing can be received.
             InvalidArgument: an argument is out of its bounds.
-            OffsetServiceUnavailable: it was away all the time, and no queue could be asked for.
-            Closed: the connection is.
+            OffsetServiceUnavailable: the service did not answer within the wait time.
+            Closed: the connection is closed.
         """
         if not 1 <= messages_max <= MESSAGES_MAX:
             raise InvalidArgument(reason=f"{messages_max} messages, not 1 to {MESSAGES_MAX}")
@@ -153,7 +154,7 @@ class ReceivingEngine:
     async def _messages_of(
         self, parked: ParkedReceiver, line: Line, group: ReceivingGroup, wait_seconds: float
     ) -> ReceivedMessages:
-        """Wait for the messages of a parked receiver. Cancelled, gives its messages back."""
+        """Wait for the messages of a receiver. A cancelled call releases them."""
         over = asyncio.get_running_loop().call_later(wait_seconds, _time_over, line, parked)
         try:
             return await parked.messages
@@ -168,11 +169,11 @@ class ReceivingEngine:
             self._acquirer.look(line, group)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether a topic exists, by the routes that this connection follows."""
+        """True if the routes that this connection knows contain the topic."""
         return self._cluster.routes.topic(topic) is not None
 
     async def wait_routes(self, seconds_max: float) -> bool:
-        """Wait for a change of the routes; return whether there was one in time."""
+        """Wait for a change of the routes; return False if there was none within the time."""
         try:
             async with asyncio.timeout(seconds_max):
                 await self._cluster.routes_changed.wait(self._cluster.routes_changed.count)
@@ -183,20 +184,20 @@ class ReceivingEngine:
     async def acknowledge(
         self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
     ) -> list[bool]:
-        """Messages are done: nobody gets them any more. Repeating it does no harm.
+        """Acknowledge messages: no receiver gets them again. A repeated call has no effect.
 
         Args:
-            group: whose.
-            receipts: which.
-            receiver: acknowledges them; the connection's client id when empty.
+            group: name of the consumer group.
+            receipts: handles of the messages.
+            receiver: acknowledges them; empty: the connection's client id.
 
         Returns:
-            For each whether it counts; False: its time was over, it was changed, or a reset or a
-            commit of the group has gone past it.
+            For each message, True if it is acknowledged; False if its receipt is not valid: its
+            time is over, its visibility was changed, or the group's progress is past it.
 
         Raises:
-            GroupNotFound: there is no such group.
-            RockoonError: the offset service did not store it for `retry_seconds`.
+            GroupNotFound: the group does not exist.
+            RockoonError: the offset service did not store it within `retry_seconds`.
         """
         receiver = receiver or self._cluster.client_id
         taken = await self._settler.acknowledge(group, receipts, receiver)
@@ -213,21 +214,21 @@ class ReceivingEngine:
         counted: bool = True,
         extend: bool = False,
     ) -> list[ReceiptHandle | None]:
-        """Have messages stay invisible for another time, or be visible at once.
+        """Change how long messages stay invisible.
 
         Args:
-            group: whose.
-            receipts: which.
-            visible_after_ms: from now, 0 to 12 hours.
-            counted: False: the delivery that ends with this does not count as an attempt.
-            extend: True: the holder lengthens its own time, and its receipts stay valid.
+            group: name of the consumer group.
+            receipts: handles of the messages.
+            visible_after_ms: from now, 0 to 12 hours; 0: visible immediately.
+            counted: False: the delivery that this call ends does not count as an attempt.
+            extend: True: the holder extends its own time, and its receipts stay valid.
 
         Returns:
-            The receipts that stand for them now; None for one that was not valid any more.
+            The new receipts; None for a receipt that was not valid.
 
         Raises:
-            GroupNotFound, RockoonError: as of `acknowledge`. After a lost answer the call is
-                repeated; without `extend`, what it had done already counts as no longer valid.
+            GroupNotFound, RockoonError: see `acknowledge`. If the reply of a call is lost, the call
+                is repeated. Without `extend`, receipts that the lost call changed are then invalid.
         """
         changed = await self.changed(
             group, receipts, visible_after_ms, counted=counted, extend=extend
@@ -244,10 +245,13 @@ class ReceivingEngine:
         extend: bool = False,
         reason: str = "",
     ) -> list[tuple[ReceiptHandle, int] | None]:
-        """As `change_visibility`, each with when it is visible, by the offset service's clock.
+        """Like `change_visibility`. Each receipt has the time at which its message becomes visible.
 
         Args:
-            reason: why the delivery failed; a later dead letter has it.
+            reason: why the delivery failed; stored with a later dead letter.
+
+        Returns:
+            Receipt, and milliseconds since the epoch by the offset service's clock.
         """
         _check_visible_after(visible_after_ms, 0)
         changed = await self._settler.change(
@@ -274,20 +278,20 @@ class ReceivingEngine:
         """Put messages into the group's dead-letter topic, and acknowledge them.
 
         Args:
-            group: whose.
-            receipts: which.
-            reason: for people, kept with them.
-            attempts: how often they were delivered (`ReceivedMessage.attempt`), kept with them.
-            receiver: acknowledges them; the connection's client id when empty.
+            group: name of the consumer group.
+            receipts: handles of the messages.
+            reason: a text for operators, stored with the dead letters.
+            attempts: number of deliveries (`ReceivedMessage.attempt`), stored with them.
+            receiver: acknowledges them; empty: the connection's client id.
 
         Returns:
-            As `acknowledge`. One whose receipt is not valid may be a dead letter all the same.
+            See `acknowledge`. A message whose receipt is not valid may be a dead letter.
 
         Raises:
-            BrokerUnavailable: no broker took one; those are still in flight.
-            GroupNotFound, RockoonError: as of `acknowledge`.
+            BrokerUnavailable: no broker stored some messages, which are still in flight.
+            GroupNotFound, RockoonError: see `acknowledge`.
         """
-        # Somebody else's is left alone, and nobody else gets it meanwhile.
+        # Excludes messages that another receiver holds; the others stay invisible until stored.
         held = await self.change_visibility(group, receipts, BURYING_MS, extend=True)
         by_queue: dict[MessageQueue, list[ReceiptHandle]] = {}
         for receipt in held:
@@ -305,10 +309,10 @@ class ReceivingEngine:
         taken = iter(await self.acknowledge(group, valid, receiver=receiver))
         return [receipt is not None and next(taken) for receipt in held]
 
-    # Groups and lines
+    # Groups and receive queues
 
     async def _join(self, group: str, topics: Sequence[str], create: bool) -> ReceivingGroup:
-        """Have it recorded that the group reads the topics, and have its retry topic."""
+        """Subscribe the group to the topics and to its retry topic, which is created if missing."""
         self._check_open()
         known = self._groups.get(group)
         if known is None:
@@ -348,7 +352,7 @@ class ReceivingEngine:
     async def _join_topic(
         self, group: ReceivingGroup, topic: str, create: bool
     ) -> RockoonError | None:
-        """Have it recorded that the group reads a topic; returns why it could not be."""
+        """Subscribe the group to a topic; return the error if that failed."""
         try:
             route = await self._cluster.route(topic)
             if not route.readable:
@@ -376,7 +380,7 @@ class ReceivingEngine:
     def _pass_on(
         self, line: Line, group: ReceivingGroup, name: ReceiverName, messages: ReceivedMessages
     ) -> None:
-        """Give messages whose receiver has gone to the next one of its name, or back."""
+        """Deliver messages of a cancelled receiver to the next one of its name, or release them."""
         left = messages if group.is_fifo else line.offer(name, messages)
         self._granting.give_back(group, left.receipts)
 
@@ -384,7 +388,7 @@ class ReceivingEngine:
         self._acquirer.note_grown(topic)
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`."""
+        """See `Forkable.refuse_in_child`."""
         self._is_closed, self._refused_in_child = True, reason
 
     def _check_open(self) -> None:
@@ -396,7 +400,7 @@ class ReceivingEngine:
         self._cleaning = asyncio.get_running_loop().call_later(CLEANING_SECONDS, self._clean)
 
     def forget_unused(self) -> None:
-        """Let go of what nobody has wanted for a while."""
+        """Delete batches, tails, receive queues and groups that were not used for a while."""
         unused_before = asyncio.get_running_loop().time() - UNUSED_SECONDS
         self._kept.drop_older(unused_before)
         self._tails.drop_unused(unused_before)
@@ -414,14 +418,14 @@ class ReceivingEngine:
 
 
 def _time_over(line: Line, parked: ParkedReceiver) -> None:
-    """Let a receiver leave, at the latest after GRACE_SECONDS."""
+    """End the wait of a receiver now, or once it was asked for, at most GRACE_SECONDS later."""
     line.time_over(parked)
     if parked in line.parked:
         asyncio.get_running_loop().call_later(GRACE_SECONDS, line.dismiss, parked)
 
 
 def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:
-    """Keep what a group knows of some topics only: lite topics come and go."""
+    """Delete a group's state of all other topics. Lite topics are created and deleted often."""
     group.joined.intersection_update(topics)
     group.told = {each for each in group.told if each[0].topic in topics}
     for known in (group.reached, group.floors):

@@ -37,7 +37,7 @@ StartTask = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
 class _Held(NamedTuple):
-    """One received message that is not settled yet."""
+    """A received message that is not settled yet."""
 
     message: "ref[ReceivedMessage]"
     visible_after: float
@@ -52,8 +52,8 @@ class Extensions:
 
     Args:
         group: for log lines.
-        extend: the call; see `Extend`.
-        start_task: starts a task of the connection, with a name.
+        extend: makes the call; see `Extend`.
+        start_task: starts a task with a name; the connection owns it.
         seconds_max: how long after its receipt a message is extended at most, seconds.
     """
 
@@ -64,7 +64,7 @@ class Extensions:
         self._extend = extend
         self._start_task = start_task
         self._seconds_max = seconds_max
-        # By the identity of the message, which is alive as long as its reference is.
+        # By `id` of the message object; an entry whose reference is dead is deleted.
         self._held: dict[int, _Held] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -115,7 +115,7 @@ class Extensions:
             await asyncio.wait([self._running])
 
     def _schedule(self, due: float) -> None:
-        """Have `_run` at a loop time, or earlier if that is planned already."""
+        """Schedule `_run` for a loop time, unless it is scheduled for an earlier one."""
         if self._running is not None or (self._timer is not None and self._timer_due <= due):
             return
         if self._timer is not None:
@@ -128,7 +128,7 @@ class Extensions:
         work = self._run()
         try:
             self._running = self._start_task(work, f"rockoon {self._group} extension")
-        except Closed:  # the connection is closed, and with it the receipts' last chance
+        except Closed:  # without a connection, no message can be extended
             work.close()
             self._held.clear()
             return

@@ -1,9 +1,12 @@
-"""Granting: from acquired offsets to messages in the hands of receivers.
+"""Granting: reads the messages at acquired offsets and delivers them to receivers.
 
-Every offset that was acquired ends in one of five ways: a receiver gets it; it is acknowledged,
-because there is no message or a filter leaves it out; it is a dead letter; it is given back,
-because it cannot be read now, no receiver waits for it, or settling it has failed; or its time
-expires, because this process fails.
+Each acquired offset ends in one of five ways:
+
+- A receiver gets its message.
+- It is acknowledged, because it has no message or a filter excludes the message.
+- Its message becomes a dead letter.
+- It is released, because it cannot be read now, no receiver waits, or settling it has failed.
+- Its visibility time expires, because this process fails.
 """
 
 import asyncio
@@ -34,13 +37,15 @@ log = limited(logging.getLogger(__name__))
 
 _compiled = lru_cache(maxsize=256)(sql92.compile)
 
-# How long what cannot be read, or belongs to another topic's receivers, is left alone.
+# How long a released message stays invisible if it cannot be read now, or if it belongs to
+# receivers of another topic.
 GIVEN_BACK_MS = 1000
-# Where nobody here reads that topic: asked for again at once, it would go in circles.
+# The same if no receiver of this process reads that topic: without a long time, this process would
+# acquire the message again and again.
 READ_ELSEWHERE_MS = 60_000
 
 Ready = dict[ReceiverName, list[ReceivedRun]]
-"""Messages that receivers can get, by the name that holds them."""
+"""Messages ready for delivery, by the name that holds them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +70,11 @@ class Share:
 
 
 class Granting:
-    """Gives out what was granted.
+    """Delivers granted messages, and settles the offsets that are not delivered.
 
     Args:
         cluster: the connection.
-        tails, reader, settler: the engine's.
+        tails, reader, settler: components of the receiving engine.
     """
 
     def __init__(
@@ -84,15 +89,16 @@ class Granting:
         self._acquirer: Acquirer | None = None
 
     def tell(self, acquirer: Acquirer) -> None:
-        """Say who is to be told when a line wants more."""
+        """Set the acquirer that is notified when a receive queue needs more messages."""
         self._acquirer = acquirer
 
     def take(self, wish: Wish, granted: Granted) -> int:
-        """Give out what is in memory, and read the rest beside; returns how many messages."""
+        """Deliver messages that are in memory, and read the others in tasks; return the number of
+        granted messages."""
         count = 0
         ready: Ready = {}
         late: list[Share] = []
-        # What is asked for is granted in the order of preference.
+        # The offset service grants in the order of preference: the delivery keeps that order.
         is_in_order = wish.receiver is not None or any(
             self._tails.of(topic).has_priorities for topic in wish.line.topics
         )
@@ -101,7 +107,10 @@ class Granting:
             tail = self._tails.find(queue_from_wire(acquired.queue))
             count += len(offsets)
             if tail is None:
-                log.info("%d messages of a queue that is gone wait for their time", len(offsets))
+                log.info(
+                    "%d messages acquired from a deleted queue: not released, they expire",
+                    len(offsets),
+                )
                 continue
             self._tails.note_acquired(tail, offsets[-1] + 1)
             reached = wish.group.reached
@@ -124,12 +133,12 @@ class Granting:
         return count
 
     def _ask_done(self, wish: Wish) -> None:
-        # Who leaves with the answer leaves with that of an ask for all queues.
+        # Receivers whose wait time is over wait for a call that names all message queues.
         if not wish.is_missed:
             wish.line.ask_done(wish.ask)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; failures that are foreseen are logged."""
+        """Run a coroutine in a task; its errors are logged."""
         task = self._cluster.tasks.create_task(self._guard(work), name="rockoon receiving")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -137,12 +146,12 @@ class Granting:
     def give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
     ) -> None:
-        """Have others get messages, as if they had not been delivered."""
+        """Release messages for other receivers; the delivery does not count as an attempt."""
         if receipts:
             self.start(self._give_back(group, receipts, visible_after_ms))
 
     async def close(self, seconds_max: float) -> None:
-        """Wait a little for what is under way."""
+        """Wait for running tasks, then cancel them."""
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=seconds_max)
             for task in left:
@@ -152,10 +161,9 @@ class Granting:
         try:
             await work
         except RockoonError as error:
-            # What is acquired becomes visible in its time.
-            log.warning("what became of some messages could not be stored: %s", error)
+            log.warning("messages were not settled, they become visible again later: %s", error)
         except Exception:
-            log.exception("giving out messages failed in a way no one foresaw")
+            log.exception("unexpected error while delivering messages (bug)")
 
     # Reading
 
@@ -169,7 +177,7 @@ class Granting:
     ) -> None:
         wish.late = len(late)
         if is_in_order:
-            # All at once.
+            # One task reads all of them and delivers them together.
             wish.late = 1
             self.start(self._read(wish, late, ready))
         else:
@@ -205,7 +213,7 @@ class Granting:
             self._acquirer.make_due(line, wish.group)
 
     def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
-        """Add the messages of a share to the ready ones, and settle or give back the rest."""
+        """Add messages of a read to the ready ones; settle or release the other offsets."""
         queue, line = share.tail.queue, wish.line
         done = reading.gone
         runs = [share.run(found) for found in reading.found]
@@ -231,14 +239,14 @@ class Granting:
             self.give_back(wish.group, share.receipts(reading.unread), GIVEN_BACK_MS)
         if reading.damaged:
             log.error(
-                "%d messages of %s are damaged: they come again until they are given up",
+                "%d messages of %s are damaged: delivered again until their attempts are used up",
                 len(reading.damaged),
                 queue,
             )
         if runs:
             ready.setdefault(share.name, []).extend(runs)
 
-    # Giving out
+    # Delivery
 
     def _give(self, wish: Wish, ready: Ready) -> None:
         for name, runs in ready.items():
@@ -250,7 +258,8 @@ class Granting:
             self.give_back(wish.group, left.receipts)
 
     def _give_elsewhere(self, wish: Wish, message: ReceivedRun) -> None:
-        """See to a message of the retry topic whose own topic the line does not read."""
+        """Transfer or release a message of the retry topic whose topic these receivers do not
+        read."""
         after_ms = READ_ELSEWHERE_MS
         topic = message.message(0).topic
         for line in wish.group.lines:
@@ -262,7 +271,8 @@ class Granting:
         self.give_back(wish.group, [message.receipt(0)], after_ms)
 
     async def _pass_on(self, line: Line, group: ReceivingGroup, message: ReceivedRun) -> None:
-        """Make a message the first receiver's of another line, and give it to that."""
+        """Make the first receiver of another receive queue the holder of a message, and deliver
+        it."""
         name = next(iter(line.parked)).name
         (passed,) = await self._settler.change(
             group.name,
@@ -289,8 +299,13 @@ class Granting:
             except RockoonError as error:
                 if not error.retriable:
                     raise
-                # The receipts are needed: reports of a living client would extend its messages.
-                log.info("%d messages are returned later: %s", len(receipts), error)
+                # Not left to expiry: a gateway's reports of a living client extend its messages.
+                log.info(
+                    "%d messages were not released, next try in %d ms: %s",
+                    len(receipts),
+                    GIVEN_BACK_MS,
+                    error,
+                )
                 await asyncio.sleep(GIVEN_BACK_MS / 1000)
         assert self._acquirer is not None
         self._acquirer.note_settled(group, visible_after_ms / 1000)
@@ -314,7 +329,8 @@ class Granting:
         self.give_back(group, share.receipts(left), GIVEN_BACK_MS)
 
     async def _buried(self, group: str, share: Share) -> list[int]:
-        """Put dead messages into the dead-letter topic; return the offsets that are settled."""
+        """Put messages with no attempts left into the dead-letter topic; return the offsets that
+        are settled."""
         reading = await self._reader.read(share.tail, share.offsets)
         attempts = share.acquired.attempt - 1
         failure: Exception
@@ -336,17 +352,17 @@ class Granting:
         reason: str,
         attempts: int = 1,
     ) -> bool:
-        """Make messages of one queue dead letters; returns whether that is done.
+        """Put messages of one queue into the dead-letter topic; return True if all are stored.
 
         Args:
-            attempts: how often they were delivered, by way of the retry topic included.
+            attempts: number of deliveries, those from the retry topic included.
         """
         reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
         if reading.unread:
             return False
         sound = _sound(group, tail, reading)
         if sound and tail.queue.is_retry:
-            # The broker adds those that the record counts.
+            # The broker adds the attempts that the record counts.
             _, batch, index = sound[0]
             attempts -= Message(batch, index).reconsume_times
         failure = NeverAcknowledged(reason)
@@ -354,13 +370,16 @@ class Granting:
 
 
 def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Batch, int]]:
-    """Return what can be a dead letter, and put the rest to what is damaged: no broker stores a
-    message whose checksum is wrong, and it must not come for ever."""
+    """Return the messages that can become dead letters: offset, batch and index of each.
+
+    Other messages are added to `reading.damaged`. No broker stores a message with a wrong checksum,
+    and the message must not be delivered again without end.
+    """
     split = [each.split(_is_sound) for each in reading.found]
     reading.damaged += [offset for _, left in split for offset in left.offsets]
     if reading.damaged:
         log.error(
-            "damaged messages of topic %s are given up by group %s and are no dead letters: "
+            "damaged messages of topic %s skipped by group %s without dead letters: "
             "queue %s, offsets %s",
             tail.queue.topic,
             group,
@@ -380,7 +399,7 @@ def _is_of(topics: Sequence[str], batch: Batch, index: int) -> bool:
 
 def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:
     if _is_damaged(batch, index):
-        # What its properties were nobody can say: to leave it out would be to lose it.
+        # Its properties are not reliable. If the filter excluded it, the group would lose it.
         return True
     if subscription.tags:
         return batch.columns.tags[index] in subscription.tags
@@ -397,7 +416,7 @@ def _is_sound(batch: Batch, index: int) -> bool:
 
 
 def _adapt(line: Line, matched: int, acquired: int) -> None:
-    """Acquire more at once where few match."""
+    """Adapt the number of messages to acquire to the share that the filter includes."""
     if 2 * matched * line.factor < acquired:
         line.factor = min(2 * line.factor, MESSAGES_MAX)
     elif matched * line.factor > 2 * acquired:

@@ -1,7 +1,7 @@
-"""Kept batches: what was read of queues, for as long as others may want it.
+"""Kept batches: messages read from queues, kept in memory for other receivers.
 
-Each covers a range of a queue without gaps: an offset in it that has no message is one that the
-queue does not have.
+Each kept batch covers a range of offsets of a queue. If an offset in the range has no message, the
+queue has no message at that offset.
 """
 
 from bisect import bisect_right, insort
@@ -20,19 +20,19 @@ BATCHES_MAX = 16_384
 
 @dataclass(slots=True)
 class KeptBatch:
-    """A range of a queue, and its messages."""
+    """A range of offsets of a queue, and its messages."""
 
     first: int
     next_offset: int
     batch: Batch | None
     offsets: Sequence[int]
-    """Of the batch, ascending."""
+    """Queue offsets of the messages of the batch, ascending."""
     size_bytes: int
     kept_at: float
     _groups: list[int] | None = None
 
     def holds_all(self, offsets: Sequence[int]) -> bool:
-        """Whether it has a message at each of these offsets, which ascend."""
+        """True if it has a message at each of these offsets, which are ascending."""
         return (
             isinstance(self.offsets, range)
             and len(self.offsets) == self.next_offset - self.first
@@ -41,7 +41,7 @@ class KeptBatch:
         )
 
     def message_groups(self, offset: int, end_offset: int) -> list[int]:
-        """Return the hashes of the message groups from an offset on; see `message_group_hash`."""
+        """Return the hashes of the message groups from `offset` on; see `message_group_hash`."""
         if self._groups is None:
             own = dict(zip(self.offsets, hashes(self.batch), strict=True)) if self.batch else {}
             for index in self.batch.columns.damaged if self.batch else ():
@@ -52,7 +52,7 @@ class KeptBatch:
         return self._groups[offset - self.first : end_offset - self.first]
 
     def index(self, offset: int) -> int | None:
-        """Return where in the batch the message of an offset is, None when there is none."""
+        """Return the index in the batch of the message at an offset; None if there is none."""
         offsets = self.offsets
         if isinstance(offsets, range):
             return offset - offsets.start if offset in offsets else None
@@ -61,24 +61,24 @@ class KeptBatch:
 
 
 class KeptBatches:
-    """The newest ones, up to so many bytes.
+    """Cache of the newest batches.
 
     Args:
-        bytes_max: of stored records.
-        batches_max: how many, because small ones have a price too.
+        bytes_max: bytes of stored records.
+        batches_max: number of batches; small ones need memory for objects.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX, batches_max: int = BATCHES_MAX) -> None:
         self._bytes_max = bytes_max
         self._batches_max = batches_max
         self._bytes = 0
-        # In the order in which they came.
+        # Queue and first offset → batch, oldest first.
         self._all: OrderedDict[tuple[MessageQueue, int], KeptBatch] = OrderedDict()
-        # Of each queue the beginnings, sorted.
+        # Queue → first offsets of its batches, sorted.
         self._firsts: dict[MessageQueue, list[int]] = {}
 
     def put(self, queue: MessageQueue, first: int, pulled: Pulled, now: float) -> KeptBatch:
-        """Keep an answer to a pull from `first`; drop the oldest that there is no room for."""
+        """Keep the result of a pull from `first`; drop the oldest batches beyond the limits."""
         kept = KeptBatch(
             first, pulled.next_offset, pulled.batch, pulled.offsets, pulled.size_bytes, now
         )
@@ -93,7 +93,7 @@ class KeptBatches:
         return kept
 
     def find(self, queue: MessageQueue, offset: int) -> KeptBatch | None:
-        """Return what covers an offset."""
+        """Return the batch whose range contains an offset."""
         firsts = self._firsts.get(queue)
         at = bisect_right(firsts, offset) if firsts else 0
         if firsts is None or at == 0:
@@ -102,7 +102,7 @@ class KeptBatches:
         return kept if offset < kept.next_offset else None
 
     def drop_older(self, kept_before: float) -> None:
-        """Drop what was kept before a time."""
+        """Drop batches that were kept before a loop time."""
         while self._all:
             oldest = next(iter(self._all))
             if self._all[oldest].kept_at >= kept_before:
@@ -110,7 +110,7 @@ class KeptBatches:
             self._drop(oldest)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop all of a queue: its broker, or its log, may be another one."""
+        """Drop all batches of a queue, for example because its log may have changed."""
         for first in list(self._firsts.get(queue, ())):
             self._drop((queue, first))
 

@@ -1,6 +1,7 @@
-"""Line: the receivers that want the same, in the order in which they came.
+"""Receive queue: waiting receivers with equal options, in the order of their calls.
 
-What is acquired for a line goes to its first receivers. Nothing here knows a clock or a wire.
+Messages acquired for a receive queue are delivered to its first receivers. The module makes no
+calls and reads no clock.
 """
 
 import asyncio
@@ -15,23 +16,23 @@ from rockoon.receiving.tails import TopicTails
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 
-# How often an ask names all queues, at least.
+# Maximum time between acquire calls that name all message queues.
 LOOK_SECONDS = 1.0
-# The wire's bounds of one wish.
+# Limits of one entry of an acquire call: messages, and receiver names.
 MESSAGES_MAX = 1024
 SHARES_MAX = 64
 
 
 class ReceiverName(NamedTuple):
-    """The name under which receivers hold messages. Receivers of one name share their messages."""
+    """Name of a holder of messages. Receivers with the same name share their messages."""
 
     receiver: str
     key_id: str = ""
-    """Of the access key, where a gateway receives for a client."""
+    """Access key of the client for which a gateway receives; empty without a gateway."""
 
 
 class Wanting(NamedTuple):
-    """What the receivers of a line have in common."""
+    """Options that all receivers of a receive queue share."""
 
     group: str
     subscriptions: tuple[Subscription, ...]
@@ -39,16 +40,16 @@ class Wanting(NamedTuple):
     visible_after_ms: int
     consume_from: ConsumeFrom
     held_ms_max: int = 0
-    """As of `Wanted` on the wire."""
+    """See `Wanted` in `in_flight.proto`."""
 
 
 class ParkedReceiver:
-    """One that waits.
+    """A receiver that waits for messages.
 
     Args:
-        messages_max: how many it takes.
-        name: under which it holds messages.
-        attempt_id: of a FIFO group's receiver.
+        messages_max: maximum number of messages.
+        name: the holder of the messages.
+        attempt_id: see `ReceivingEngine.receive`.
         message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
     """
 
@@ -75,62 +76,65 @@ class ParkedReceiver:
         self.message_group_max = message_group_max
         self.messages: asyncio.Future[ReceivedMessages] = asyncio.get_running_loop().create_future()
         self.first_ask = 0
-        """Number of the line's first ask that is made for it too."""
+        """Number of the first acquire call that asks for messages of this receiver."""
         self.is_over = False
-        """Its time is over: it leaves with the answer to that ask."""
+        """Its wait time is over: it is removed when that call is done."""
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Receivers with one wish, and when it is to be asked for."""
+    """Receivers with equal options, and the state of the acquire calls for them."""
 
     wanting: Wanting
     parked: dict[ParkedReceiver, None] = field(default_factory=dict)
     named: dict[ReceiverName, dict[ParkedReceiver, None]] = field(default_factory=dict)
-    """The same receivers by their names."""
+    """Waiting receivers by name."""
     pending: Counter[ReceiverName] = field(default_factory=Counter)
-    """Messages that are acquired and being read; of names that have some."""
+    """Number of acquired messages that are being read, by name; no entry is 0."""
     timer: asyncio.TimerHandle | None = None
-    """Asks at the latest at `timer_at`, loop time."""
+    """Starts a call at `timer_at`, loop time."""
     timer_at: float = 0.0
     is_asking: bool = False
     is_due_again: bool = False
-    """Something has happened while it was asked for."""
+    """It became due while a call was running."""
     is_alone: bool = True
-    """It is asked for in a call of its own: nothing is known of how long that takes."""
+    """It gets a separate call: a new or failing receive queue must not delay the others."""
     used: list[TopicTails] = field(default_factory=list)
-    """What it has told that it has receivers."""
+    """Topics in which it is counted as a user."""
     fed: list[TopicTails] = field(default_factory=list)
-    """What it has told that they wait for more than there is."""
+    """Topics in which it is counted as waiting for new messages."""
     asks: int = 0
-    """How many were begun."""
+    """Number of calls started."""
     asks_done: int = 0
     exhausted_at: float = float("-inf")
-    """When it got less than it wanted, and has heard of nothing new since: loop time."""
+    """Loop time of the last call that returned too few messages; -inf if a later event may have
+    made messages available."""
     exhausted_grown: int = 0
-    """How often its queues had grown before that."""
+    """Sum of `TopicTails.grown` at the start of that call."""
     visible_at: float = float("inf")
-    """When something that is in flight becomes visible, loop time."""
+    """Loop time at which the next message in flight becomes visible."""
     looked_at: float = float("-inf")
-    """When an ask last named all of its queues, loop time."""
+    """Loop time of the last call that named all message queues."""
     report_at: float = float("-inf")
-    """When its filters are reported next, loop time."""
+    """Loop time of the next report of its filters."""
     narrow_from: float = float("-inf")
-    """Before that every ask names all of them: others take what is known here."""
+    """Until this loop time each call names all message queues, because other processes acquire the
+    messages known here."""
     factor: int = 1
-    """How many messages are acquired for each that is wanted: a filter leaves some out."""
+    """Messages to acquire per requested message, because a filter excludes some."""
     over: dict[ParkedReceiver, None] = field(default_factory=dict)
+    """Receivers whose wait time is over and that no call has asked for yet."""
     backoff: Backoff = field(default_factory=Backoff)
     was_idle: bool = False
-    """When it was looked at last."""
+    """It was idle at the last cleaning."""
 
     @property
     def topics(self) -> list[str]:
         return [each.topic for each in self.wanting.subscriptions]
 
     def shares(self) -> dict[ReceiverName, int]:
-        """How many messages to acquire for each name, those that have waited longest first;
-        together 1024 at most."""
+        """Return the number of messages to acquire for each name, at most 1024 in total. Names
+        whose receivers have waited longest come first."""
         wanted: dict[ReceiverName, int] = {}
         left = MESSAGES_MAX + self.pending.total()
         for each in self.parked:
@@ -148,8 +152,15 @@ class Line:
         return shares
 
     def may_be_narrow(self, now: float) -> bool:
-        """Whether an ask may name only queues that are known to hold enough. What was given back,
-        and what others took, shows when all are named: once a second. Notes that, if it may not."""
+        """Return True if a call may name only message queues that are known to have enough
+        messages.
+
+        Once per second the result is False and all queues are named, because released messages and
+        messages acquired by other processes show in the reply only then.
+
+        Args:
+            now: loop time; stored if the result is False.
+        """
         if now >= self.narrow_from and now - self.looked_at < LOOK_SECONDS:
             return True
         self.looked_at = now
@@ -166,7 +177,7 @@ class Line:
         self.named.setdefault(receiver.name, {})[receiver] = None
 
     def leave(self, receiver: ParkedReceiver) -> None:
-        """It waits no longer; does nothing when it does not wait."""
+        """Remove a receiver; no effect if it does not wait."""
         if receiver in self.parked:
             del self.parked[receiver]
             self.over.pop(receiver, None)
@@ -176,18 +187,21 @@ class Line:
                 del self.named[receiver.name]
 
     def begin_reading(self, name: ReceiverName, count: int) -> None:
-        """Messages of a name are read from now on."""
+        """Count acquired messages of a name that are being read."""
         self.pending[name] += count
 
     def end_reading(self, name: ReceiverName, count: int) -> None:
-        """As many are read no more."""
+        """Undo `begin_reading`."""
         self.pending[name] -= count
         if not self.pending[name]:
             del self.pending[name]
 
     def offer(self, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
-        """Give messages to receivers of the name that holds them, the first ones first; returns the
-        rest."""
+        """Deliver messages to the receivers of the name that holds them, in the order of waiting.
+
+        Returns:
+            Messages for which no receiver waits.
+        """
         while messages and name in self.named:
             receiver = next(iter(self.named[name]))
             self.leave(receiver)
@@ -197,7 +211,7 @@ class Line:
         return messages
 
     def offer_to(self, receiver: ParkedReceiver, messages: ReceivedMessages) -> ReceivedMessages:
-        """Give messages to one; returns them when it has gone."""
+        """Deliver messages to one receiver; return them if it no longer waits."""
         if receiver not in self.parked or receiver.messages.done():
             return messages
         self.leave(receiver)
@@ -205,7 +219,7 @@ class Line:
         return ReceivedMessages()
 
     def time_over(self, receiver: ParkedReceiver) -> None:
-        """A receiver's time is over: it leaves, as soon as it was asked for once."""
+        """The wait time of a receiver is over: remove it once a call has asked for it."""
         if self.asks_done >= receiver.first_ask:
             self.dismiss(receiver)
         else:
@@ -213,20 +227,20 @@ class Line:
             self.over[receiver] = None
 
     def ask_done(self, number: int) -> None:
-        """The answer to an ask was given out."""
+        """The messages of a call were delivered: remove receivers whose wait time is over."""
         self.asks_done = max(self.asks_done, number)
         for receiver in [each for each in self.over if each.first_ask <= self.asks_done]:
             self.dismiss(receiver)
 
     def fail(self, error: Exception, receivers: Iterable[ParkedReceiver] | None = None) -> None:
-        """Some of its receivers, or all, get nothing."""
+        """Fail the given receivers, or all."""
         for receiver in list(self.parked if receivers is None else receivers):
             self.leave(receiver)
             if not receiver.messages.done():
                 receiver.messages.set_exception(error)
 
     def dismiss(self, receiver: ParkedReceiver) -> None:
-        """It gets nothing."""
+        """End the wait of a receiver without messages."""
         self.leave(receiver)
         if not receiver.messages.done():
             receiver.messages.set_result(ReceivedMessages())

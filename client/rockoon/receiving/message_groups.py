@@ -1,9 +1,9 @@
-"""Message groups of a FIFO group's messages, as hashes, by which the offset service keeps order.
+"""Hashes of the message groups in FIFO groups. The offset service keeps the order per hash.
 
-All receivers of a group must use the same hash: this one is not to be changed. A message's group is
-its ordering key (`__SHARDINGKEY`, RocketMQ's message group). A queue's messages without a key are
-one message group and have an order too. Messages of a retry topic have no order: each is a separate
-message group.
+Do not change the hash function: all receivers of a group must use the same one. The message group
+of a message is its ordering key (`__SHARDINGKEY`, RocketMQ's message group). The messages of a
+queue without a key are one message group and are ordered. Messages of a retry topic are not
+ordered: each is a separate message group.
 """
 
 from hashlib import blake2b
@@ -23,13 +23,13 @@ def message_group_hash(message_group: str | None) -> int:
 
 
 def hashes(batch: Batch) -> list[int]:
-    """Return those of all messages of a batch."""
+    """Return the hashes of all messages of a batch."""
     groups = [find_value(raw, PROPERTY_SHARDING_KEY) for raw in batch.columns.properties_bytes]
     known = {group: message_group_hash(group) for group in set(groups)}
     return [known[group] for group in groups]
 
 
 def hash_of_nobody(offset: int) -> int:
-    """Return the hash of an offset without order: it has no message, an unreadable one, or one of a
-    retry topic. It is a separate message group."""
+    """Return the hash of an offset that is a separate message group: it has no message, an
+    unreadable message, or a message of a retry topic."""
     return message_group_hash(f"\x00{offset}")

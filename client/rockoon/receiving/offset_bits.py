@@ -1,4 +1,4 @@
-"""Offsets as bit masks, as the offset service's calls have them."""
+"""Bit masks of offsets, for calls to the offset service."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ def offsets_of(first_offset: int, mask: bytes) -> list[int]:
     """Return the offsets whose bits are set, ascending.
 
     Args:
-        first_offset: the one of the least significant bit of the first byte.
-        mask: the bits.
+        first_offset: offset of the least significant bit of the first byte.
+        mask: one bit per offset.
     """
     bits = int.from_bytes(mask, "little")
     count = bits.bit_length()
@@ -23,7 +23,7 @@ def offsets_of(first_offset: int, mask: bytes) -> list[int]:
 
 
 def mask_of(offsets: Iterable[int], first_offset: int) -> bytes:
-    """Return the mask in which the bits of some offsets are set, none below `first_offset`."""
+    """Return the mask of some offsets, which are all `first_offset` or larger."""
     found = sorted(set(offsets))
     if not found:
         return b""

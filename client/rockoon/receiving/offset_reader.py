@@ -1,4 +1,4 @@
-"""Offset reader: the messages at acquired offsets, from what is kept or by pulls."""
+"""Offset reader: reads the messages at acquired offsets, from kept batches or by pulls."""
 
 import asyncio
 import logging
@@ -21,27 +21,27 @@ from rockoon_core.repeated_lines import limited
 
 log = limited(logging.getLogger(__name__))
 
-# More than is asked for: what comes next is mostly wanted next.
+# Larger than most reads, because receivers mostly read the following messages next.
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=0)
 ONE = PullLimits(messages_max=1, bytes_max=1, wait_ms=0)
-# Answers to a pull of a record that is not what was stored.
+# Errors of a pull whose record is damaged on the broker.
 DAMAGE = (StoreCorrupt, NoSuchRecords)
-# Those, and of a broker that fails, for now or in one place: its disk may be well again.
+# These errors, and errors of a broker whose disk fails, maybe temporarily.
 UNREADABLE = (*DAMAGE, Internal)
-# Of one reading, each asked for alone: one bad place hides nothing behind it, and of a disk that
-# refuses everything not every place is tried.
+# Offsets of one read that may fail, each in a separate pull. Messages after an unreadable one are
+# read, and the reader stops early if the whole disk fails.
 REFUSED_MAX = 8
 
 
 class Found(NamedTuple):
-    """Messages of one batch, by their queue offsets and by their indices in it; ascending."""
+    """Messages of one batch: their queue offsets and their indices in the batch, ascending."""
 
     batch: Batch
     offsets: Sequence[int]
     indices: Sequence[int]
 
     def split(self, is_chosen: Callable[[Batch, int], bool]) -> tuple["Found", "Found"]:
-        """What is chosen, by batch and index, and the rest."""
+        """Return the messages for which `is_chosen(batch, index)` is true, and the others."""
         flags = [is_chosen(self.batch, index) for index in self.indices]
         return self._part(flags), self._part([not flag for flag in flags])
 
@@ -52,19 +52,19 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What is at some offsets of a queue."""
+    """Result of reading some offsets of a queue. Each offset is in one of the lists."""
 
     found: list[Found] = field(default_factory=list)
-    """Ascending, none of them empty."""
+    """Messages, ascending; no entry is empty."""
     gone: list[int] = field(default_factory=list)
-    """There is no message, and will be none."""
+    """Offsets without a message, for example deleted by retention."""
     damaged: list[int] = field(default_factory=list)
-    """What is there is not what was stored."""
+    """Offsets whose messages are damaged on the broker."""
     unread: list[int] = field(default_factory=list)
-    """Not to be had now."""
+    """Offsets that could not be read now."""
 
     def take(self, kept: KeptBatch, offsets: Sequence[int]) -> None:
-        """Note what is known of some offsets, ascending, all of them in one kept range."""
+        """Add the messages at some offsets, ascending, which are all in the range of one batch."""
         batch, start = kept.batch, kept.first
         if batch is None:
             self.gone += offsets
@@ -85,7 +85,7 @@ class Reading:
                 self.found.append(Found(batch, *map(list, zip(*there, strict=True))))
 
     def end_at(self, offset: int) -> None:
-        """Count the messages from an offset on as unread."""
+        """Move the messages from an offset on to the unread ones."""
         found, self.found = self.found, []
         unread = set(self.unread)
         for each in found:
@@ -97,30 +97,30 @@ class Reading:
 
 
 class OffsetReader:
-    """Reads for all groups.
+    """Reads messages for all groups of a connection.
 
     Args:
         cluster: the connection.
-        kept: what was read before, and where it goes.
-        tails: told how far queues reach.
+        kept: batches in memory; pulled batches are added.
+        tails: records queue ends and errors of pulls.
     """
 
     def __init__(self, cluster: Connection, kept: KeptBatches, tails: Tails) -> None:
         self._cluster = cluster
         self._kept = kept
         self._tails = tails
-        # What one reads, others want too.
+        # One pull per queue at a time: concurrent reads mostly need the same messages.
         self._pulling: dict[QueueTail, asyncio.Lock] = {}
 
     def kept(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
-        """Return what is known of offsets, ascending; from the first unknown one on all count as
-        unread."""
+        """Read offsets, ascending, from memory. From the first unknown offset on all are unread."""
         reading = Reading()
         self._take_kept(tail, offsets, reading)
         return reading
 
     async def read(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
-        """Read offsets, ascending. Failures are told to the tail, and leave the rest unread."""
+        """Read offsets, ascending. If a pull fails, the rest is unread and the tail stores the
+        error."""
         reading = Reading()
         left = self._take_kept(tail, offsets, reading)
         if not left:
@@ -135,10 +135,15 @@ class OffsetReader:
                     except Internal as error:
                         if len(refused) == REFUSED_MAX:
                             raise
-                        log.warning("%s cannot be read at %d now: %s", tail.queue, left[0], error)
+                        log.warning(
+                            "message %d of %s not read, retried later: %s",
+                            left[0],
+                            tail.queue,
+                            error,
+                        )
                         refused.append(left.pop(0))
         except RockoonError as error:
-            log.info("%s cannot be read at %d now: %s", tail.queue, left[0], error)
+            log.info("message %d of %s not read, retried later: %s", left[0], tail.queue, error)
             self._tails.note_unreadable(tail, error)
         finally:
             reading.unread = refused + left
@@ -147,14 +152,14 @@ class OffsetReader:
         return reading
 
     async def message_groups(self, tail: QueueTail, first: int, end_offset: int) -> list[int]:
-        """Return the hashes of the message groups of consecutive messages, up to the first that
-        cannot be read now."""
+        """Return the hashes of the message groups of consecutive offsets, up to the first message
+        that cannot be read now."""
         if tail.queue.is_retry:
             return [hash_of_nobody(offset) for offset in range(first, end_offset)]
         found: list[int] = []
         while (offset := first + len(found)) < end_offset:
             if offset < tail.min_offset:
-                # Deleted: granted like others, it is acknowledged, and the floor goes on.
+                # Deleted: the service grants it, the engine acknowledges it, and progress advances.
                 found.append(hash_of_nobody(offset))
                 continue
             kept = self._kept.find(tail.queue, offset)
@@ -171,7 +176,7 @@ class OffsetReader:
         return found
 
     def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
-        """Move what is kept into the reading; returns and notes what is not."""
+        """Add messages in memory to the reading; return the other offsets, now unread."""
         at = 0
         while at < len(offsets) and (kept := self._kept.find(tail.queue, offsets[at])) is not None:
             end = bisect_left(offsets, kept.next_offset, at)
@@ -181,21 +186,22 @@ class OffsetReader:
         return reading.unread
 
     async def _pulled(self, queue: MessageQueue, first: int) -> Pulled | OutOfRange:
-        """Pull from an offset on. Raises one of UNREADABLE where not even it alone can be had."""
+        """Pull from an offset on. Raises an error of UNREADABLE if the message at the offset cannot
+        be read."""
         everything = Subscription.parse(queue.topic, ALL)
         try:
             return await pull(self._cluster, queue, first, everything, LIMITS)
         except UNREADABLE:
-            # One behind it may be at fault.
+            # A later message may have caused the error.
             return await pull(self._cluster, queue, first, everything, ONE)
 
     async def _pull(self, tail: QueueTail, offsets: list[int], reading: Reading) -> list[int]:
-        """Pull from the first of them on; returns what is to be looked for again."""
+        """Pull from the first offset on; return the offsets that are still to be read."""
         queue, first = tail.queue, offsets[0]
         try:
             answer = await self._pulled(queue, first)
         except DAMAGE as damage:
-            log.error("message %d of %s cannot be read: %s", first, queue, damage)  # noqa: TRY400
+            log.error("message %d of %s is damaged: %s", first, queue, damage)  # noqa: TRY400
             reading.damaged.append(first)
             return offsets[1:]
         if isinstance(answer, OutOfRange):
@@ -208,9 +214,9 @@ class OffsetReader:
         self._tails.note_read(tail, answer.max_offset)
         kept = self._kept.put(queue, first, answer, now)
         if kept.next_offset <= first:
-            # At its end, which lies before what was acquired: the log has lost some.
+            # The queue ends before an acquired offset: the log has lost messages.
             raise OutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
-        # Not by way of `kept` alone: it may have had no room for it.
+        # Not read from the cache: it may have dropped the batch.
         rest = [each for each in offsets if each >= kept.next_offset]
         reading.take(kept, offsets[: len(offsets) - len(rest)])
         return rest

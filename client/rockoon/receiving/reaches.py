@@ -1,4 +1,4 @@
-"""Reaches: how far queues go, as an ask for messages names them."""
+"""Known ends of message queues, for acquire calls."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from rockoon_proto.v1.in_flight_pb2 import QueueReach
 
 
 def new_reach(tail: QueueTail) -> QueueReach:
-    """A queue as far as it is known; the caller's own."""
+    """Return a new message with the known ends of a queue."""
     return QueueReach(
         queue=tail.ref,
         min_offset=tail.min_offset,
@@ -18,7 +18,8 @@ def new_reach(tail: QueueTail) -> QueueReach:
 
 
 def reach_of(tail: QueueTail) -> QueueReach:
-    """Likewise, the same one as long as nothing has changed: every ask names all queues."""
+    """Like `new_reach`. Unchanged ends return the same object, because most calls name all
+    queues."""
     known = tail.reach
     if (
         known is None
@@ -32,13 +33,13 @@ def reach_of(tail: QueueTail) -> QueueReach:
 def with_backlog(
     tails: Sequence[QueueTail], reached: Mapping[MessageQueue, int], wanted: int
 ) -> list[QueueTail]:
-    """The first queues that hold enough together; none when all do not.
+    """Return the first queues that have enough messages together; empty if all have too few.
 
     Args:
         tails: in the order of preference.
-        reached: one past what a group has acquired of each here. Where it says nothing the group's
-            progress may be anywhere: such a queue is named in its turn, and counts for nothing.
-        wanted: how many messages.
+        reached: one past the largest acquired offset per queue. If a queue has no entry, its
+            progress is unknown: it is included, and its messages are not counted.
+        wanted: number of messages.
     """
     found = []
     for tail in tails:

@@ -7,8 +7,8 @@ from rockoon.errors import InvalidArgument
 from rockoon.message import Batch, Message
 from rockoon_core.message_queue import MessageQueue
 
-# What the wire's fields hold, and the largest offset that the offset service takes. Calls of many
-# receivers go together: what cannot be sent would fail them all.
+# Largest values of the wire's fields, and the largest offset that the offset service accepts. A
+# value beyond them would fail a call that many receivers share.
 QUEUE_ID_MAX = (1 << 31) - 1
 ACQUISITION_MAX = (1 << 63) - 1
 OFFSET_MAX = 1 << 62
@@ -16,30 +16,32 @@ TEXT_CHARACTERS_MAX = 1024
 
 
 class ReceiptHandle(NamedTuple):
-    """One delivery of a message. Valid until it is acknowledged, changed, or its time is over;
-    any process may use it."""
+    """Identifies one delivery of a message. Valid until the message is acknowledged, its visibility
+    is changed, or its time is over; any process may use it."""
 
     queue: MessageQueue
     acquisition: int
-    """The offset service's number of the delivery."""
+    """Number of the delivery, assigned by the offset service."""
     offset: int
     """Queue offset of the message."""
 
     def text(self) -> str:
-        """Return it as text, for example "orders@broker-a:3/17/4711"."""
+        """Return the handle as text, for example "orders@broker-a:3/17/4711"."""
         return f"{self.queue}/{self.acquisition}/{self.offset}"
 
     @classmethod
     def parse(cls, text: str) -> "ReceiptHandle":
-        """Read what `text` gives.
+        """Parse a text in the format of `text`.
 
         Raises:
-            InvalidArgument: the text is not of that form, or no handle has such numbers.
+            InvalidArgument: the text has another format, or a number is too large.
         """
         if len(text) > TEXT_CHARACTERS_MAX:
-            raise InvalidArgument(reason=f"a handle of {len(text)} characters")
+            raise InvalidArgument(
+                reason=f"a handle has {len(text)} characters, the maximum is {TEXT_CHARACTERS_MAX}"
+            )
+        # Names of topics contain no slash.
         queue, *numbers = text.rsplit("/", 2)
-        # A topic with a slash is none, so there are two at most.
         if len(numbers) != 2 or not all(each.isdecimal() for each in numbers):
             raise InvalidArgument(reason=f"{text!r} is not of the form queue/acquisition/offset")
         handle = cls(MessageQueue.parse(queue), int(numbers[0]), int(numbers[1]))
@@ -48,18 +50,18 @@ class ReceiptHandle(NamedTuple):
             or handle.acquisition > ACQUISITION_MAX
             or handle.offset > OFFSET_MAX
         ):
-            raise InvalidArgument(reason=f"{text!r} is no handle: its numbers are too large")
+            raise InvalidArgument(reason=f"{text!r} is not a handle: its numbers are too large")
         return handle
 
 
 class ReceivedMessage(Message):
-    """A message that is its receiver's for a while.
+    """A message that is invisible to other receivers for a limited time.
 
     Args:
-        batch, index: as of a `Message`.
-        attempt: which delivery this is.
-        receipt: what acknowledges it.
-        visible_at_ms: when others get it, by the offset service's clock.
+        batch, index: see `Message`.
+        attempt: number of the delivery, without those from the retry topic.
+        receipt: handle that acknowledges the message.
+        visible_at_ms: when other receivers can get it, by the offset service's clock, milliseconds.
     """
 
     # Weak references show whether a receiver still holds a message (`extensions`).
@@ -68,7 +70,7 @@ class ReceivedMessage(Message):
     def __init__(
         self, batch: Batch, index: int, attempt: int, receipt: ReceiptHandle, visible_at_ms: int
     ) -> None:
-        # Without `super().__init__`: this is made for each message.
+        # Without `super().__init__`, because one object is made for each message.
         self._batch = batch
         self._index = index
         self._properties = None
@@ -78,44 +80,42 @@ class ReceivedMessage(Message):
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1, those by way of the group's retry topic included."""
+        """Number of the delivery, from 1, those from the group's retry topic included."""
         return self.reconsume_times + self._attempt
 
 
 class ReceivedRun(NamedTuple):
-    """Messages of one delivery that lie in one batch."""
+    """Messages of one delivery in one batch."""
 
     queue: MessageQueue
     acquisition: int
     attempt: int
-    """Which delivery it is, without those by way of the retry topic."""
+    """Number of the delivery, without those from the retry topic."""
     visible_at_ms: int
     batch: Batch
     offsets: Sequence[int]
-    """Of the messages; ascending."""
+    """Queue offsets of the messages, ascending."""
     indices: Sequence[int]
-    """Where in the batch they are."""
+    """Their indices in the batch."""
 
     def part(self, first: int, end: int) -> "ReceivedRun":
-        """Some of them, by number."""
+        """Return the messages with numbers `first` to `end - 1`."""
         return self._replace(offsets=self.offsets[first:end], indices=self.indices[first:end])
 
     def receipt(self, number: int) -> ReceiptHandle:
-        """What acknowledges one."""
         return ReceiptHandle(self.queue, self.acquisition, self.offsets[number])
 
     def message(self, number: int) -> ReceivedMessage:
-        """One of them."""
         return ReceivedMessage(
             self.batch, self.indices[number], self.attempt, self.receipt(number), self.visible_at_ms
         )
 
 
 class ReceivedMessages(Sequence[ReceivedMessage]):
-    """What a receiver got, as runs; a message is an object when somebody asks for it.
+    """Messages that a receiver got, stored as runs. Message objects are created on access.
 
     Args:
-        runs: none of them empty.
+        runs: none is empty.
     """
 
     __slots__ = ("_count", "runs")
@@ -165,7 +165,7 @@ class ReceivedMessages(Sequence[ReceivedMessage]):
 
     @property
     def receipts(self) -> list[ReceiptHandle]:
-        """What acknowledges each."""
+        """Receipt handles of all messages."""
         return [
             ReceiptHandle(run.queue, run.acquisition, offset)
             for run in self.runs

@@ -1,7 +1,8 @@
 """Filters that receivers report to the offset service, which knows all receivers of a group.
 
-A message that a filter leaves out is acknowledged, so receivers of one group with different filters
-lose messages. The service compares the filters and answers with a sentence, which is logged here.
+A message that a filter excludes is acknowledged, so receivers of one group with different filters
+lose messages. The service compares the filters; if they differ, it replies with a text, which is
+logged here.
 """
 
 import logging
@@ -41,14 +42,14 @@ def cut(expression: str) -> str:
 
 
 class FilterConflicts:
-    """Logs the offset service's sentences about filters, each one every ten minutes at most."""
+    """Logs the offset service's texts about different filters, each at most every ten minutes."""
 
     def __init__(self) -> None:
         # Group and sentence → loop time at which it was logged.
         self._logged: dict[tuple[str, str], float] = {}
 
     def log(self, group: str, sentence: str, now_seconds: float) -> None:
-        """Log a sentence, unless it was logged lately.
+        """Log a text, unless it was logged recently.
 
         Args:
             group: name of the consumer group.

@@ -1,7 +1,7 @@
-"""Settler: acknowledgements and changes of visibility, gathered into few calls.
+"""Settler: sends acknowledgements and changes of visibility in few calls.
 
-While a call is out, what comes meanwhile waits and goes with the next one, so a thousand receivers
-that acknowledge one message each cost the offset service a call and a sync now and then.
+Requests that arrive during a call share the next call. So a thousand receivers that acknowledge one
+message each need few calls and syncs of the offset service.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ from rockoon_proto.v1.in_flight_pb2 import (
 
 log = limited(logging.getLogger(__name__))
 
-# Of an entry, whose mask takes a kilobyte: handles come from anywhere, those of one acquisition may
-# say anything, and two that lie far apart must not make a mask of all that is between them.
+# Offsets of one entry, whose mask has at most one kilobyte. Handles come from clients and may have
+# forged offsets: two distant offsets must not produce a mask of all offsets between them.
 BLOCK_OFFSETS = 8 << 10
-# Of a call, at least one entry: its bit masks.
+# Bytes of the bit masks of one call; a call has at least one entry.
 MASKS_BYTES_MAX = 1 << 20
-# What the offset service, or the way to it, says while another process takes its place. Both calls
-# may be repeated; see the wire.
+# Errors of a call while another process becomes the offset service. Both calls may be repeated; see
+# `in_flight.proto`.
 AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas, TimedOut)
 
 
 class GroupAcquisition(NamedTuple):
-    """Whose acquisition of what.
+    """An acquisition of a group, in one block of offsets.
 
     Attributes:
-        block: which `BLOCK_OFFSETS` of the queue's offsets.
-        receiver: acknowledges them; empty: the holder.
+        block: number of the block of `BLOCK_OFFSETS` offsets of the queue.
+        receiver: acknowledges the messages; empty: their holder.
     """
 
     group: str
@@ -67,7 +67,7 @@ class GroupAcquisition(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An acquisition, and what is wanted of it."""
+    """A change of the visibility of acquired messages; see `Settler.change`."""
 
     acquired: GroupAcquisition
     visible_after_ms: int
@@ -84,11 +84,11 @@ Result = TypeVar("Result", Acknowledged, ChangedVisibility)
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[Result]):
-    """What became of the offsets of one key."""
+    """Results for the offsets of one key."""
 
     first_offset: int
     refused: int
-    """Bits, from `first_offset` on."""
+    """Bit mask of refused offsets, from `first_offset`."""
     result: Result
 
     def is_refused(self, offset: int) -> bool:
@@ -96,12 +96,12 @@ class Answered(Generic[Result]):
 
 
 class _Gathered(Generic[Key, Result]):
-    """Offsets by key that wait for the next call.
+    """Collects offsets by key for the next call.
 
     Args:
         cluster: the connection.
-        name: of the task.
-        send: makes a call for some keys and their offsets, and returns a result for each.
+        name: name of the task, for log lines.
+        send: makes a call for some keys and their offsets, and returns a result for each key.
     """
 
     def __init__(
@@ -118,10 +118,11 @@ class _Gathered(Generic[Key, Result]):
         self._task: asyncio.Task[None] | None = None
 
     async def answer(self, offsets: Mapping[Key, Sequence[int]]) -> Mapping[Key, Answered[Result]]:
-        """Send with the next call. Cancelled, it is sent all the same.
+        """Send offsets with the next call and return the results. Cancelling does not prevent the
+        call.
 
         Raises:
-            RockoonError: it was not stored, or maybe not.
+            RockoonError: the offsets were not stored, or the reply was lost.
         """
         for key, some in offsets.items():
             self._pending.setdefault(key, []).extend(some)
@@ -142,10 +143,10 @@ class _Gathered(Generic[Key, Result]):
                     found = await self._answers(pending)
                 except Exception as error:
                     if not isinstance(error, RockoonError):
-                        log.exception("%s failed in a way no one foresaw", self._name)
-                        error = RockoonError(f"{self._name} failed: {error!r}")
+                        log.exception("%s: unexpected error (bug)", self._name)
+                        error = RockoonError(f"{self._name} failed (bug): {error!r}")
                     answer.set_exception(error)
-                    # Whoever was cancelled does not ask.
+                    # Marks the error as retrieved: all callers may have been cancelled.
                     answer.exception()
                 else:
                     answer.set_result(found)
@@ -166,20 +167,20 @@ class _Gathered(Generic[Key, Result]):
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        # Also of a task that has not begun.
+        # A task that was cancelled before its first step does not close it.
         _closed(self._next)
 
 
 def _closed(answer: asyncio.Future[Any] | None) -> None:
-    """Whoever waits hears that the connection is closed, and is not cancelled itself."""
+    """Fail the callers that wait with `Closed`; a cancelled future would cancel them."""
     if answer is not None and not answer.done():
         answer.set_exception(Closed(what="the connection to the cluster"))
-        # Maybe nobody waits any more.
+        # Marks the error as retrieved: all callers may have been cancelled.
         answer.exception()
 
 
 def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequence[int]]]:
-    """What is pending, in parts that one call each may have."""
+    """Split pending offsets into the entries of single calls."""
     some: dict[Key, Sequence[int]] = {}
     size = 0
     for key, offsets in pending.items():
@@ -194,7 +195,8 @@ def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequenc
 
 
 class Settler:
-    """Says what became of received messages, for all receivers of a connection.
+    """Acknowledges received messages and changes their visibility, for all receivers of a
+    connection.
 
     Args:
         cluster: the connection.
@@ -245,11 +247,11 @@ class Settler:
         to: ReceiverName | None = None,
         held_ms_max: int = 0,
     ) -> list[tuple[ReceiptHandle, int] | None]:
-        """As `ReceivingEngine.change_visibility`, each with when it is visible again.
+        """See `ReceivingEngine.changed`.
 
         Args:
-            to: the receiver that holds the messages from now on, by the same delivery.
-            held_ms_max: see `Wanted` on the wire.
+            to: receiver to which the messages are transferred, in the same delivery.
+            held_ms_max: see `Wanted` in `in_flight.proto`.
         """
         if not receipts:
             return []
@@ -281,7 +283,7 @@ class Settler:
         return changed
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Cancel calls; waiting callers get `Closed`."""
         self._acknowledged.close()
         self._changed.close()
 
@@ -331,7 +333,7 @@ class Settler:
 def by_acquisition(
     receipts: Iterable[ReceiptHandle],
 ) -> dict[tuple[MessageQueue, int, int], list[int]]:
-    """Offsets by queue, acquisition and block: what one entry of a call says."""
+    """Return the offsets by queue, acquisition and block; each group is one entry of a call."""
     found: dict[tuple[MessageQueue, int, int], list[int]] = {}
     for queue, acquisition, offset in receipts:
         key = queue, acquisition, offset // BLOCK_OFFSETS

@@ -1,4 +1,5 @@
-"""Simple consumer: messages one by one, as SQS and RocketMQ's SimpleConsumer have them."""
+"""Simple consumer: receives and acknowledges single messages, like RocketMQ's SimpleConsumer and
+SQS."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,43 +19,43 @@ from rockoon_core.valid_text import exception_text, valid_text
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
 WAIT_SECONDS = 20.0
-# As long as a push consumer waits for a handler (`Timing.consume_timeout_seconds`).
+# The same as the time that a push consumer waits for a handler (`Timing.consume_timeout_seconds`).
 EXTEND_SECONDS_MAX = 900.0
-# How long the routes may lag behind a nameserver that does not know a topic any more.
+# How long a topic that the nameserver deleted may remain in the routes of the connection.
 ROUTES_SECONDS_MAX = 1.0
 REASON_CHARACTERS_MAX = 256
 
 
 class SimpleConsumer(ClosedOnExit):
-    """Receives messages of a group: each is the receiver's own for a while, and comes again unless
-    it is acknowledged.
+    """Receives messages of a group. A message is invisible to other receivers for a limited time,
+    and is delivered again unless it is acknowledged.
 
         async with cluster.simple_consumer("billing", {"orders": "new || paid"}) as consumer:
             for message in await consumer.receive():
                 ...
                 await consumer.ack(message)
 
-    Any number of consumers, tasks and processes share a group's messages; no queue is anybody's. In
-    a group with `fifo` the messages of one message group come in order.
+    Any number of consumers, tasks and processes share the messages of a group; a queue has no
+    owner. In a group with `fifo`, the messages of one message group are received in order.
 
     Args:
-        engine: the connection's.
-        group: whose progress it is.
-        subscriptions: topic to tags as "new || paid", "*", or an `Sql`. Consumers of a group have
-            to agree: what a filter leaves out is done for the group.
-        consume_from: where to start on queues without progress when the group does not say: a
+        engine: the receiving engine of the connection.
+        group: name of the consumer group.
+        subscriptions: topic to tags as "new || paid", "*", or an `Sql`. Consumers of a group need
+            equal subscriptions: messages that a filter excludes are acknowledged for the group.
+        consume_from: start position on queues without progress, if the group defines none: a
             `ConsumeFrom`, "first", "last" or "group".
-        receiver: what people see; the connection's client id by default.
-        create_group: make the group when it does not exist.
+        receiver: name of the holder that tools show; the connection's client id by default.
+        create_group: create the group if it does not exist.
         extend_seconds_max: how long after its receipt a message is extended automatically while the
             program holds the message object and has not settled it, seconds; 0: never. When half of
             `visible_after` has passed, the message is extended by `visible_after`.
-        missing_topics: if a topic is deleted, "wait": messages come from the other topics, and from
-            the topic when it is created again, as a new topic; "end": `receive` raises
-            TopicNotFound. A topic must exist when it is received from for the first time.
+        missing_topics: if a topic is deleted, "wait": the consumer receives from the other topics,
+            and from the topic when it is created again, as a new topic; "end": `receive` raises
+            TopicNotFound. A topic must exist at the first call of `receive`.
 
     Raises:
-        InvalidArgument, InvalidExpression: the subscriptions are none.
+        InvalidArgument, InvalidExpression: a subscription or another argument is not valid.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class SimpleConsumer(ClosedOnExit):
             )
         self._extensions = Extensions(group, self._extend, engine.start_task, extend_seconds_max)
         self._missing = MissingTopics(missing_topics, f"the simple consumer of group {group}")
-        # Topics that existed when they were received from.
+        # Topics that existed in an earlier call of `receive`.
         self._known: set[str] = set()
-        # Of the calls that wait.
+        # Timeouts of waiting calls of `receive`.
         self._timeouts: set[asyncio.Timeout] = set()
         self._is_closed = False
 
@@ -94,20 +95,21 @@ class SimpleConsumer(ClosedOnExit):
         visible_after: float = VISIBLE_AFTER_SECONDS,
         wait: float = WAIT_SECONDS,
     ) -> list[ReceivedMessage]:
-        """Return messages, as soon as there are any.
+        """Wait for messages and return them.
 
         Args:
             max_messages: 1 to 1024.
-            visible_after: seconds until others get what is not acknowledged, 1 to 12 hours.
-            wait: seconds to wait for the first message; 0: return what is there.
+            visible_after: time until other receivers get messages that are not acknowledged,
+                seconds, 0.001 to 43,200 (12 hours).
+            wait: seconds to wait for the first message; 0: return available messages.
 
         Returns:
-            Messages of one queue or several; none when the time is over.
+            Messages of one queue or several; empty after the wait time.
 
         Raises:
             TopicNotFound: a topic does not exist; see `missing_topics`.
             TopicNotReadable, GroupNotFound, NotPermitted: nothing can be received.
-            RockoonError: what is needed was away all the time.
+            RockoonError: a required service was not available within the wait time.
             Closed: the consumer is closed.
         """
         if self._is_closed:
@@ -162,8 +164,8 @@ class SimpleConsumer(ClosedOnExit):
                     await self._engine.wait_routes(min(left, ROUTES_SECONDS_MAX))
 
     def _present(self) -> list[Subscription]:
-        """The subscriptions whose topics are not missing. Does not wait: receivers keep their
-        order."""
+        """Return the subscriptions whose topics exist. Not `async`, so calls of `receive` keep
+        their order."""
         present: list[Subscription] = []
         for each in self._subscriptions:
             if self._engine.has_topic(each.topic):
@@ -181,9 +183,9 @@ class SimpleConsumer(ClosedOnExit):
         `fifo`, they come again if an earlier message of their message group comes again.
 
         Raises:
-            NotAcquired: somebody else has one by now, or progress has gone past it. The others are
-                acknowledged.
-            RockoonError: it was not stored.
+            NotAcquired: another receiver has one of the messages, or the group's progress is past
+                it. The other messages are acknowledged.
+            RockoonError: the acknowledgement was not stored.
         """
         some = _several(messages)
         async with self._extensions.settling(some):
@@ -197,16 +199,16 @@ class SimpleConsumer(ClosedOnExit):
         delay: float = 0.0,
         reason: str | BaseException = "",
     ) -> None:
-        """Messages failed: others get them, after a delay, and their attempts are counted.
+        """Reject messages: the group gets them again after a delay, as a further attempt.
 
         Args:
             messages: one or several.
             delay: seconds, up to 12 hours.
             reason: why they failed, as text or an exception. If a message becomes a dead letter,
-                the last reason that was given is its `failure`. Cut to 256 bytes.
+                the last reason is its `failure`. Cut to 256 characters.
 
         Raises:
-            NotAcquired, RockoonError: as `ack`.
+            NotAcquired, RockoonError: see `ack`.
         """
         some, delay_ms = _several(messages), _milliseconds(delay, "delay")
         text = exception_text(reason) if isinstance(reason, BaseException) else valid_text(reason)
@@ -219,14 +221,14 @@ class SimpleConsumer(ClosedOnExit):
     async def extend(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float
     ) -> None:
-        """Stay the only one that has messages, for some more time from now on.
+        """Extend the time for which messages are invisible to other receivers.
 
         Args:
             messages: one or several.
-            seconds: up to 12 hours.
+            seconds: new invisible time, from now, up to 12 hours.
 
         Raises:
-            NotAcquired, RockoonError: as `ack`.
+            NotAcquired, RockoonError: see `ack`.
         """
         some, seconds_ms = _several(messages), _milliseconds(seconds, "seconds")
         async with self._extensions.settling(some):
@@ -235,7 +237,7 @@ class SimpleConsumer(ClosedOnExit):
         _refuse(lost)
 
     async def close(self) -> None:
-        """End calls of `receive` that wait, with `Closed`. What was received stays received."""
+        """End waiting calls of `receive` with `Closed`. Received messages can still be settled."""
         self._is_closed = True
         for timeout in self._timeouts:
             timeout.reschedule(0.0)
@@ -254,7 +256,7 @@ class SimpleConsumer(ClosedOnExit):
         extend: bool,
         reason: str = "",
     ) -> list[ReceivedMessage]:
-        """Change visibility; return the messages that are not this receiver's any more."""
+        """Change visibility; return the messages whose receipts are not valid."""
         changed = await self._engine.changed(
             self.group,
             [each.receipt for each in messages],

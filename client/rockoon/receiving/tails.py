@@ -1,8 +1,8 @@
-"""Tails: the ends of the queues that somebody waits for, and what comes there.
+"""Tail reader: follows the ends of message queues that receivers wait for.
 
-Each is followed on the pull stream of its broker, without a filter and for all groups at once. What
-comes is kept, so that hot messages are read once. A tail is not followed where nobody would look:
-while receivers have enough to do further back, and some time after the last one has gone.
+Each queue is followed on the pull stream of its broker, without a filter and for all groups. New
+messages are kept in memory, so they are read from the broker once. A queue is not followed while
+receivers are far behind its end, and some time after the last receiver has left.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from rockoon_proto.v1.offset_pb2 import QueueRef
 
 log = limited(logging.getLogger(__name__))
 
-# No queue reaches so far: a broker answers where it does.
+# Larger than each queue offset: a broker replies with the ends of the queue.
 BEYOND_EVERY_END = 1 << 62
-# How far a tail runs ahead of what is acquired, while nobody waits for more.
+# If no receiver waits for new messages, a tail is read at most this far past the acquired offset.
 AHEAD_MESSAGES = 2048
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=15_000)
 
 
 @dataclass(slots=True)
 class TailCounts:
-    """Of all tails."""
+    """Counters of the pulls of all tails."""
 
     pulls: int = 0
     pulls_empty: int = 0
@@ -44,24 +44,24 @@ class TailCounts:
 
 @dataclass(slots=True, eq=False)
 class QueueTail:
-    """One queue, as far as it is known here."""
+    """One message queue: its known ends, and the state of its reader."""
 
     queue: MessageQueue
     create_revision: int
     ref: QueueRef
     min_offset: int = 0
-    """Of the oldest message; 0 when it is not known."""
+    """Offset of the oldest message; 0 if unknown."""
     end_offset: int | None = None
-    """One past the newest message known of; None before the broker's first answer."""
+    """One past the newest known message; None before the broker's first reply."""
     position: int = 0
-    """Where following goes on."""
+    """Offset of the next pull."""
     acquired_to: int = 0
-    """One past the largest offset that was acquired here, for any group."""
+    """One past the largest offset that this process acquired, for any group."""
     failure: RockoonError | None = None
-    """Why it cannot be read at the moment."""
+    """Error of the last pull; None if the queue is readable."""
     task: asyncio.Task[None] | None = None
     reach: QueueReach | None = None
-    """As it was named last."""
+    """Known ends in the last acquire call."""
 
     @property
     def is_readable(self) -> bool:
@@ -69,7 +69,7 @@ class QueueTail:
 
     @property
     def has_room(self) -> bool:
-        """Whether it may run on although nobody waits."""
+        """True if the tail may be read further although no receiver waits for new messages."""
         return (
             self.end_offset is None
             or self.failure is not None
@@ -79,43 +79,43 @@ class QueueTail:
 
 @dataclass(slots=True, eq=False)
 class TopicTails:
-    """The queues of one topic."""
+    """The message queues of one topic."""
 
     topic: str
     changed: Changes = field(default_factory=Changes)
-    """That followers may go on, and that queues became known or failed."""
+    """Wakes the readers of the queues, which then decide whether to pull."""
     queues: dict[MessageQueue, QueueTail] = field(default_factory=dict)
     grown: int = 0
-    """How often a queue was found to have more, or to be readable."""
+    """Number of times that a queue got new messages or became readable."""
     hungry: int = 0
-    """How many lines of receivers wait for more than there is."""
+    """Number of receive queues that wait for new messages."""
     users: int = 0
-    """How many lines have receivers."""
+    """Number of receive queues with receivers."""
     unused_since: float = 0.0
     route: TopicRoute | None = None
     taken_at: float = 0.0
-    """When it got queues last."""
+    """Loop time at which queues were added last."""
 
     @property
     def has_priorities(self) -> bool:
-        """Whether its queues are preferred by their ids, the highest first."""
+        """True if queues with a higher id have priority."""
         return self.route is not None and self.route.has_priorities
 
     @property
     def is_ready(self) -> bool:
-        """Whether each queue is known, or known not to be readable."""
+        """True if the end of each queue is known, or the queue is known not to be readable."""
         return all(
             each.end_offset is not None or each.failure is not None for each in self.queues.values()
         )
 
 
 class Tails:
-    """All that are followed.
+    """Reads the tails of all message queues that receivers of a connection use.
 
     Args:
         cluster: the connection.
-        kept: takes what comes.
-        on_grown: called when a queue of a topic has more, or can be read for the first time.
+        kept: stores the batches that were read.
+        on_grown: called with a topic when one of its queues has new messages or becomes readable.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Tails:
         self._topics: dict[str, TopicTails] = {}
 
     def of(self, topic: str) -> TopicTails:
-        """The tails of a topic, as the routes known now have it."""
+        """Return the tails of a topic, updated from the current routes."""
         found = self._topics.get(topic)
         if found is None:
             now = asyncio.get_running_loop().time()
@@ -145,39 +145,39 @@ class Tails:
 
     @property
     def topics(self) -> Collection[str]:
-        """Those that somebody receives from, or did of late."""
+        """Names of topics with receivers now or recently."""
         return self._topics.keys()
 
     def use(self, topic: TopicTails, lines: int) -> None:
-        """More lines have receivers, or fewer."""
+        """Add to the number of receive queues with receivers; `lines` may be negative."""
         topic.users += lines
         topic.unused_since = asyncio.get_running_loop().time()
 
     def feed(self, topic: TopicTails, lines: int) -> None:
-        """More lines wait for more than there is, or fewer."""
+        """Add to the number of receive queues that wait for new messages; may be negative."""
         topic.hungry += lines
         if lines > 0:
             topic.changed.note()
 
     def note_acquired(self, tail: QueueTail, end_offset: int) -> None:
-        """Messages up to an offset were acquired here."""
+        """Messages before `end_offset` were acquired by this process."""
         if end_offset > tail.acquired_to:
             tail.acquired_to = end_offset
             self._topics[tail.queue.topic].changed.note()
 
     def note_read(self, tail: QueueTail, end_offset: int) -> None:
-        """A pull told how far the queue reaches."""
+        """A pull has returned the end of the queue."""
         if tail.end_offset is not None and end_offset > tail.end_offset:
             tail.end_offset = end_offset
             self._note_grown(self._topics[tail.queue.topic])
 
     def note_unreadable(self, tail: QueueTail, error: RockoonError) -> None:
-        """A pull has failed: nothing more is acquired of the queue before it can be read again."""
+        """A pull has failed: no messages of the queue are acquired until a pull succeeds."""
         tail.failure = error
         self._topics[tail.queue.topic].changed.note()
 
     def drop_unused(self, unused_before: float) -> None:
-        """Stop following topics that nobody has received from since some time."""
+        """Stop reading topics that have had no receivers since a loop time."""
         for topic in list(self._topics.values()):
             if not topic.users and topic.unused_since < unused_before:
                 del self._topics[topic.topic]
@@ -219,8 +219,8 @@ class Tails:
         try:
             await self._follow(topic, tail)
         except Exception as error:
-            log.exception("the tail of %s fails in a way no one foresaw", tail.queue)
-            tail.failure = RockoonError(f"the tail of {tail.queue} failed: {error!r}")
+            log.exception("unexpected error while reading the tail of %s (bug)", tail.queue)
+            tail.failure = RockoonError(f"reading the tail of {tail.queue} failed (bug): {error!r}")
             topic.changed.note()
 
     async def _follow(self, topic: TopicTails, tail: QueueTail) -> None:
@@ -236,7 +236,7 @@ class Tails:
                     if await self._go_on(tail, pulls):
                         self._note_grown(topic)
                 except RockoonError as error:
-                    # What comes next may be another process's, with other messages.
+                    # The next reply may come from another broker process with other messages.
                     self._kept.forget(tail.queue)
                     tail.failure = error
                     topic.changed.note()
@@ -248,7 +248,7 @@ class Tails:
         self._on_grown(topic.topic)
 
     async def _go_on(self, tail: QueueTail, pulls: PullLoop) -> bool:
-        """Ask once; returns whether there is more to acquire than before, or may be.
+        """Pull once; return True if more messages may be available than before.
 
         Raises:
             RockoonError: the queue cannot be read.
@@ -263,7 +263,7 @@ class Tails:
             tail.min_offset, tail.end_offset = answer.min_offset, answer.max_offset
             tail.position = tail.end_offset
             if former_end is not None and not answer.below_min:
-                # The log has lost its end: offsets begin to mean other messages.
+                # The log lost its end: these offsets are assigned to other messages.
                 tail.acquired_to = min(tail.acquired_to, tail.end_offset)
                 self._kept.forget(tail.queue)
         else:
