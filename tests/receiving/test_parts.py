@@ -20,11 +20,17 @@ from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
 from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.line import SHARES_MAX, Line, ParkedReceiver, ReceiverName, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
+from rockoon.receiving.receive_queue import (
+    SHARES_MAX,
+    ReceiveKey,
+    ReceiveQueue,
+    ReceiverName,
+    WaitingReceiver,
+)
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import by_acquisition
 from rockoon.receiving.tails import QueueTail, Tails
@@ -257,9 +263,11 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
         topic = tails.of("orders")
         await eventually(lambda: topic.is_ready)
         for group in groups:
-            line = Line(Wanting(group.name, orders, 1000, ConsumeFrom.GROUP), is_alone=False)
-            line.park(ParkedReceiver(1, ME, ""))
-            acquirer.begin(line, group, wait_seconds=0.0)
+            receive_queue = ReceiveQueue(
+                ReceiveKey(group.name, orders, 1000, ConsumeFrom.GROUP), has_own_call=False
+            )
+            receive_queue.add(WaitingReceiver(1, ME, ""))
+            acquirer.begin(receive_queue, group, wait_seconds=0.0)
         async with asyncio.timeout(30):
             await answered.wait()
         await acquirer.close(1.0)
@@ -316,7 +324,9 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         granting = Granting(cluster, nobody, reader, settler)
         granting.tell(acquirer)
-        wish = Wish(row.line, ReceivingGroup("group"), 1, 9, row.receivers[0], [ME], late=1)
+        wish = Wish(
+            row.receive_queue, ReceivingGroup("group"), 1, 9, row.receivers[0], [ME], late=1
+        )
         shares = [
             Share(tail, Acquired(acquisition=number, attempt=1), offsets, ME)
             for number, offsets in ((1, [0, 1, 3]), (2, [2, 4]))
@@ -370,15 +380,17 @@ class Row:
 
     def __init__(self, *messages_max: int) -> None:
         subscription = Subscription.parse("orders", "*")
-        self.line = Line(Wanting("group", (subscription,), 1000, ConsumeFrom.GROUP))
-        self.receivers = [ParkedReceiver(each, ME, "") for each in messages_max]
+        self.receive_queue = ReceiveQueue(
+            ReceiveKey("group", (subscription,), 1000, ConsumeFrom.GROUP)
+        )
+        self.receivers = [WaitingReceiver(each, ME, "") for each in messages_max]
         for receiver in self.receivers:
-            self.line.park(receiver)
+            self.receive_queue.add(receiver)
 
     @property
     def wanted(self) -> int:
         """How many messages are to be acquired."""
-        return self.line.shares().get(ME, 0)
+        return self.receive_queue.shares().get(ME, 0)
 
     @property
     def got(self) -> list[list[int] | None]:
@@ -434,62 +446,62 @@ def test_a_reading_knows_messages_by_kept_ranges_and_what_is_gone_between_them()
 async def test_the_first_in_line_get_first_and_what_is_left_is_said() -> None:
     row = Row(2, 3, 4)
     assert row.wanted == 9
-    assert not row.line.offer(ME, messages(3))
+    assert not row.receive_queue.deliver(ME, messages(3))
     assert row.got == [[0, 1], [2], None]
     assert row.wanted == 4
-    left = row.line.offer(ME, messages(6))
+    left = row.receive_queue.deliver(ME, messages(6))
     assert [each.queue_offset for each in left] == [4, 5]
     assert row.wanted == 0
-    assert row.line.offer(ME, messages(1))
+    assert row.receive_queue.deliver(ME, messages(1))
 
 
 async def test_who_has_left_gets_nothing() -> None:
     row = Row(1, 1)
-    row.line.leave(row.receivers[0])
-    row.line.leave(row.receivers[0])
+    row.receive_queue.remove(row.receivers[0])
+    row.receive_queue.remove(row.receivers[0])
     row.receivers[1].messages.cancel()
-    assert len(row.line.offer(ME, messages(2))) == 2
+    assert len(row.receive_queue.deliver(ME, messages(2))) == 2
     assert row.wanted == 0
-    assert row.line.offer_to(row.receivers[0], messages(1))
+    assert row.receive_queue.deliver_to(row.receivers[0], messages(1))
 
 
 async def test_a_receiver_stays_until_it_was_asked_for_once() -> None:
     row = Row(1)
     receiver = row.receivers[0]
-    row.line.time_over(receiver)
+    row.receive_queue.expire(receiver)
     assert row.got == [None]
-    row.line.asks += 1
-    row.line.ask_done(0)
+    row.receive_queue.calls_started += 1
+    row.receive_queue.call_done(0)
     assert row.got == [None]
-    row.line.ask_done(1)
+    row.receive_queue.call_done(1)
     assert row.got == [[]]
-    late = ParkedReceiver(1, ME, "")
-    row.line.park(late)
-    row.line.asks += 1
-    row.line.ask_done(2)
-    row.line.time_over(late)
+    late = WaitingReceiver(1, ME, "")
+    row.receive_queue.add(late)
+    row.receive_queue.calls_started += 1
+    row.receive_queue.call_done(2)
+    row.receive_queue.expire(late)
     assert not late.messages.result()
 
 
 async def test_a_failure_ends_all_or_those_whose_time_is_over() -> None:
     row = Row(1, 1)
-    row.line.time_over(row.receivers[1])
+    row.receive_queue.expire(row.receivers[1])
     failure = RuntimeError("gone")
-    row.line.fail(failure, row.line.over)
+    row.receive_queue.fail(failure, row.receive_queue.expired)
     assert row.receivers[1].messages.exception() is failure
     assert not row.receivers[0].messages.done()
-    row.line.fail(failure)
+    row.receive_queue.fail(failure)
     assert row.receivers[0].messages.exception() is failure
     assert row.wanted == 0
 
 
 async def test_what_is_being_read_is_not_asked_for_again() -> None:
     row = Row(10)
-    row.line.begin_reading(ME, 7)
+    row.receive_queue.start_reading(ME, 7)
     assert row.wanted == 3
-    row.line.factor = 8
+    row.receive_queue.factor = 8
     assert row.wanted == 73
-    row.line.factor = 1024
+    row.receive_queue.factor = 1024
     assert row.wanted == 1024
     with pytest.raises(asyncio.InvalidStateError):
         row.receivers[0].messages.result()
@@ -501,9 +513,9 @@ def test_on_uvloop_a_line_that_is_due_now_can_be_made_due_again() -> None:
         acquirer = Acquirer(nobody, nobody, nobody, nobody)
         row = Row(1)
         for _ in range(2):
-            acquirer.make_due_in(row.line, ReceivingGroup("group"), 0.0)
-        assert row.line.timer is not None
-        row.line.timer.cancel()
+            acquirer.make_due_in(row.receive_queue, ReceivingGroup("group"), 0.0)
+        assert row.receive_queue.timer is not None
+        row.receive_queue.timer.cancel()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(make_due_twice())
@@ -512,29 +524,29 @@ def test_on_uvloop_a_line_that_is_due_now_can_be_made_due_again() -> None:
 async def test_messages_that_one_name_holds_are_given_to_its_receivers_only() -> None:
     row = Row(1, 1)
     other = ReceiverName("other")
-    row.receivers.append(ParkedReceiver(4, other, ""))
-    row.line.park(row.receivers[-1])
-    assert row.line.shares() == {ME: 2, other: 4}
-    row.line.begin_reading(other, 3)
-    assert row.line.shares() == {ME: 2, other: 1}
-    assert len(row.line.offer(other, messages(6))) == 2
+    row.receivers.append(WaitingReceiver(4, other, ""))
+    row.receive_queue.add(row.receivers[-1])
+    assert row.receive_queue.shares() == {ME: 2, other: 4}
+    row.receive_queue.start_reading(other, 3)
+    assert row.receive_queue.shares() == {ME: 2, other: 1}
+    assert len(row.receive_queue.deliver(other, messages(6))) == 2
     assert row.got == [None, None, [0, 1, 2, 3]]
-    assert len(row.line.offer(other, messages(1))) == 1
-    row.line.end_reading(other, 3)
-    assert row.line.shares() == {ME: 2}
-    assert not row.line.is_idle
-    assert not row.line.offer(ME, messages(2))
-    assert row.line.is_idle
+    assert len(row.receive_queue.deliver(other, messages(1))) == 1
+    row.receive_queue.end_reading(other, 3)
+    assert row.receive_queue.shares() == {ME: 2}
+    assert not row.receive_queue.is_idle
+    assert not row.receive_queue.deliver(ME, messages(2))
+    assert row.receive_queue.is_idle
 
 
 async def test_of_many_names_those_that_have_waited_longest_are_asked_for() -> None:
     row = Row()
     names = [ReceiverName(f"receiver-{number}") for number in range(SHARES_MAX + 2)]
     for name in names:
-        row.line.park(ParkedReceiver(1, name, ""))
-    assert row.line.shares() == dict.fromkeys(names[:SHARES_MAX], 1)
-    row.line.park(ParkedReceiver(1024, names[0], ""))
-    assert sum(row.line.shares().values()) <= 1024
+        row.receive_queue.add(WaitingReceiver(1, name, ""))
+    assert row.receive_queue.shares() == dict.fromkeys(names[:SHARES_MAX], 1)
+    row.receive_queue.add(WaitingReceiver(1024, names[0], ""))
+    assert sum(row.receive_queue.shares().values()) <= 1024
 
 
 def test_queues_that_hold_enough_are_named_and_no_others() -> None:
@@ -550,14 +562,14 @@ def test_queues_that_hold_enough_are_named_and_no_others() -> None:
 
 
 async def test_all_queues_are_named_once_a_second() -> None:
-    wanting = Wanting("group", (Subscription.parse("orders", "*"),), 1000, ConsumeFrom.GROUP)
-    line = Line(wanting)
-    assert [line.may_be_narrow(now) for now in (5.0, 5.5, 5.9, 6.1, 6.2)] == [
+    key = ReceiveKey("group", (Subscription.parse("orders", "*"),), 1000, ConsumeFrom.GROUP)
+    receive_queue = ReceiveQueue(key)
+    assert [receive_queue.may_be_partial(now) for now in (5.0, 5.5, 5.9, 6.1, 6.2)] == [
         False, True, True, False, True,
     ]  # fmt: skip
-    line.narrow_from = 7.0
-    assert not line.may_be_narrow(6.3)
-    assert line.may_be_narrow(7.1)
+    receive_queue.full_until = 7.0
+    assert not receive_queue.may_be_partial(6.3)
+    assert receive_queue.may_be_partial(7.1)
 
 
 def test_a_queue_is_named_anew_when_it_has_grown() -> None:

@@ -19,7 +19,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.local import LocalCluster
-from rockoon.receiving.line import Line, ReceiverName
+from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
@@ -225,17 +225,19 @@ async def test_who_is_cancelled_in_the_turn_in_which_a_message_comes_gives_it_ba
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await orders.send([1])
-    offer = Line.offer
+    deliver = ReceiveQueue.deliver
     async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(consumer.receive(visible_after=1.0, wait=DEADLINE_SECONDS))
 
-        def offered(line: Line, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
-            left = offer(line, name, messages)
+        def delivered(
+            queue: ReceiveQueue, name: ReceiverName, messages: ReceivedMessages
+        ) -> ReceivedMessages:
+            left = deliver(queue, name, messages)
             waiting.cancel()
             return left
 
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "offer", offered)
+            patch.setattr(ReceiveQueue, "deliver", delivered)
             await asyncio.wait([waiting])
         assert waiting.cancelled()
         (message,) = await receive(consumer, 1)

@@ -23,11 +23,11 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.net.connection import Connection
-from rockoon.receiving.line import Line, ParkedReceiver, ReceiverName
 from rockoon.receiving.lost_calls import LostCalls
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
+from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName, WaitingReceiver
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, WISHES_PER_CALL_MAX, in_calls
@@ -60,7 +60,7 @@ class ReceivingGroup:
     """Topics that the group is subscribed to."""
     is_fifo: bool = False
     route_revision: int = 0
-    lines: set[Line] = field(default_factory=set)
+    receive_queues: set[ReceiveQueue] = field(default_factory=set)
     reached: dict[MessageQueue, int] = field(default_factory=dict)
     """One past the largest offset that this process acquired, per message queue."""
     floors: dict[MessageQueue, int] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class ReceivingGroup:
 class Wish:
     """One entry of an acquire call: messages for receivers of one receive queue."""
 
-    line: Line
+    receive_queue: ReceiveQueue
     group: ReceivingGroup
     ask: int
     messages_max: int
-    receiver: ParkedReceiver | None
+    receiver: WaitingReceiver | None
     """In a FIFO group, the receiver that gets the messages; None: any receiver of `names`."""
     names: Sequence[ReceiverName]
     """Receivers that hold the granted messages, in the order of `Acquired.share`."""
@@ -116,8 +116,8 @@ class Acquirer:
         self._reader = reader
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._due: dict[Line, ReceivingGroup] = {}
-        self._by_topic: dict[str, dict[Line, ReceivingGroup]] = {}
+        self._due: dict[ReceiveQueue, ReceivingGroup] = {}
+        self._by_topic: dict[str, dict[ReceiveQueue, ReceivingGroup]] = {}
         self._launching = False
         self._filter_conflicts = FilterConflicts()
         self._lost_calls = LostCalls()
@@ -128,77 +128,83 @@ class Acquirer:
 
     # When a call is due
 
-    def look(self, line: Line, group: ReceivingGroup) -> None:
+    def look(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
         """Start or stop tracking the topics of a receive queue, if it has receivers or none."""
-        if line.parked and not line.used:
-            line.used = [self._tails.of(topic) for topic in _topics(line)]
-            for topic in line.used:
+        if receive_queue.waiting and not receive_queue.topics_used:
+            receive_queue.topics_used = [self._tails.of(topic) for topic in _topics(receive_queue)]
+            for topic in receive_queue.topics_used:
                 self._tails.use(topic, 1)
-                self._by_topic.setdefault(topic.topic, {})[line] = group
-        elif line.used and not line.parked:
-            self._feed(line, ())
-            for topic in line.used:
+                self._by_topic.setdefault(topic.topic, {})[receive_queue] = group
+        elif receive_queue.topics_used and not receive_queue.waiting:
+            self._feed(receive_queue, ())
+            for topic in receive_queue.topics_used:
                 self._tails.use(topic, -1)
-                lines = self._by_topic[topic.topic]
-                del lines[line]
-                if not lines:
+                receive_queues = self._by_topic[topic.topic]
+                del receive_queues[receive_queue]
+                if not receive_queues:
                     del self._by_topic[topic.topic]
-            line.used = []
-            self._due.pop(line, None)
-            if line.timer is not None:
-                line.timer.cancel()
-                line.timer = None
+            receive_queue.topics_used = []
+            self._due.pop(receive_queue, None)
+            if receive_queue.timer is not None:
+                receive_queue.timer.cancel()
+                receive_queue.timer = None
 
-    def begin(self, line: Line, group: ReceivingGroup, wait_seconds: float) -> None:
+    def begin(
+        self, receive_queue: ReceiveQueue, group: ReceivingGroup, wait_seconds: float
+    ) -> None:
         """A receiver was added: make a call due, unless a recent one returned too few messages."""
-        self.look(line, group)
-        left_seconds = line.exhausted_at + TICK_SECONDS - self._loop.time()
-        is_exhausted = left_seconds > 0 and line.exhausted_grown == self._grown(line)
+        self.look(receive_queue, group)
+        left_seconds = receive_queue.exhausted_at + TICK_SECONDS - self._loop.time()
+        is_exhausted = left_seconds > 0 and receive_queue.exhausted_grown == self._grown(
+            receive_queue
+        )
         if is_exhausted and wait_seconds >= TICK_SECONDS:
-            self._feed(line, line.used)
-            visible_seconds = line.visible_at - self._loop.time()
-            self.make_due_in(line, group, max(min(left_seconds, visible_seconds), 0.0))
+            self._feed(receive_queue, receive_queue.topics_used)
+            visible_seconds = receive_queue.visible_at - self._loop.time()
+            self.make_due_in(receive_queue, group, max(min(left_seconds, visible_seconds), 0.0))
         else:
-            self.make_due(line, group)
+            self.make_due(receive_queue, group)
 
-    def make_due(self, line: Line, group: ReceivingGroup) -> None:
+    def make_due(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
         """Include a receive queue in the next call."""
-        if line.is_asking:
-            line.is_due_again = True
-        elif line.parked and not self._is_closed:
-            self._due[line] = group
+        if receive_queue.is_calling:
+            receive_queue.is_due_again = True
+        elif receive_queue.waiting and not self._is_closed:
+            self._due[receive_queue] = group
             if not self._launching:
                 self._launching = True
                 # Not now: receive queues that become due in this loop iteration share the call.
                 self._loop.call_soon(self._launch)
 
-    def make_due_in(self, line: Line, group: ReceivingGroup, seconds: float) -> None:
+    def make_due_in(
+        self, receive_queue: ReceiveQueue, group: ReceivingGroup, seconds: float
+    ) -> None:
         """Make a receive queue due after a time, unless it becomes due earlier."""
         at = self._loop.time() + seconds
-        if line.timer is not None:
-            if line.timer_at <= at:
+        if receive_queue.timer is not None:
+            if receive_queue.timer_at <= at:
                 return
-            line.timer.cancel()
-        if line.parked:
+            receive_queue.timer.cancel()
+        if receive_queue.waiting:
             # In uvloop, the handle of an expired timer has no time, so it is stored here.
-            line.timer = self._loop.call_at(at, self._tick, line, group)
-            line.timer_at = at
+            receive_queue.timer = self._loop.call_at(at, self._tick, receive_queue, group)
+            receive_queue.timer_at = at
 
     def note_grown(self, topic: str) -> None:
         """A message queue of a topic has new messages."""
-        for line, group in self._by_topic.get(topic, {}).items():
-            self.make_due(line, group)
+        for receive_queue, group in self._by_topic.get(topic, {}).items():
+            self.make_due(receive_queue, group)
 
     def note_settled(self, group: ReceivingGroup, visible_after_seconds: float | None) -> None:
         """Messages of a group were acknowledged here (None), or become visible after this time."""
-        for line in group.lines:
+        for receive_queue in group.receive_queues:
             if visible_after_seconds is not None or group.is_fifo:
-                line.exhausted_at = -inf
+                receive_queue.exhausted_at = -inf
             if visible_after_seconds is not None and visible_after_seconds > 0:
-                self.make_due_in(line, group, visible_after_seconds)
+                self.make_due_in(receive_queue, group, visible_after_seconds)
             elif visible_after_seconds is not None or group.is_fifo:
-                line.looked_at = -inf
-                self.make_due(line, group)
+                receive_queue.full_call_at = -inf
+                self.make_due(receive_queue, group)
 
     async def close(self, seconds_max: float) -> None:
         """Start no more calls; wait for running ones, then report lost calls."""
@@ -217,94 +223,106 @@ class Acquirer:
                 async with asyncio.timeout(seconds_max):
                     await self._call(AcquireRequest(), [])
 
-    def _grown(self, line: Line) -> int:
-        return sum(self._tails.of(topic).grown for topic in _topics(line))
+    def _grown(self, receive_queue: ReceiveQueue) -> int:
+        return sum(self._tails.of(topic).grown for topic in _topics(receive_queue))
 
-    def _tick(self, line: Line, group: ReceivingGroup) -> None:
-        line.timer = None
-        line.looked_at = -inf
-        self.make_due(line, group)
+    def _tick(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
+        receive_queue.timer = None
+        receive_queue.full_call_at = -inf
+        self.make_due(receive_queue, group)
 
-    def _feed(self, line: Line, topics: Sequence[TopicTails]) -> None:
-        if topics is line.fed or (not topics and not line.fed):
+    def _feed(self, receive_queue: ReceiveQueue, topics: Sequence[TopicTails]) -> None:
+        if topics is receive_queue.topics_tracked or (
+            not topics and not receive_queue.topics_tracked
+        ):
             return
-        for topic in line.fed:
+        for topic in receive_queue.topics_tracked:
             self._tails.feed(topic, -1)
         for topic in topics:
             self._tails.feed(topic, 1)
-        line.fed = list(topics)
+        receive_queue.topics_tracked = list(topics)
 
     # Calls
 
     def _launch(self) -> None:
         self._launching = False
-        together: dict[Line, ReceivingGroup] = {}
-        for line, group in list(self._due.items()):
-            is_alone = line.is_alone or group.is_fifo
-            if not self._is_ready(line) or (group.is_fifo and line.pending):
+        together: dict[ReceiveQueue, ReceivingGroup] = {}
+        for receive_queue, group in list(self._due.items()):
+            has_own_call = receive_queue.has_own_call or group.is_fifo
+            if not self._is_ready(receive_queue) or (group.is_fifo and receive_queue.pending):
                 # Retried when the queue ends are known, or when the wait for them is over.
-                del self._due[line]
-                self.make_due_in(line, group, READY_SECONDS_MAX)
-            elif not is_alone:
-                together[line] = group
+                del self._due[receive_queue]
+                self.make_due_in(receive_queue, group, READY_SECONDS_MAX)
+            elif not has_own_call:
+                together[receive_queue] = group
             elif self._alone < CALLS_ALONE_MAX:
-                del self._due[line]
+                del self._due[receive_queue]
                 self._alone += 1
-                self._start({line: group}, is_alone=True)
+                self._start({receive_queue: group}, has_own_call=True)
         for some in in_calls(together, WISHES_PER_CALL_MAX):
             if len(self._tasks) - self._alone >= CALLS_MAX:
                 break
-            for line in some:
-                del self._due[line]
-            self._start({line: together[line] for line in some}, is_alone=False)
+            for receive_queue in some:
+                del self._due[receive_queue]
+            self._start(
+                {receive_queue: together[receive_queue] for receive_queue in some},
+                has_own_call=False,
+            )
 
-    def _is_ready(self, line: Line) -> bool:
+    def _is_ready(self, receive_queue: ReceiveQueue) -> bool:
         # The tails are found each time, because the topic may have new queues.
         now = self._loop.time()
-        tails = [self._tails.of(topic) for topic in _topics(line)]
+        tails = [self._tails.of(topic) for topic in _topics(receive_queue)]
         return all(each.is_ready or now - each.taken_at >= READY_SECONDS_MAX for each in tails)
 
-    def _start(self, lines: dict[Line, ReceivingGroup], *, is_alone: bool) -> None:
-        for line in lines:
-            line.is_asking, line.is_due_again = True, False
-            line.asks += 1
-            line.exhausted_at, line.exhausted_grown = -inf, self._grown(line)
-            if line.timer is not None:
-                line.timer.cancel()
-                line.timer = None
-        task = self._cluster.tasks.create_task(self._ask(lines), name="rockoon acquire")
+    def _start(
+        self, receive_queues: dict[ReceiveQueue, ReceivingGroup], *, has_own_call: bool
+    ) -> None:
+        for receive_queue in receive_queues:
+            receive_queue.is_calling, receive_queue.is_due_again = True, False
+            receive_queue.calls_started += 1
+            receive_queue.exhausted_at, receive_queue.exhausted_grown = (
+                -inf,
+                self._grown(receive_queue),
+            )
+            if receive_queue.timer is not None:
+                receive_queue.timer.cancel()
+                receive_queue.timer = None
+        task = self._cluster.tasks.create_task(self._ask(receive_queues), name="rockoon acquire")
         self._tasks.add(task)
 
         def done(_: object) -> None:
             self._tasks.discard(task)
-            self._alone -= is_alone
-            for line, group in lines.items():
-                line.is_asking = False
-                if line.is_due_again:
-                    self.make_due(line, group)
+            self._alone -= has_own_call
+            for receive_queue, group in receive_queues.items():
+                receive_queue.is_calling = False
+                if receive_queue.is_due_again:
+                    self.make_due(receive_queue, group)
                 else:
                     # Rounded up to a common raster, so that receive queues share calls.
                     late = -(self._loop.time() + TICK_SECONDS) % TICK_RASTER_SECONDS
-                    self.make_due_in(line, group, TICK_SECONDS + late)
+                    self.make_due_in(receive_queue, group, TICK_SECONDS + late)
             if self._due and not self._launching:
                 self._launching = True
                 self._loop.call_soon(self._launch)
 
         task.add_done_callback(done)
 
-    async def _ask(self, lines: dict[Line, ReceivingGroup]) -> None:
+    async def _ask(self, receive_queues: dict[ReceiveQueue, ReceivingGroup]) -> None:
         try:
-            wishes, reply = await self._answer(lines)
+            wishes, reply = await self._answer(receive_queues)
         except RockoonError as error:
-            await self._failed(lines, error)
+            await self._failed(receive_queues, error)
             return
         except Exception as error:
             log.exception("unexpected error while acquiring messages (bug)")
-            await self._failed(lines, RockoonError(f"acquiring messages failed (bug): {error!r}"))
+            await self._failed(
+                receive_queues, RockoonError(f"acquiring messages failed (bug): {error!r}")
+            )
             return
         # Receive queue → True if more messages may be available.
-        more: dict[Line, bool] = {}
-        broken: set[Line] = set()
+        more: dict[ReceiveQueue, bool] = {}
+        broken: set[ReceiveQueue] = set()
         for wish, granted in zip(wishes, reply.granted, strict=True):
             if granted.HasField("error"):
                 self._refused(wish, from_wire(granted.error))
@@ -316,34 +334,38 @@ class Acquirer:
                 log.exception(
                     "unexpected error while delivering messages of group %s (bug)", wish.group.name
                 )
-                broken.add(wish.line)
-                wish.line.fail(RockoonError(f"delivering messages failed (bug): {error!r}"))
+                broken.add(wish.receive_queue)
+                wish.receive_queue.fail(
+                    RockoonError(f"delivering messages failed (bug): {error!r}")
+                )
                 continue
-            more[wish.line] = more.get(wish.line, False) or is_more
-        for line in broken:
-            more.pop(line, None)
-            line.is_alone = True
-            self.look(line, lines[line])
-        for line, is_more in more.items():
-            self._plan_next(line, lines[line], is_more)
+            more[wish.receive_queue] = more.get(wish.receive_queue, False) or is_more
+        for receive_queue in broken:
+            more.pop(receive_queue, None)
+            receive_queue.has_own_call = True
+            self.look(receive_queue, receive_queues[receive_queue])
+        for receive_queue, is_more in more.items():
+            self._plan_next(receive_queue, receive_queues[receive_queue], is_more)
 
     def _taken(self, wish: Wish, granted: Granted, as_of_ms: int) -> bool:
         """Deliver the messages of an entry; return True if more may be available."""
-        wish.line.is_alone = False
-        wish.line.backoff.reset()
+        wish.receive_queue.has_own_call = False
+        wish.receive_queue.backoff.reset()
         found = self._take(wish, granted)
         self._note(wish, granted, as_of_ms)
         if wish.is_missed:
-            wish.line.narrow_from = self._loop.time() + TICK_SECONDS
+            wish.receive_queue.full_until = self._loop.time() + TICK_SECONDS
             return True
         return found >= wish.messages_max or wish.is_behind
 
-    async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
+    async def _answer(
+        self, receive_queues: dict[ReceiveQueue, ReceivingGroup]
+    ) -> tuple[list[Wish], AcquireReply]:
         """Make a call; repeat it if a FIFO group's candidates must start at another offset."""
         for _ in range(CANDIDATE_ROUNDS_MAX):
             request, wishes = AcquireRequest(), []
-            for line, group in lines.items():
-                wishes += await self._add(request, line, group)
+            for receive_queue, group in receive_queues.items():
+                wishes += await self._add(request, receive_queue, group)
             if not wishes:
                 return [], AcquireReply()
             reply = await self._call(request, wishes)
@@ -367,7 +389,7 @@ class Acquirer:
             held_by = [
                 (wish.group.name, name)
                 for wish in wishes
-                if wish.line.wanting.held_ms_max
+                if wish.receive_queue.key.held_ms_max
                 for name in wish.names
             ]
             self._lost_calls.failed(request, held_by)
@@ -390,38 +412,55 @@ class Acquirer:
         finally:
             self._releasing = None
 
-    async def _add(self, request: AcquireRequest, line: Line, group: ReceivingGroup) -> list[Wish]:
+    async def _add(
+        self, request: AcquireRequest, receive_queue: ReceiveQueue, group: ReceivingGroup
+    ) -> list[Wish]:
         """Add the entries of a receive queue to a request, and return them."""
-        for subscription in line.wanting.subscriptions:
+        for subscription in receive_queue.key.subscriptions:
             if self._tails.of(subscription.topic).route is None:
                 group.joined.discard(subscription.topic)
-                line.fail(TopicNotFound(topic=subscription.topic))
+                receive_queue.fail(TopicNotFound(topic=subscription.topic))
                 return []
-        tails = self._readable(line)
+        tails = self._readable(receive_queue)
         if not tails:
-            self._nothing_readable(line)
+            self._nothing_readable(receive_queue)
             return []
         if group.is_fifo:
             reaches = [await self._fifo_reach(tail, group) for tail in tails]
-            receivers = list(line.parked)[:FIFO_WISHES_MAX]
+            receivers = list(receive_queue.waiting)[:FIFO_WISHES_MAX]
             wishes = [
-                Wish(line, group, line.asks, each.messages_max, each, [each.name])
+                Wish(
+                    receive_queue,
+                    group,
+                    receive_queue.calls_started,
+                    each.messages_max,
+                    each,
+                    [each.name],
+                )
                 for each in receivers
             ]
             shares = {}
         else:
-            shares = line.shares()
+            shares = receive_queue.shares()
             wanted = sum(shares.values())
             named = with_backlog(tails, group.reached, wanted)
-            if is_narrow := bool(named) and line.may_be_narrow(self._loop.time()):
+            if is_narrow := bool(named) and receive_queue.may_be_partial(self._loop.time()):
                 tails = named
             reaches = [reach_of(tail) for tail in tails]
-            wish = Wish(line, group, line.asks, wanted, None, list(shares), is_narrow=is_narrow)
+            wish = Wish(
+                receive_queue,
+                group,
+                receive_queue.calls_started,
+                wanted,
+                None,
+                list(shares),
+                is_narrow=is_narrow,
+            )
             wishes = [wish] if wanted else []
         filters = []
-        if wishes and self._loop.time() >= line.report_at:
-            line.report_at = self._loop.time() + REPORT_SECONDS
-            filters = to_report(line.wanting.subscriptions)
+        if wishes and self._loop.time() >= receive_queue.report_at:
+            receive_queue.report_at = self._loop.time() + REPORT_SECONDS
+            filters = to_report(receive_queue.key.subscriptions)
         for wish in wishes:
             wanted_of = Wanted(
                 group=group.name,
@@ -429,11 +468,11 @@ class Acquirer:
                 key_id=wish.names[0].key_id,
                 queues=reaches,
                 messages_max=wish.messages_max,
-                visible_after_ms=line.wanting.visible_after_ms,
-                held_ms_max=line.wanting.held_ms_max,
+                visible_after_ms=receive_queue.key.visible_after_ms,
+                held_ms_max=receive_queue.key.held_ms_max,
                 attempt_id=wish.receiver.attempt_id if wish.receiver is not None else "",
                 message_group_max=wish.receiver.message_group_max if wish.receiver else 0,
-                policy=line.wanting.consume_from.to_wire(),
+                policy=receive_queue.key.consume_from.to_wire(),
                 filters=filters,
             )
             if len(shares) > 1:
@@ -445,15 +484,15 @@ class Acquirer:
         request.route_revision = max(request.route_revision, group.route_revision)
         return wishes
 
-    def _readable(self, line: Line) -> list[QueueTail]:
+    def _readable(self, receive_queue: ReceiveQueue) -> list[QueueTail]:
         """Return the readable queues of the topics, in the order of preference.
 
         The first topic and its first queue rotate from call to call. If the topic has priorities,
         its queues are sorted by priority and only the brokers rotate.
         """
-        topics = _topics(line)
-        # The number of asks, not of rounds: the rounds of one ask could start with the same topic.
-        queue_turn, turn = divmod(line.asks, len(topics))
+        topics = _topics(receive_queue)
+        # `calls_started` does not count the repetitions of a call, which keep its first topic.
+        queue_turn, turn = divmod(receive_queue.calls_started, len(topics))
         found: list[QueueTail] = []
         for topic in topics[turn:] + topics[:turn]:
             of_topic = self._tails.of(topic)
@@ -481,16 +520,16 @@ class Acquirer:
     # Replies
 
     def _note(self, wish: Wish, granted: Granted, as_of_ms: int) -> None:
-        line, group = wish.line, wish.group
+        receive_queue, group = wish.receive_queue, wish.group
         self._filter_conflicts.log(group.name, granted.filter_conflict, self._loop.time())
         if granted.next_visible_at_ms:
             seconds = (granted.next_visible_at_ms - as_of_ms) / 1000
             # In a FIFO group a visible message may have to wait for an earlier one.
             seconds = min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS)
-            line.visible_at = self._loop.time() + seconds
-            self.make_due_in(line, group, seconds)
+            receive_queue.visible_at = self._loop.time() + seconds
+            self.make_due_in(receive_queue, group, seconds)
         else:
-            line.visible_at = inf
+            receive_queue.visible_at = inf
         for refusal in granted.refused:
             self._note_refusal(group, queue_from_wire(refusal.queue), from_wire(refusal.error))
 
@@ -503,58 +542,62 @@ class Acquirer:
             log.log(level, "%s cannot receive from %s: %s", group.name, queue, error)
         group.told.add(key)
 
-    def _plan_next(self, line: Line, group: ReceivingGroup, is_more: bool) -> None:
-        self.look(line, group)
+    def _plan_next(self, receive_queue: ReceiveQueue, group: ReceivingGroup, is_more: bool) -> None:
+        self.look(receive_queue, group)
         if is_more:
-            line.is_due_again = True
+            receive_queue.is_due_again = True
             return
-        if not line.is_due_again:
-            line.exhausted_at = self._loop.time()
-        if line.parked:
-            self._feed(line, line.used)
+        if not receive_queue.is_due_again:
+            receive_queue.exhausted_at = self._loop.time()
+        if receive_queue.waiting:
+            self._feed(receive_queue, receive_queue.topics_used)
 
     def _refused(self, wish: Wish, error: RockoonError) -> None:
-        line, group = wish.line, wish.group
+        receive_queue, group = wish.receive_queue, wish.group
         if isinstance(error, GroupNotFound):
             # The next receiver creates the group again, if it is permitted.
             group.joined.clear()
         if error.retriable or isinstance(error, ConsumeDisabled):
-            line.fail(error, line.over)
-            self.make_due_in(line, group, line.backoff.next_seconds())
+            receive_queue.fail(error, receive_queue.expired)
+            self.make_due_in(receive_queue, group, receive_queue.backoff.next_seconds())
         else:
-            line.fail(error)
-        self.look(line, group)
+            receive_queue.fail(error)
+        self.look(receive_queue, group)
 
-    def _nothing_readable(self, line: Line) -> None:
+    def _nothing_readable(self, receive_queue: ReceiveQueue) -> None:
         failures = [
             tail.failure
-            for topic in line.topics
+            for topic in receive_queue.topics
             for tail in self._tails.of(topic).queues.values()
             if tail.failure is not None
         ]
         if failures:
             may_pass = any(failure.retriable for failure in failures)
-            line.fail(failures[0].with_traceback(None), line.over if may_pass else None)
+            receive_queue.fail(
+                failures[0].with_traceback(None), receive_queue.expired if may_pass else None
+            )
         else:
             # No queue end is known yet, or the topics have no queues.
-            line.ask_done(line.asks)
+            receive_queue.call_done(receive_queue.calls_started)
 
-    async def _failed(self, lines: dict[Line, ReceivingGroup], error: RockoonError) -> None:
-        if not error.retriable and len(lines) > 1:
+    async def _failed(
+        self, receive_queues: dict[ReceiveQueue, ReceivingGroup], error: RockoonError
+    ) -> None:
+        if not error.retriable and len(receive_queues) > 1:
             # One of them may have caused the error: repeat each in a separate call.
-            for line in lines:
-                line.is_alone = line.is_due_again = True
+            for receive_queue in receive_queues:
+                receive_queue.has_own_call = receive_queue.is_due_again = True
             return
         pause = 0.0
-        for line, group in lines.items():
-            pause = max(pause, line.backoff.next_seconds())
-            line.fail(error, line.over if error.retriable else None)
-            self.look(line, group)
+        for receive_queue, group in receive_queues.items():
+            pause = max(pause, receive_queue.backoff.next_seconds())
+            receive_queue.fail(error, receive_queue.expired if error.retriable else None)
+            self.look(receive_queue, group)
         if error.retriable:
             log.info("acquire call failed, next try in at most %.1f s: %s", pause, error)
             await self._cluster.pause_for_offset_service(pause)
-        for line in lines:
-            line.is_due_again = True
+        for receive_queue in receive_queues:
+            receive_queue.is_due_again = True
 
 
 def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
@@ -568,6 +611,6 @@ def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
     return is_other
 
 
-def _topics(line: Line) -> list[str]:
+def _topics(receive_queue: ReceiveQueue) -> list[str]:
     # Without duplicates: a receiver may subscribe to the retry topic of its group.
-    return list(dict.fromkeys((retry_topic(line.wanting.group), *line.topics)))
+    return list(dict.fromkeys((retry_topic(receive_queue.key.group), *receive_queue.topics)))

@@ -22,8 +22,14 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup
 from rockoon.receiving.granting import Granting
 from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.line import MESSAGES_MAX, Line, ParkedReceiver, ReceiverName, Wanting
 from rockoon.receiving.offset_reader import OffsetReader
+from rockoon.receiving.receive_queue import (
+    MESSAGES_MAX,
+    ReceiveKey,
+    ReceiveQueue,
+    ReceiverName,
+    WaitingReceiver,
+)
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.receiving.settler import Settler
 from rockoon.receiving.tails import Tails
@@ -61,7 +67,7 @@ class ReceivingEngine:
         self._acquirer = Acquirer(cluster, self._tails, self._reader, self._granting.take)
         self._granting.tell(self._acquirer)
         self._groups: dict[str, ReceivingGroup] = {}
-        self._lines: dict[Wanting, Line] = {}
+        self._receive_queues: dict[ReceiveKey, ReceiveQueue] = {}
         self._is_closed = False
         self._refused_in_child: str | None = None
         self._cleaning: asyncio.TimerHandle | None = None
@@ -76,9 +82,9 @@ class ReceivingEngine:
         self._cluster.release(self)
         if self._cleaning is not None:
             self._cleaning.cancel()
-        for line in self._lines.values():
-            line.fail(Closed(what="the connection to the cluster"))
-            self._acquirer.look(line, self._groups[line.wanting.group])
+        for receive_queue in self._receive_queues.values():
+            receive_queue.fail(Closed(what="the connection to the cluster"))
+            self._acquirer.look(receive_queue, self._groups[receive_queue.key.group])
         await self._acquirer.close(CLOSING_SECONDS_MAX)
         await self._granting.close(CLOSING_SECONDS_MAX)
         self._settler.close()
@@ -143,30 +149,36 @@ class ReceivingEngine:
             raise InvalidArgument(reason="a receiver needs at least one topic")
         known = await self._join(group, [each.topic for each in subscriptions], create_group)
         wanted = tuple(sorted(subscriptions, key=lambda each: each.topic))
-        wanting = Wanting(group, wanted, visible_after_ms, consume_from, held_ms_max)
-        line = self._line(known, wanting)
+        key = ReceiveKey(group, wanted, visible_after_ms, consume_from, held_ms_max)
+        receive_queue = self._receive_queue(known, key)
         name = ReceiverName(receiver or self._cluster.client_id, key_id)
-        parked = ParkedReceiver(messages_max, name, attempt_id, message_group_max)
-        line.park(parked)
-        self._acquirer.begin(line, known, wait_seconds)
-        return await self._messages_of(parked, line, known, wait_seconds)
+        waiting = WaitingReceiver(messages_max, name, attempt_id, message_group_max)
+        receive_queue.add(waiting)
+        self._acquirer.begin(receive_queue, known, wait_seconds)
+        return await self._messages_of(waiting, receive_queue, known, wait_seconds)
 
     async def _messages_of(
-        self, parked: ParkedReceiver, line: Line, group: ReceivingGroup, wait_seconds: float
+        self,
+        waiting: WaitingReceiver,
+        receive_queue: ReceiveQueue,
+        group: ReceivingGroup,
+        wait_seconds: float,
     ) -> ReceivedMessages:
         """Wait for the messages of a receiver. A cancelled call releases them."""
-        over = asyncio.get_running_loop().call_later(wait_seconds, _time_over, line, parked)
+        timeout = asyncio.get_running_loop().call_later(
+            wait_seconds, _expire, receive_queue, waiting
+        )
         try:
-            return await parked.messages
+            return await waiting.messages
         except asyncio.CancelledError:
-            got = parked.messages
+            got = waiting.messages
             if got.done() and not got.cancelled() and got.exception() is None:
-                self._pass_on(line, group, parked.name, got.result())
+                self._pass_on(receive_queue, group, waiting.name, got.result())
             raise
         finally:
-            over.cancel()
-            line.leave(parked)
-            self._acquirer.look(line, group)
+            timeout.cancel()
+            receive_queue.remove(waiting)
+            self._acquirer.look(receive_queue, group)
 
     def has_topic(self, topic: str) -> bool:
         """True if the routes that this connection knows contain the topic."""
@@ -370,18 +382,22 @@ class ReceivingEngine:
         group.is_fifo = reply.group.config.fifo
         group.joined.add(topic)
 
-    def _line(self, group: ReceivingGroup, wanting: Wanting) -> Line:
-        line = self._lines.get(wanting)
-        if line is None:
-            line = self._lines[wanting] = Line(wanting)
-            group.lines.add(line)
-        return line
+    def _receive_queue(self, group: ReceivingGroup, key: ReceiveKey) -> ReceiveQueue:
+        receive_queue = self._receive_queues.get(key)
+        if receive_queue is None:
+            receive_queue = self._receive_queues[key] = ReceiveQueue(key)
+            group.receive_queues.add(receive_queue)
+        return receive_queue
 
     def _pass_on(
-        self, line: Line, group: ReceivingGroup, name: ReceiverName, messages: ReceivedMessages
+        self,
+        receive_queue: ReceiveQueue,
+        group: ReceivingGroup,
+        name: ReceiverName,
+        messages: ReceivedMessages,
     ) -> None:
         """Deliver messages of a cancelled receiver to the next one of its name, or release them."""
-        left = messages if group.is_fifo else line.offer(name, messages)
+        left = messages if group.is_fifo else receive_queue.deliver(name, messages)
         self._granting.give_back(group, left.receipts)
 
     def _note_grown(self, topic: str) -> None:
@@ -404,24 +420,24 @@ class ReceivingEngine:
         unused_before = asyncio.get_running_loop().time() - UNUSED_SECONDS
         self._kept.drop_older(unused_before)
         self._tails.drop_unused(unused_before)
-        for wanting, line in list(self._lines.items()):
-            if not (line.is_idle and line.was_idle):
-                line.was_idle = line.is_idle
+        for key, receive_queue in list(self._receive_queues.items()):
+            if not (receive_queue.is_idle and receive_queue.was_idle):
+                receive_queue.was_idle = receive_queue.is_idle
             else:
-                del self._lines[wanting]
-                self._groups[wanting.group].lines.discard(line)
+                del self._receive_queues[key]
+                self._groups[key.group].receive_queues.discard(receive_queue)
         for group in list(self._groups.values()):
-            if group.lines:
+            if group.receive_queues:
                 forget_gone(group, self._tails.topics)
             elif not group.entering:
                 del self._groups[group.name]
 
 
-def _time_over(line: Line, parked: ParkedReceiver) -> None:
+def _expire(receive_queue: ReceiveQueue, waiting: WaitingReceiver) -> None:
     """End the wait of a receiver now, or once it was asked for, at most GRACE_SECONDS later."""
-    line.time_over(parked)
-    if parked in line.parked:
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, line.dismiss, parked)
+    receive_queue.expire(waiting)
+    if waiting in receive_queue.waiting:
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, receive_queue.end_wait, waiting)
 
 
 def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:

@@ -21,9 +21,9 @@ from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
 from rockoon.receiving.dead_lettering import DeadLettering, NeverAcknowledged, Rejected
-from rockoon.receiving.line import MESSAGES_MAX, Line, ReceiverName
 from rockoon.receiving.offset_bits import offsets_of
 from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
+from rockoon.receiving.receive_queue import MESSAGES_MAX, ReceiveQueue, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import Settler
 from rockoon.receiving.tails import QueueTail, Tails
@@ -100,7 +100,7 @@ class Granting:
         late: list[Share] = []
         # The offset service grants in the order of preference: the delivery keeps that order.
         is_in_order = wish.receiver is not None or any(
-            self._tails.of(topic).has_priorities for topic in wish.line.topics
+            self._tails.of(topic).has_priorities for topic in wish.receive_queue.topics
         )
         for acquired in granted.acquired:
             offsets = offsets_of(acquired.first_offset, acquired.offsets)
@@ -129,13 +129,13 @@ class Granting:
             self._read_late(wish, ready, late, is_in_order=is_in_order)
         else:
             self._give(wish, ready)
-            self._ask_done(wish)
+            self._call_done(wish)
         return count
 
-    def _ask_done(self, wish: Wish) -> None:
+    def _call_done(self, wish: Wish) -> None:
         # Receivers whose wait time is over wait for a call that names all message queues.
         if not wish.is_missed:
-            wish.line.ask_done(wish.ask)
+            wish.receive_queue.call_done(wish.ask)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task; its errors are logged."""
@@ -186,9 +186,9 @@ class Granting:
                 self.start(self._read(wish, [share], {}))
 
     async def _read(self, wish: Wish, late: list[Share], ready: Ready) -> None:
-        line = wish.line
+        receive_queue = wish.receive_queue
         for share in late:
-            line.begin_reading(share.name, len(share.offsets))
+            receive_queue.start_reading(share.name, len(share.offsets))
         try:
             halted: set[QueueTail] = set()
             for share in late:
@@ -203,22 +203,22 @@ class Granting:
                 self._sort_out(wish, share, reading, ready)
         finally:
             for share in late:
-                line.end_reading(share.name, len(share.offsets))
+                receive_queue.end_reading(share.name, len(share.offsets))
             self._give(wish, ready)
             wish.late -= 1
             if not wish.late:
-                self._ask_done(wish)
+                self._call_done(wish)
             assert self._acquirer is not None
-            self._acquirer.look(line, wish.group)
-            self._acquirer.make_due(line, wish.group)
+            self._acquirer.look(receive_queue, wish.group)
+            self._acquirer.make_due(receive_queue, wish.group)
 
     def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
         """Add messages of a read to the ready ones; settle or release the other offsets."""
-        queue, line = share.tail.queue, wish.line
+        queue, receive_queue = share.tail.queue, wish.receive_queue
         done = reading.gone
         runs = [share.run(found) for found in reading.found]
         if queue.is_retry:
-            split = [each.split(partial(_is_of, line.topics)) for each in reading.found]
+            split = [each.split(partial(_is_of, receive_queue.topics)) for each in reading.found]
             runs = [share.run(own) for own, _ in split if own.offsets]
             for _, others in split:
                 for number in range(len(others.offsets)):
@@ -226,13 +226,13 @@ class Granting:
                     self._give_elsewhere(wish, alone)
         else:
             subscription = next(
-                each for each in line.wanting.subscriptions if each.topic == queue.topic
+                each for each in receive_queue.key.subscriptions if each.topic == queue.topic
             )
             if subscription.tags or subscription.sql_expression:
                 split = [each.split(partial(_matches, subscription)) for each in reading.found]
                 done += [offset for _, left in split for offset in left.offsets]
                 runs = [share.run(found) for found, _ in split if found.offsets]
-                _adapt(line, sum(len(run.offsets) for run in runs), len(share.offsets))
+                _adapt(receive_queue, sum(len(run.offsets) for run in runs), len(share.offsets))
         if done:
             self.start(self._acknowledge(wish.group, share.receipts(done)))
         if reading.unread:
@@ -252,9 +252,9 @@ class Granting:
         for name, runs in ready.items():
             messages = ReceivedMessages(runs)
             if wish.receiver is not None:
-                left = wish.line.offer_to(wish.receiver, messages)
+                left = wish.receive_queue.deliver_to(wish.receiver, messages)
             else:
-                left = wish.line.offer(name, messages)
+                left = wish.receive_queue.deliver(name, messages)
             self.give_back(wish.group, left.receipts)
 
     def _give_elsewhere(self, wish: Wish, message: ReceivedRun) -> None:
@@ -262,32 +262,34 @@ class Granting:
         read."""
         after_ms = READ_ELSEWHERE_MS
         topic = message.message(0).topic
-        for line in wish.group.lines:
-            if topic in line.topics:
-                if line.parked:
-                    self.start(self._pass_on(line, wish.group, message))
+        for receive_queue in wish.group.receive_queues:
+            if topic in receive_queue.topics:
+                if receive_queue.waiting:
+                    self.start(self._pass_on(receive_queue, wish.group, message))
                     return
                 after_ms = GIVEN_BACK_MS
         self.give_back(wish.group, [message.receipt(0)], after_ms)
 
-    async def _pass_on(self, line: Line, group: ReceivingGroup, message: ReceivedRun) -> None:
+    async def _pass_on(
+        self, receive_queue: ReceiveQueue, group: ReceivingGroup, message: ReceivedRun
+    ) -> None:
         """Make the first receiver of another receive queue the holder of a message, and deliver
         it."""
-        name = next(iter(line.parked)).name
+        name = next(iter(receive_queue.waiting)).name
         (passed,) = await self._settler.change(
             group.name,
             [message.receipt(0)],
-            line.wanting.visible_after_ms,
+            receive_queue.key.visible_after_ms,
             to=name,
-            held_ms_max=line.wanting.held_ms_max,
+            held_ms_max=receive_queue.key.held_ms_max,
         )
         if passed is None:
             return
         receipt, visible_at_ms = passed
         run = message._replace(acquisition=receipt.acquisition, visible_at_ms=visible_at_ms)
-        self.give_back(group, line.offer(name, ReceivedMessages([run])).receipts)
+        self.give_back(group, receive_queue.deliver(name, ReceivedMessages([run])).receipts)
         assert self._acquirer is not None
-        self._acquirer.look(line, group)
+        self._acquirer.look(receive_queue, group)
 
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
@@ -415,9 +417,9 @@ def _is_sound(batch: Batch, index: int) -> bool:
     return not _is_damaged(batch, index)
 
 
-def _adapt(line: Line, matched: int, acquired: int) -> None:
+def _adapt(receive_queue: ReceiveQueue, matched: int, acquired: int) -> None:
     """Adapt the number of messages to acquire to the share that the filter includes."""
-    if 2 * matched * line.factor < acquired:
-        line.factor = min(2 * line.factor, MESSAGES_MAX)
-    elif matched * line.factor > 2 * acquired:
-        line.factor = max(line.factor // 2, 1)
+    if 2 * matched * receive_queue.factor < acquired:
+        receive_queue.factor = min(2 * receive_queue.factor, MESSAGES_MAX)
+    elif matched * receive_queue.factor > 2 * acquired:
+        receive_queue.factor = max(receive_queue.factor // 2, 1)

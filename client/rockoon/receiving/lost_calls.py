@@ -8,7 +8,7 @@ the service releases its messages.
 import secrets
 from collections.abc import Iterable
 
-from rockoon.receiving.line import ReceiverName
+from rockoon.receiving.receive_queue import ReceiverName
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_proto.v1.in_flight_pb2 import AcquireRequest, ClientName, LostCall
 

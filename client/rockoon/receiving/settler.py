@@ -23,8 +23,8 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.net.retried import retried
-from rockoon.receiving.line import ReceiverName
 from rockoon.receiving.offset_bits import mask_of
+from rockoon.receiving.receive_queue import ReceiverName
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.message_queue import MessageQueue, queue_to_wire

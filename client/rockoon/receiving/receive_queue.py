@@ -17,7 +17,7 @@ from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 
 # Maximum time between acquire calls that name all message queues.
-LOOK_SECONDS = 1.0
+FULL_CALL_SECONDS = 1.0
 # Limits of one entry of an acquire call: messages, and receiver names.
 MESSAGES_MAX = 1024
 SHARES_MAX = 64
@@ -31,7 +31,7 @@ class ReceiverName(NamedTuple):
     """Access key of the client for which a gateway receives; empty without a gateway."""
 
 
-class Wanting(NamedTuple):
+class ReceiveKey(NamedTuple):
     """Options that all receivers of a receive queue share."""
 
     group: str
@@ -43,7 +43,7 @@ class Wanting(NamedTuple):
     """See `Wanted` in `in_flight.proto`."""
 
 
-class ParkedReceiver:
+class WaitingReceiver:
     """A receiver that waits for messages.
 
     Args:
@@ -55,8 +55,7 @@ class ParkedReceiver:
 
     __slots__ = (
         "attempt_id",
-        "first_ask",
-        "is_over",
+        "first_call",
         "message_group_max",
         "messages",
         "messages_max",
@@ -75,37 +74,35 @@ class ParkedReceiver:
         self.attempt_id = attempt_id
         self.message_group_max = message_group_max
         self.messages: asyncio.Future[ReceivedMessages] = asyncio.get_running_loop().create_future()
-        self.first_ask = 0
+        self.first_call = 0
         """Number of the first acquire call that asks for messages of this receiver."""
-        self.is_over = False
-        """Its wait time is over: it is removed when that call is done."""
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class ReceiveQueue:
     """Receivers with equal options, and the state of the acquire calls for them."""
 
-    wanting: Wanting
-    parked: dict[ParkedReceiver, None] = field(default_factory=dict)
-    named: dict[ReceiverName, dict[ParkedReceiver, None]] = field(default_factory=dict)
+    key: ReceiveKey
+    waiting: dict[WaitingReceiver, None] = field(default_factory=dict)
+    by_name: dict[ReceiverName, dict[WaitingReceiver, None]] = field(default_factory=dict)
     """Waiting receivers by name."""
     pending: Counter[ReceiverName] = field(default_factory=Counter)
     """Number of acquired messages that are being read, by name; no entry is 0."""
     timer: asyncio.TimerHandle | None = None
     """Starts a call at `timer_at`, loop time."""
     timer_at: float = 0.0
-    is_asking: bool = False
+    is_calling: bool = False
     is_due_again: bool = False
     """It became due while a call was running."""
-    is_alone: bool = True
+    has_own_call: bool = True
     """It gets a separate call: a new or failing receive queue must not delay the others."""
-    used: list[TopicTails] = field(default_factory=list)
+    topics_used: list[TopicTails] = field(default_factory=list)
     """Topics in which it is counted as a user."""
-    fed: list[TopicTails] = field(default_factory=list)
+    topics_tracked: list[TopicTails] = field(default_factory=list)
     """Topics in which it is counted as waiting for new messages."""
-    asks: int = 0
+    calls_started: int = 0
     """Number of calls started."""
-    asks_done: int = 0
+    calls_done: int = 0
     exhausted_at: float = float("-inf")
     """Loop time of the last call that returned too few messages; -inf if a later event may have
     made messages available."""
@@ -113,16 +110,16 @@ class Line:
     """Sum of `TopicTails.grown` at the start of that call."""
     visible_at: float = float("inf")
     """Loop time at which the next message in flight becomes visible."""
-    looked_at: float = float("-inf")
+    full_call_at: float = float("-inf")
     """Loop time of the last call that named all message queues."""
     report_at: float = float("-inf")
     """Loop time of the next report of its filters."""
-    narrow_from: float = float("-inf")
+    full_until: float = float("-inf")
     """Until this loop time each call names all message queues, because other processes acquire the
     messages known here."""
     factor: int = 1
     """Messages to acquire per requested message, because a filter excludes some."""
-    over: dict[ParkedReceiver, None] = field(default_factory=dict)
+    expired: dict[WaitingReceiver, None] = field(default_factory=dict)
     """Receivers whose wait time is over and that no call has asked for yet."""
     backoff: Backoff = field(default_factory=Backoff)
     was_idle: bool = False
@@ -130,14 +127,14 @@ class Line:
 
     @property
     def topics(self) -> list[str]:
-        return [each.topic for each in self.wanting.subscriptions]
+        return [each.topic for each in self.key.subscriptions]
 
     def shares(self) -> dict[ReceiverName, int]:
         """Return the number of messages to acquire for each name, at most 1024 in total. Names
         whose receivers have waited longest come first."""
         wanted: dict[ReceiverName, int] = {}
         left = MESSAGES_MAX + self.pending.total()
-        for each in self.parked:
+        for each in self.waiting:
             if left <= 0 or (len(wanted) == SHARES_MAX and each.name not in wanted):
                 break
             wanted[each.name] = wanted.get(each.name, 0) + each.messages_max * self.factor
@@ -151,7 +148,7 @@ class Line:
                 left -= share
         return shares
 
-    def may_be_narrow(self, now: float) -> bool:
+    def may_be_partial(self, now: float) -> bool:
         """Return True if a call may name only message queues that are known to have enough
         messages.
 
@@ -161,86 +158,85 @@ class Line:
         Args:
             now: loop time; stored if the result is False.
         """
-        if now >= self.narrow_from and now - self.looked_at < LOOK_SECONDS:
+        if now >= self.full_until and now - self.full_call_at < FULL_CALL_SECONDS:
             return True
-        self.looked_at = now
+        self.full_call_at = now
         return False
 
     @property
     def is_idle(self) -> bool:
-        return not (self.parked or self.pending or self.is_asking)
+        return not (self.waiting or self.pending or self.is_calling)
 
-    def park(self, receiver: ParkedReceiver) -> None:
-        receiver.first_ask = self.asks + 1
+    def add(self, receiver: WaitingReceiver) -> None:
+        receiver.first_call = self.calls_started + 1
         self.was_idle = False
-        self.parked[receiver] = None
-        self.named.setdefault(receiver.name, {})[receiver] = None
+        self.waiting[receiver] = None
+        self.by_name.setdefault(receiver.name, {})[receiver] = None
 
-    def leave(self, receiver: ParkedReceiver) -> None:
+    def remove(self, receiver: WaitingReceiver) -> None:
         """Remove a receiver; no effect if it does not wait."""
-        if receiver in self.parked:
-            del self.parked[receiver]
-            self.over.pop(receiver, None)
-            named = self.named[receiver.name]
-            del named[receiver]
-            if not named:
-                del self.named[receiver.name]
+        if receiver in self.waiting:
+            del self.waiting[receiver]
+            self.expired.pop(receiver, None)
+            by_name = self.by_name[receiver.name]
+            del by_name[receiver]
+            if not by_name:
+                del self.by_name[receiver.name]
 
-    def begin_reading(self, name: ReceiverName, count: int) -> None:
+    def start_reading(self, name: ReceiverName, count: int) -> None:
         """Count acquired messages of a name that are being read."""
         self.pending[name] += count
 
     def end_reading(self, name: ReceiverName, count: int) -> None:
-        """Undo `begin_reading`."""
+        """Undo `start_reading`."""
         self.pending[name] -= count
         if not self.pending[name]:
             del self.pending[name]
 
-    def offer(self, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
+    def deliver(self, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
         """Deliver messages to the receivers of the name that holds them, in the order of waiting.
 
         Returns:
             Messages for which no receiver waits.
         """
-        while messages and name in self.named:
-            receiver = next(iter(self.named[name]))
-            self.leave(receiver)
+        while messages and name in self.by_name:
+            receiver = next(iter(self.by_name[name]))
+            self.remove(receiver)
             if not receiver.messages.done():
                 receiver.messages.set_result(messages[: receiver.messages_max])
                 messages = messages[receiver.messages_max :]
         return messages
 
-    def offer_to(self, receiver: ParkedReceiver, messages: ReceivedMessages) -> ReceivedMessages:
+    def deliver_to(self, receiver: WaitingReceiver, messages: ReceivedMessages) -> ReceivedMessages:
         """Deliver messages to one receiver; return them if it no longer waits."""
-        if receiver not in self.parked or receiver.messages.done():
+        if receiver not in self.waiting or receiver.messages.done():
             return messages
-        self.leave(receiver)
+        self.remove(receiver)
         receiver.messages.set_result(messages)
         return ReceivedMessages()
 
-    def time_over(self, receiver: ParkedReceiver) -> None:
+    def expire(self, receiver: WaitingReceiver) -> None:
         """The wait time of a receiver is over: remove it once a call has asked for it."""
-        if self.asks_done >= receiver.first_ask:
-            self.dismiss(receiver)
+        if self.calls_done >= receiver.first_call:
+            self.end_wait(receiver)
         else:
-            receiver.is_over = True
-            self.over[receiver] = None
+            self.expired[receiver] = None
 
-    def ask_done(self, number: int) -> None:
+    def call_done(self, number: int) -> None:
         """The messages of a call were delivered: remove receivers whose wait time is over."""
-        self.asks_done = max(self.asks_done, number)
-        for receiver in [each for each in self.over if each.first_ask <= self.asks_done]:
-            self.dismiss(receiver)
+        self.calls_done = max(self.calls_done, number)
+        for receiver in [each for each in self.expired if each.first_call <= self.calls_done]:
+            self.end_wait(receiver)
 
-    def fail(self, error: Exception, receivers: Iterable[ParkedReceiver] | None = None) -> None:
+    def fail(self, error: Exception, receivers: Iterable[WaitingReceiver] | None = None) -> None:
         """Fail the given receivers, or all."""
-        for receiver in list(self.parked if receivers is None else receivers):
-            self.leave(receiver)
+        for receiver in list(self.waiting if receivers is None else receivers):
+            self.remove(receiver)
             if not receiver.messages.done():
                 receiver.messages.set_exception(error)
 
-    def dismiss(self, receiver: ParkedReceiver) -> None:
+    def end_wait(self, receiver: WaitingReceiver) -> None:
         """End the wait of a receiver without messages."""
-        self.leave(receiver)
+        self.remove(receiver)
         if not receiver.messages.done():
             receiver.messages.set_result(ReceivedMessages())
