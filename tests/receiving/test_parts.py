@@ -15,7 +15,7 @@ from rockoon.consumer.pull import Pulled
 from rockoon.errors import Internal, QueueHeld
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
+from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
 from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
@@ -23,7 +23,7 @@ from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
-from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
+from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
 from rockoon.receiving.receive_queue import (
     SHARES_MAX,
     ReceiveKey,
@@ -101,12 +101,12 @@ def test_of_queues_that_are_gone_a_group_knows_nothing() -> None:
     gone = QUEUE._replace(topic="gone")
     for queue in (QUEUE, gone):
         group.joined.add(queue.topic)
-        group.reached[queue] = group.floors[queue] = 7
-        group.told.add((queue, QueueHeld))
+        group.acquired_ends[queue] = group.min_candidates[queue] = 7
+        group.refusals_logged.add((queue, QueueHeld))
     forget_gone(group, {QUEUE.topic})
     assert group.joined == {QUEUE.topic}
-    assert group.reached == group.floors == {QUEUE: 7}
-    assert group.told == {(QUEUE, QueueHeld)}
+    assert group.acquired_ends == group.min_candidates == {QUEUE: 7}
+    assert group.refusals_logged == {(QUEUE, QueueHeld)}
 
 
 def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:
@@ -252,8 +252,8 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
         tails = Tails(cluster, kept, lambda _: None)
         answered = asyncio.Event()
 
-        def take(wish: Wish, _: object) -> int:
-            left.discard(wish.group.name)
+        def take(acquire: PendingAcquire, _: object) -> int:
+            left.discard(acquire.group.name)
             if not left:
                 answered.set()
             return 0
@@ -267,7 +267,7 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
                 ReceiveKey(group.name, orders, 1000, ConsumeFrom.GROUP), has_own_call=False
             )
             receive_queue.add(WaitingReceiver(1, ME, ""))
-            acquirer.begin(receive_queue, group, wait_seconds=0.0)
+            acquirer.receiver_added(receive_queue, group, wait_seconds=0.0)
         async with asyncio.timeout(30):
             await answered.wait()
         await acquirer.close(1.0)
@@ -306,10 +306,10 @@ async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_rea
 class NeverAsks:
     """An acquirer that acquires nothing more."""
 
-    def look(self, *_: object) -> None:
+    def update_tracking(self, *_: object) -> None:
         pass
 
-    make_due = note_settled = look
+    make_due = messages_settled = update_tracking
 
 
 async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_now() -> None:
@@ -324,14 +324,20 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         granting = Granting(cluster, nobody, reader, settler)
         granting.tell(acquirer)
-        wish = Wish(
-            row.receive_queue, ReceivingGroup("group"), 1, 9, row.receivers[0], [ME], late=1
+        acquire = PendingAcquire(
+            row.receive_queue,
+            ReceivingGroup("group"),
+            1,
+            9,
+            row.receivers[0],
+            [ME],
+            pending_reads=1,
         )
         shares = [
             Share(tail, Acquired(acquisition=number, attempt=1), offsets, ME)
             for number, offsets in ((1, [0, 1, 3]), (2, [2, 4]))
         ]
-        await granting._read(wish, shares, {})
+        await granting._read(acquire, shares, {})
         assert row.got == [[0]]
         await eventually(lambda: sorted(settler.given_back) == [1, 2, 3, 4])
         await granting.close(1.0)
@@ -554,10 +560,10 @@ def test_queues_that_hold_enough_are_named_and_no_others() -> None:
     tails = [QueueTail(each, 1, queue_to_wire(each), end_offset=10) for each in queues]
     tails[0].end_offset = 0
     # The second is read to its end; of the third nothing is known.
-    reached = {queues[1]: 10, queues[3]: 7, queues[4]: 0}
-    assert with_backlog(tails, reached, 3) == tails[2:4]
-    assert with_backlog(tails, reached, 13) == tails[2:]
-    assert with_backlog(tails, reached, 14) == []
+    acquired_ends = {queues[1]: 10, queues[3]: 7, queues[4]: 0}
+    assert with_backlog(tails, acquired_ends, 3) == tails[2:4]
+    assert with_backlog(tails, acquired_ends, 13) == tails[2:]
+    assert with_backlog(tails, acquired_ends, 14) == []
     assert with_backlog(tails, {}, 1) == []
 
 
@@ -575,9 +581,9 @@ async def test_all_queues_are_named_once_a_second() -> None:
 def test_a_queue_is_named_anew_when_it_has_grown() -> None:
     queue = MessageQueue("orders", "broker-a", 0)
     tail = QueueTail(queue, 1, queue_to_wire(queue), end_offset=10)
-    assert reach_of(tail) is reach_of(tail)
+    assert known_end_of(tail) is known_end_of(tail)
     tail.end_offset = 11
-    assert reach_of(tail).end_offset == 11
+    assert known_end_of(tail).end_offset == 11
     tail.min_offset = 4
-    assert reach_of(tail).min_offset == 4
-    assert new_reach(tail) is not reach_of(tail)
+    assert known_end_of(tail).min_offset == 4
+    assert new_known_end(tail) is not known_end_of(tail)

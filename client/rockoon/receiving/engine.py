@@ -60,7 +60,7 @@ class ReceivingEngine:
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
         self._kept = KeptBatches()
-        self._tails = Tails(cluster, self._kept, self._note_grown)
+        self._tails = Tails(cluster, self._kept, self._queue_grown)
         self._reader = OffsetReader(cluster, self._kept, self._tails)
         self._settler = Settler(cluster)
         self._granting = Granting(cluster, self._tails, self._reader, self._settler)
@@ -84,7 +84,7 @@ class ReceivingEngine:
             self._cleaning.cancel()
         for receive_queue in self._receive_queues.values():
             receive_queue.fail(Closed(what="the connection to the cluster"))
-            self._acquirer.look(receive_queue, self._groups[receive_queue.key.group])
+            self._acquirer.update_tracking(receive_queue, self._groups[receive_queue.key.group])
         await self._acquirer.close(CLOSING_SECONDS_MAX)
         await self._granting.close(CLOSING_SECONDS_MAX)
         self._settler.close()
@@ -154,7 +154,7 @@ class ReceivingEngine:
         name = ReceiverName(receiver or self._cluster.client_id, key_id)
         waiting = WaitingReceiver(messages_max, name, attempt_id, message_group_max)
         receive_queue.add(waiting)
-        self._acquirer.begin(receive_queue, known, wait_seconds)
+        self._acquirer.receiver_added(receive_queue, known, wait_seconds)
         return await self._messages_of(waiting, receive_queue, known, wait_seconds)
 
     async def _messages_of(
@@ -178,7 +178,7 @@ class ReceivingEngine:
         finally:
             timeout.cancel()
             receive_queue.remove(waiting)
-            self._acquirer.look(receive_queue, group)
+            self._acquirer.update_tracking(receive_queue, group)
 
     def has_topic(self, topic: str) -> bool:
         """True if the routes that this connection knows contain the topic."""
@@ -214,7 +214,7 @@ class ReceivingEngine:
         receiver = receiver or self._cluster.client_id
         taken = await self._settler.acknowledge(group, receipts, receiver)
         if (known := self._groups.get(group)) is not None:
-            self._acquirer.note_settled(known, None)
+            self._acquirer.messages_settled(known, None)
         return taken
 
     async def change_visibility(
@@ -275,7 +275,7 @@ class ReceivingEngine:
             reason=reason,
         )
         if not extend and (known := self._groups.get(group)) is not None:
-            self._acquirer.note_settled(known, visible_after_ms / 1000)
+            self._acquirer.messages_settled(known, visible_after_ms / 1000)
         return changed
 
     async def dead_letter(
@@ -329,11 +329,11 @@ class ReceivingEngine:
         known = self._groups.get(group)
         if known is None:
             known = self._groups[group] = ReceivingGroup(group)
-        known.entering += 1
+        known.joining_receivers += 1
         try:
             await self._join_topics(known, topics, create)
         finally:
-            known.entering -= 1
+            known.joining_receivers -= 1
         self._check_open()
         return known
 
@@ -342,7 +342,7 @@ class ReceivingEngine:
     ) -> None:
         if known.joined.issuperset(topics):
             return
-        async with known.joining:
+        async with known.join_lock:
             missing = [topic for topic in topics if topic not in known.joined]
             for at in range(0, len(missing), JOINED_TOGETHER_MAX):
                 some = missing[at : at + JOINED_TOGETHER_MAX]
@@ -400,8 +400,8 @@ class ReceivingEngine:
         left = messages if group.is_fifo else receive_queue.deliver(name, messages)
         self._granting.give_back(group, left.receipts)
 
-    def _note_grown(self, topic: str) -> None:
-        self._acquirer.note_grown(topic)
+    def _queue_grown(self, topic: str) -> None:
+        self._acquirer.queue_grown(topic)
 
     def refuse_in_child(self, reason: str) -> None:
         """See `Forkable.refuse_in_child`."""
@@ -429,7 +429,7 @@ class ReceivingEngine:
         for group in list(self._groups.values()):
             if group.receive_queues:
                 forget_gone(group, self._tails.topics)
-            elif not group.entering:
+            elif not group.joining_receivers:
                 del self._groups[group.name]
 
 
@@ -443,8 +443,8 @@ def _expire(receive_queue: ReceiveQueue, waiting: WaitingReceiver) -> None:
 def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:
     """Delete a group's state of all other topics. Lite topics are created and deleted often."""
     group.joined.intersection_update(topics)
-    group.told = {each for each in group.told if each[0].topic in topics}
-    for known in (group.reached, group.floors):
+    group.refusals_logged = {each for each in group.refusals_logged if each[0].topic in topics}
+    for known in (group.acquired_ends, group.min_candidates):
         for queue in [each for each in known if each.topic not in topics]:
             del known[queue]
 

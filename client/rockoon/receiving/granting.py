@@ -19,7 +19,7 @@ from typing import Any
 from rockoon.errors import RockoonError
 from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
-from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
+from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
 from rockoon.receiving.dead_lettering import DeadLettering, NeverAcknowledged, Rejected
 from rockoon.receiving.offset_bits import offsets_of
 from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
@@ -92,15 +92,15 @@ class Granting:
         """Set the acquirer that is notified when a receive queue needs more messages."""
         self._acquirer = acquirer
 
-    def take(self, wish: Wish, granted: Granted) -> int:
+    def take(self, acquire: PendingAcquire, granted: Granted) -> int:
         """Deliver messages that are in memory, and read the others in tasks; return the number of
         granted messages."""
         count = 0
         ready: Ready = {}
         late: list[Share] = []
         # The offset service grants in the order of preference: the delivery keeps that order.
-        is_in_order = wish.receiver is not None or any(
-            self._tails.of(topic).has_priorities for topic in wish.receive_queue.topics
+        is_in_order = acquire.receiver is not None or any(
+            self._tails.of(topic).has_priorities for topic in acquire.receive_queue.topics
         )
         for acquired in granted.acquired:
             offsets = offsets_of(acquired.first_offset, acquired.offsets)
@@ -113,29 +113,29 @@ class Granting:
                 )
                 continue
             self._tails.note_acquired(tail, offsets[-1] + 1)
-            reached = wish.group.reached
-            reached[tail.queue] = max(reached.get(tail.queue, 0), offsets[-1] + 1)
-            share = Share(tail, acquired, offsets, wish.names[acquired.share])
+            acquired_ends = acquire.group.acquired_ends
+            acquired_ends[tail.queue] = max(acquired_ends.get(tail.queue, 0), offsets[-1] + 1)
+            share = Share(tail, acquired, offsets, acquire.names[acquired.share])
             if acquired.dead:
-                self.start(self._bury(wish.group, share))
+                self.start(self._bury(acquire.group, share))
                 continue
             reading = self._reader.kept(tail, offsets)
             if reading.unread or (is_in_order and late):
                 late.append(share)
             else:
-                self._sort_out(wish, share, reading, ready)
-        wish.is_missed = wish.is_narrow and count < wish.messages_max
+                self._sort_out(acquire, share, reading, ready)
+        acquire.stale_hint = acquire.is_partial and count < acquire.messages_max
         if late:
-            self._read_late(wish, ready, late, is_in_order=is_in_order)
+            self._read_late(acquire, ready, late, is_in_order=is_in_order)
         else:
-            self._give(wish, ready)
-            self._call_done(wish)
+            self._give(acquire, ready)
+            self._call_done(acquire)
         return count
 
-    def _call_done(self, wish: Wish) -> None:
+    def _call_done(self, acquire: PendingAcquire) -> None:
         # Receivers whose wait time is over wait for a call that names all message queues.
-        if not wish.is_missed:
-            wish.receive_queue.call_done(wish.ask)
+        if not acquire.stale_hint:
+            acquire.receive_queue.call_done(acquire.call_number)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task; its errors are logged."""
@@ -169,24 +169,24 @@ class Granting:
 
     def _read_late(
         self,
-        wish: Wish,
+        acquire: PendingAcquire,
         ready: Ready,
         late: list[Share],
         *,
         is_in_order: bool,
     ) -> None:
-        wish.late = len(late)
+        acquire.pending_reads = len(late)
         if is_in_order:
             # One task reads all of them and delivers them together.
-            wish.late = 1
-            self.start(self._read(wish, late, ready))
+            acquire.pending_reads = 1
+            self.start(self._read(acquire, late, ready))
         else:
-            self._give(wish, ready)
+            self._give(acquire, ready)
             for share in late:
-                self.start(self._read(wish, [share], {}))
+                self.start(self._read(acquire, [share], {}))
 
-    async def _read(self, wish: Wish, late: list[Share], ready: Ready) -> None:
-        receive_queue = wish.receive_queue
+    async def _read(self, acquire: PendingAcquire, late: list[Share], ready: Ready) -> None:
+        receive_queue = acquire.receive_queue
         for share in late:
             receive_queue.start_reading(share.name, len(share.offsets))
         try:
@@ -196,25 +196,27 @@ class Granting:
                     reading = Reading(unread=share.offsets)
                 else:
                     reading = await self._reader.read(share.tail, share.offsets)
-                if reading.unread and wish.receiver is not None:
+                if reading.unread and acquire.receiver is not None:
                     # In a FIFO group, later messages must not be delivered before an unread one.
                     reading.end_at(reading.unread[0])
                     halted.add(share.tail)
-                self._sort_out(wish, share, reading, ready)
+                self._sort_out(acquire, share, reading, ready)
         finally:
             for share in late:
                 receive_queue.end_reading(share.name, len(share.offsets))
-            self._give(wish, ready)
-            wish.late -= 1
-            if not wish.late:
-                self._call_done(wish)
+            self._give(acquire, ready)
+            acquire.pending_reads -= 1
+            if not acquire.pending_reads:
+                self._call_done(acquire)
             assert self._acquirer is not None
-            self._acquirer.look(receive_queue, wish.group)
-            self._acquirer.make_due(receive_queue, wish.group)
+            self._acquirer.update_tracking(receive_queue, acquire.group)
+            self._acquirer.make_due(receive_queue, acquire.group)
 
-    def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
+    def _sort_out(
+        self, acquire: PendingAcquire, share: Share, reading: Reading, ready: Ready
+    ) -> None:
         """Add messages of a read to the ready ones; settle or release the other offsets."""
-        queue, receive_queue = share.tail.queue, wish.receive_queue
+        queue, receive_queue = share.tail.queue, acquire.receive_queue
         done = reading.gone
         runs = [share.run(found) for found in reading.found]
         if queue.is_retry:
@@ -223,7 +225,7 @@ class Granting:
             for _, others in split:
                 for number in range(len(others.offsets)):
                     alone = share.run(others).part(number, number + 1)
-                    self._give_elsewhere(wish, alone)
+                    self._give_elsewhere(acquire, alone)
         else:
             subscription = next(
                 each for each in receive_queue.key.subscriptions if each.topic == queue.topic
@@ -234,9 +236,9 @@ class Granting:
                 runs = [share.run(found) for found, _ in split if found.offsets]
                 _adapt(receive_queue, sum(len(run.offsets) for run in runs), len(share.offsets))
         if done:
-            self.start(self._acknowledge(wish.group, share.receipts(done)))
+            self.start(self._acknowledge(acquire.group, share.receipts(done)))
         if reading.unread:
-            self.give_back(wish.group, share.receipts(reading.unread), GIVEN_BACK_MS)
+            self.give_back(acquire.group, share.receipts(reading.unread), GIVEN_BACK_MS)
         if reading.damaged:
             log.error(
                 "%d messages of %s are damaged: delivered again until their attempts are used up",
@@ -248,27 +250,27 @@ class Granting:
 
     # Delivery
 
-    def _give(self, wish: Wish, ready: Ready) -> None:
+    def _give(self, acquire: PendingAcquire, ready: Ready) -> None:
         for name, runs in ready.items():
             messages = ReceivedMessages(runs)
-            if wish.receiver is not None:
-                left = wish.receive_queue.deliver_to(wish.receiver, messages)
+            if acquire.receiver is not None:
+                left = acquire.receive_queue.deliver_to(acquire.receiver, messages)
             else:
-                left = wish.receive_queue.deliver(name, messages)
-            self.give_back(wish.group, left.receipts)
+                left = acquire.receive_queue.deliver(name, messages)
+            self.give_back(acquire.group, left.receipts)
 
-    def _give_elsewhere(self, wish: Wish, message: ReceivedRun) -> None:
+    def _give_elsewhere(self, acquire: PendingAcquire, message: ReceivedRun) -> None:
         """Transfer or release a message of the retry topic whose topic these receivers do not
         read."""
         after_ms = READ_ELSEWHERE_MS
         topic = message.message(0).topic
-        for receive_queue in wish.group.receive_queues:
+        for receive_queue in acquire.group.receive_queues:
             if topic in receive_queue.topics:
                 if receive_queue.waiting:
-                    self.start(self._pass_on(receive_queue, wish.group, message))
+                    self.start(self._pass_on(receive_queue, acquire.group, message))
                     return
                 after_ms = GIVEN_BACK_MS
-        self.give_back(wish.group, [message.receipt(0)], after_ms)
+        self.give_back(acquire.group, [message.receipt(0)], after_ms)
 
     async def _pass_on(
         self, receive_queue: ReceiveQueue, group: ReceivingGroup, message: ReceivedRun
@@ -289,7 +291,7 @@ class Granting:
         run = message._replace(acquisition=receipt.acquisition, visible_at_ms=visible_at_ms)
         self.give_back(group, receive_queue.deliver(name, ReceivedMessages([run])).receipts)
         assert self._acquirer is not None
-        self._acquirer.look(receive_queue, group)
+        self._acquirer.update_tracking(receive_queue, group)
 
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
@@ -310,7 +312,7 @@ class Granting:
                 )
                 await asyncio.sleep(GIVEN_BACK_MS / 1000)
         assert self._acquirer is not None
-        self._acquirer.note_settled(group, visible_after_ms / 1000)
+        self._acquirer.messages_settled(group, visible_after_ms / 1000)
 
     async def _acknowledge(self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle]) -> None:
         try:

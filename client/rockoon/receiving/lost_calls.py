@@ -28,7 +28,7 @@ class LostCalls:
     def __bool__(self) -> bool:
         return bool(self._lost)
 
-    def begin(self, request: AcquireRequest) -> None:
+    def register(self, request: AcquireRequest) -> None:
         """Set the id of a call, and add reports of lost calls to it."""
         self._calls += 1
         request.call_id = f"{self._process}-{self._calls}"

@@ -7,7 +7,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.in_flight_pb2 import QueueReach
 
 
-def new_reach(tail: QueueTail) -> QueueReach:
+def new_known_end(tail: QueueTail) -> QueueReach:
     """Return a new message with the known ends of a queue."""
     return QueueReach(
         queue=tail.ref,
@@ -17,21 +17,21 @@ def new_reach(tail: QueueTail) -> QueueReach:
     )
 
 
-def reach_of(tail: QueueTail) -> QueueReach:
-    """Like `new_reach`. Unchanged ends return the same object, because most calls name all
+def known_end_of(tail: QueueTail) -> QueueReach:
+    """Like `new_known_end`. Unchanged ends return the same object, because most calls name all
     queues."""
-    known = tail.reach
+    known = tail.known_end
     if (
         known is None
         or known.end_offset != (tail.end_offset or 0)
         or known.min_offset != tail.min_offset
     ):
-        known = tail.reach = new_reach(tail)
+        known = tail.known_end = new_known_end(tail)
     return known
 
 
 def with_backlog(
-    tails: Sequence[QueueTail], reached: Mapping[MessageQueue, int], wanted: int
+    tails: Sequence[QueueTail], acquired_ends: Mapping[MessageQueue, int], wanted: int
 ) -> list[QueueTail]:
     """Return the first queues that have enough messages together; empty if all have too few.
 
@@ -45,7 +45,7 @@ def with_backlog(
     for tail in tails:
         if not tail.end_offset:
             continue
-        at = reached.get(tail.queue)
+        at = acquired_ends.get(tail.queue)
         if at is None:
             found.append(tail)
         elif tail.end_offset > at:

@@ -60,7 +60,7 @@ class QueueTail:
     failure: RockoonError | None = None
     """Error of the last pull; None if the queue is readable."""
     task: asyncio.Task[None] | None = None
-    reach: QueueReach | None = None
+    known_end: QueueReach | None = None
     """Known ends in the last acquire call."""
 
     @property
@@ -87,7 +87,7 @@ class TopicTails:
     queues: dict[MessageQueue, QueueTail] = field(default_factory=dict)
     grown: int = 0
     """Number of times that a queue got new messages or became readable."""
-    hungry: int = 0
+    trackers: int = 0
     """Number of receive queues that wait for new messages."""
     users: int = 0
     """Number of receive queues with receivers."""
@@ -153,9 +153,9 @@ class Tails:
         topic.users += lines
         topic.unused_since = asyncio.get_running_loop().time()
 
-    def feed(self, topic: TopicTails, lines: int) -> None:
+    def track(self, topic: TopicTails, lines: int) -> None:
         """Add to the number of receive queues that wait for new messages; may be negative."""
-        topic.hungry += lines
+        topic.trackers += lines
         if lines > 0:
             topic.changed.note()
 
@@ -230,7 +230,7 @@ class Tails:
         with PullLoop(*where, rules, self._counts) as pulls:
             while True:
                 seen = topic.changed.count
-                while not (topic.hungry or tail.has_room):
+                while not (topic.trackers or tail.has_room):
                     seen = await topic.changed.wait(seen)
                 try:
                     if await self._go_on(tail, pulls):
