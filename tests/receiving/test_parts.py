@@ -20,7 +20,7 @@ from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
 from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.message_groups import hash_of_nobody
+from rockoon.receiving.message_groups import separate_group_hash
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
 from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
@@ -33,7 +33,7 @@ from rockoon.receiving.receive_queue import (
 )
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import by_acquisition
-from rockoon.receiving.tails import QueueTail, Tails
+from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import Subscription
 from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
@@ -134,7 +134,7 @@ def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:
     assert kept.find(MessageQueue("orders", "broker-a", 1), 10) is None
     kept.drop_older(2.0)
     assert (kept.find(QUEUE, 10), kept.find(QUEUE, 13)) == (None, second)
-    kept.forget(QUEUE)
+    kept.drop_queue(QUEUE)
     assert kept.find(QUEUE, 13) is None
 
 
@@ -142,17 +142,17 @@ async def test_what_retention_has_deleted_is_a_candidate_that_waits_for_no_other
     kept = KeptBatches()
     kept.put(QUEUE, 12, pulled([12, 13], 14), 1.0)
     nobody: Any = None
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE), min_offset=12, end_offset=14)
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE), min_offset=12, end_offset=14)
     groups = await OffsetReader(nobody, kept, nobody).message_groups(tail, 10, 14)
-    assert groups == [hash_of_nobody(10), hash_of_nobody(11), 0, 0]
+    assert groups == [separate_group_hash(10), separate_group_hash(11), 0, 0]
 
 
 async def test_messages_of_a_retry_topic_wait_for_no_other() -> None:
     nobody: Any = None
     queue = QUEUE._replace(topic="%RETRY%billing")
-    tail = QueueTail(queue, 1, queue_to_wire(queue), end_offset=2)
+    tail = TrackedQueue(queue, 1, queue_to_wire(queue), end_offset=2)
     groups = await OffsetReader(nobody, nobody, nobody).message_groups(tail, 0, 2)
-    assert groups == [hash_of_nobody(0), hash_of_nobody(1)]
+    assert groups == [separate_group_hash(0), separate_group_hash(1)]
 
 
 def damaged_last() -> Batch:
@@ -169,13 +169,13 @@ def test_a_damaged_message_is_of_no_message_group() -> None:
     kept = KeptBatches()
     batch = damaged_last()
     found = kept.put(QUEUE, 3, Pulled(batch, range(3, 5), 5, batch.size_bytes, 5), 1.0)
-    assert found.message_groups(3, 5) == [0, hash_of_nobody(4)]
+    assert found.message_groups(3, 5) == [0, separate_group_hash(4)]
 
 
 def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     batch = damaged_last()
     reading = Reading(found=[Found(batch, [3, 4], [0, 1])], damaged=[9])
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     assert _sound("billing", tail, reading) == [(3, batch, 0)]
     assert reading.damaged == [9, 4]
     # Nor is it left out by a filter, which would be the same as to acknowledge it.
@@ -190,7 +190,7 @@ class Reads:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    async def read(self, _tail: QueueTail, _offsets: Sequence[int]) -> Reading:
+    async def read(self, _tail: TrackedQueue, _offsets: Sequence[int]) -> Reading:
         return self.reading
 
 
@@ -232,7 +232,7 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
 ) -> None:
     batch = pulled([3, 4], 5).batch
     assert batch is not None
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     reading = Reading(found=[Found(batch, [3, 4], [0, 1])])
     granting, settler = burying(monkeypatch, reading, [3])
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
@@ -249,7 +249,7 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
         fake.create_topic("orders")
         await cluster.route("orders")
         kept = KeptBatches()
-        tails = Tails(cluster, kept, lambda _: None)
+        tails = TailReader(cluster, kept, lambda _: None)
         answered = asyncio.Event()
 
         def take(acquire: PendingAcquire, _: object) -> int:
@@ -277,7 +277,7 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
 
 
 async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_read() -> None:
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE), min_offset=0, end_offset=12)
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE), min_offset=0, end_offset=12)
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         fake.create_topic("orders")
         fake.append("orders", [b"%d" % each for each in range(12)])
@@ -285,7 +285,7 @@ async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_rea
 
         async def read(offsets: Sequence[int]) -> Reading:
             kept = KeptBatches()
-            tails = Tails(cluster, kept, lambda _: None)
+            tails = TailReader(cluster, kept, lambda _: None)
             tails.of("orders")
             return await OffsetReader(cluster, kept, tails).read(tail, offsets)
 
@@ -315,7 +315,7 @@ class NeverAsks:
 async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_now() -> None:
     batch = pulled(range(5), 5).batch
     assert batch is not None
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     reader: Any = Reads(Reading(found=[Found(batch, [0, 3], [0, 3])], unread=[1]))
     settler: Any = Settles()
     nobody: Any = None
@@ -346,7 +346,7 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
 async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pulled([3], 4).batch
     assert batch is not None
-    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     granting, settler = burying(
         monkeypatch, Reading(found=[Found(batch, [3], [0])], unread=[4]), [3]
     )
@@ -438,7 +438,7 @@ def test_a_reading_knows_messages_by_kept_ranges_and_what_is_gone_between_them()
     kept.put(QUEUE, 8, pulled([], 9), 1.0)
     nobody: Any = None
     reading = OffsetReader(nobody, kept, nobody).kept(
-        QueueTail(QUEUE, 1, queue_to_wire(QUEUE)), [0, 2, 3, 4, 5, 6, 8, 9, 10]
+        TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE)), [0, 2, 3, 4, 5, 6, 8, 9, 10]
     )
     assert [(list(each.offsets), list(each.indices)) for each in reading.found] == [
         ([0, 2], [0, 2]),
@@ -557,7 +557,7 @@ async def test_of_many_names_those_that_have_waited_longest_are_asked_for() -> N
 
 def test_queues_that_hold_enough_are_named_and_no_others() -> None:
     queues = [MessageQueue("orders", "broker-a", number) for number in range(5)]
-    tails = [QueueTail(each, 1, queue_to_wire(each), end_offset=10) for each in queues]
+    tails = [TrackedQueue(each, 1, queue_to_wire(each), end_offset=10) for each in queues]
     tails[0].end_offset = 0
     # The second is read to its end; of the third nothing is known.
     acquired_ends = {queues[1]: 10, queues[3]: 7, queues[4]: 0}
@@ -580,7 +580,7 @@ async def test_all_queues_are_named_once_a_second() -> None:
 
 def test_a_queue_is_named_anew_when_it_has_grown() -> None:
     queue = MessageQueue("orders", "broker-a", 0)
-    tail = QueueTail(queue, 1, queue_to_wire(queue), end_offset=10)
+    tail = TrackedQueue(queue, 1, queue_to_wire(queue), end_offset=10)
     assert known_end_of(tail) is known_end_of(tail)
     tail.end_offset = 11
     assert known_end_of(tail).end_offset == 11

@@ -29,7 +29,7 @@ from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
 from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName, WaitingReceiver
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
-from rockoon.receiving.tails import QueueTail, Tails, TopicTails
+from rockoon.receiving.tail_reader import TailReader, TrackedQueue, TrackedTopic
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, WISHES_PER_CALL_MAX, in_calls
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_core.repeated_lines import limited
@@ -99,7 +99,7 @@ class Acquirer:
 
     Args:
         cluster: the connection.
-        tails: known ends of the message queues.
+        tail_reader: known ends of the message queues.
         reader: reads candidates.
         take: delivers granted messages to receivers; returns their number.
     """
@@ -107,12 +107,12 @@ class Acquirer:
     def __init__(
         self,
         cluster: Connection,
-        tails: Tails,
+        tail_reader: TailReader,
         reader: OffsetReader,
         take: Callable[[PendingAcquire, Granted], int],
     ) -> None:
         self._cluster = cluster
-        self._tails = tails
+        self._tail_reader = tail_reader
         self._reader = reader
         self._deliver = take
         self._loop = asyncio.get_running_loop()
@@ -131,14 +131,16 @@ class Acquirer:
     def update_tracking(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
         """Start or stop tracking the topics of a receive queue, if it has receivers or none."""
         if receive_queue.waiting and not receive_queue.topics_used:
-            receive_queue.topics_used = [self._tails.of(topic) for topic in _topics(receive_queue)]
+            receive_queue.topics_used = [
+                self._tail_reader.of(topic) for topic in _topics(receive_queue)
+            ]
             for topic in receive_queue.topics_used:
-                self._tails.use(topic, 1)
+                self._tail_reader.add_users(topic, 1)
                 self._by_topic.setdefault(topic.topic, {})[receive_queue] = group
         elif receive_queue.topics_used and not receive_queue.waiting:
             self._track(receive_queue, ())
             for topic in receive_queue.topics_used:
-                self._tails.use(topic, -1)
+                self._tail_reader.add_users(topic, -1)
                 receive_queues = self._by_topic[topic.topic]
                 del receive_queues[receive_queue]
                 if not receive_queues:
@@ -224,22 +226,22 @@ class Acquirer:
                     await self._call(AcquireRequest(), [])
 
     def _grown(self, receive_queue: ReceiveQueue) -> int:
-        return sum(self._tails.of(topic).grown for topic in _topics(receive_queue))
+        return sum(self._tail_reader.of(topic).grown for topic in _topics(receive_queue))
 
     def _on_timer(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
         receive_queue.timer = None
         receive_queue.full_call_at = -inf
         self.make_due(receive_queue, group)
 
-    def _track(self, receive_queue: ReceiveQueue, topics: Sequence[TopicTails]) -> None:
+    def _track(self, receive_queue: ReceiveQueue, topics: Sequence[TrackedTopic]) -> None:
         if topics is receive_queue.topics_tracked or (
             not topics and not receive_queue.topics_tracked
         ):
             return
         for topic in receive_queue.topics_tracked:
-            self._tails.track(topic, -1)
+            self._tail_reader.add_trackers(topic, -1)
         for topic in topics:
-            self._tails.track(topic, 1)
+            self._tail_reader.add_trackers(topic, 1)
         receive_queue.topics_tracked = list(topics)
 
     # Calls
@@ -272,8 +274,10 @@ class Acquirer:
     def _is_ready(self, receive_queue: ReceiveQueue) -> bool:
         # The tails are found each time, because the topic may have new queues.
         now = self._loop.time()
-        tails = [self._tails.of(topic) for topic in _topics(receive_queue)]
-        return all(each.is_ready or now - each.taken_at >= READY_SECONDS_MAX for each in tails)
+        tails = [self._tail_reader.of(topic) for topic in _topics(receive_queue)]
+        return all(
+            each.is_ready or now - each.queues_added_at >= READY_SECONDS_MAX for each in tails
+        )
 
     def _start_call(
         self, receive_queues: dict[ReceiveQueue, ReceivingGroup], *, has_own_call: bool
@@ -422,7 +426,7 @@ class Acquirer:
     ) -> list[PendingAcquire]:
         """Add the entries of a receive queue to a request, and return them."""
         for subscription in receive_queue.key.subscriptions:
-            if self._tails.of(subscription.topic).route is None:
+            if self._tail_reader.of(subscription.topic).route is None:
                 group.joined.discard(subscription.topic)
                 receive_queue.fail(TopicNotFound(topic=subscription.topic))
                 return []
@@ -489,7 +493,7 @@ class Acquirer:
         request.route_revision = max(request.route_revision, group.route_revision)
         return acquires
 
-    def _readable(self, receive_queue: ReceiveQueue) -> list[QueueTail]:
+    def _readable(self, receive_queue: ReceiveQueue) -> list[TrackedQueue]:
         """Return the readable queues of the topics, in the order of preference.
 
         The first topic and its first queue rotate from call to call. If the topic has priorities,
@@ -498,9 +502,9 @@ class Acquirer:
         topics = _topics(receive_queue)
         # `calls_started` does not count the repetitions of a call, which keep its first topic.
         queue_turn, turn = divmod(receive_queue.calls_started, len(topics))
-        found: list[QueueTail] = []
+        found: list[TrackedQueue] = []
         for topic in topics[turn:] + topics[:turn]:
-            of_topic = self._tails.of(topic)
+            of_topic = self._tail_reader.of(topic)
             tails = list(of_topic.queues.values())
             at = queue_turn % len(tails) if tails else 0
             tails = tails[at:] + tails[:at]
@@ -509,7 +513,7 @@ class Acquirer:
             found += [each for each in tails if each.is_readable]
         return found[:QUEUES_PER_CALL_MAX]
 
-    async def _fifo_known_end(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:
+    async def _fifo_known_end(self, tail: TrackedQueue, group: ReceivingGroup) -> QueueReach:
         known_end = new_known_end(tail)
         start = group.min_candidates.get(tail.queue)
         # A queue that was recreated or truncated is named although it ends below the start: the
@@ -573,7 +577,7 @@ class Acquirer:
         failures = [
             tail.failure
             for topic in receive_queue.topics
-            for tail in self._tails.of(topic).queues.values()
+            for tail in self._tail_reader.of(topic).queues.values()
             if tail.failure is not None
         ]
         if failures:

@@ -32,7 +32,7 @@ from rockoon.receiving.receive_queue import (
 )
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.receiving.settler import Settler
-from rockoon.receiving.tails import Tails
+from rockoon.receiving.tail_reader import TailReader
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import retry_topic
@@ -60,11 +60,11 @@ class ReceivingEngine:
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
         self._kept = KeptBatches()
-        self._tails = Tails(cluster, self._kept, self._queue_grown)
-        self._reader = OffsetReader(cluster, self._kept, self._tails)
+        self._tail_reader = TailReader(cluster, self._kept, self._queue_grown)
+        self._reader = OffsetReader(cluster, self._kept, self._tail_reader)
         self._settler = Settler(cluster)
-        self._granting = Granting(cluster, self._tails, self._reader, self._settler)
-        self._acquirer = Acquirer(cluster, self._tails, self._reader, self._granting.take)
+        self._granting = Granting(cluster, self._tail_reader, self._reader, self._settler)
+        self._acquirer = Acquirer(cluster, self._tail_reader, self._reader, self._granting.take)
         self._granting.tell(self._acquirer)
         self._groups: dict[str, ReceivingGroup] = {}
         self._receive_queues: dict[ReceiveKey, ReceiveQueue] = {}
@@ -88,7 +88,7 @@ class ReceivingEngine:
         await self._acquirer.close(CLOSING_SECONDS_MAX)
         await self._granting.close(CLOSING_SECONDS_MAX)
         self._settler.close()
-        self._tails.close()
+        self._tail_reader.close()
 
     def start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task that the connection owns."""
@@ -311,8 +311,8 @@ class ReceivingEngine:
                 by_queue.setdefault(receipt.queue, []).append(receipt)
         for queue, some in by_queue.items():
             await self._cluster.route(queue.topic)
-            self._tails.of(queue.topic)
-            tail = self._tails.find(queue)
+            self._tail_reader.of(queue.topic)
+            tail = self._tail_reader.find(queue)
             if tail is None:
                 raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
             if not await self._granting.dead_letter(group, tail, some, reason, attempts):
@@ -419,7 +419,7 @@ class ReceivingEngine:
         """Delete batches, tails, receive queues and groups that were not used for a while."""
         unused_before = asyncio.get_running_loop().time() - UNUSED_SECONDS
         self._kept.drop_older(unused_before)
-        self._tails.drop_unused(unused_before)
+        self._tail_reader.drop_unused(unused_before)
         for key, receive_queue in list(self._receive_queues.items()):
             if not (receive_queue.is_idle and receive_queue.was_idle):
                 receive_queue.was_idle = receive_queue.is_idle
@@ -428,7 +428,7 @@ class ReceivingEngine:
                 self._groups[key.group].receive_queues.discard(receive_queue)
         for group in list(self._groups.values()):
             if group.receive_queues:
-                forget_gone(group, self._tails.topics)
+                forget_gone(group, self._tail_reader.topics)
             elif not group.joining_receivers:
                 del self._groups[group.name]
 

@@ -26,7 +26,7 @@ from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
 from rockoon.receiving.receive_queue import MESSAGES_MAX, ReceiveQueue, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import Settler
-from rockoon.receiving.tails import QueueTail, Tails
+from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import queue_from_wire
 from rockoon_core.repeated_lines import limited
@@ -52,7 +52,7 @@ Ready = dict[ReceiverName, list[ReceivedRun]]
 class Share:
     """Acquired messages of one queue."""
 
-    tail: QueueTail
+    tail: TrackedQueue
     acquired: Acquired
     offsets: list[int]
     name: ReceiverName
@@ -74,14 +74,14 @@ class Granting:
 
     Args:
         cluster: the connection.
-        tails, reader, settler: components of the receiving engine.
+        tail_reader, reader, settler: components of the receiving engine.
     """
 
     def __init__(
-        self, cluster: Connection, tails: Tails, reader: OffsetReader, settler: Settler
+        self, cluster: Connection, tail_reader: TailReader, reader: OffsetReader, settler: Settler
     ) -> None:
         self._cluster = cluster
-        self._tails = tails
+        self._tail_reader = tail_reader
         self._reader = reader
         self._settler = settler
         self._dead_letters = DeadLettering(cluster)
@@ -100,11 +100,11 @@ class Granting:
         late: list[Share] = []
         # The offset service grants in the order of preference: the delivery keeps that order.
         is_in_order = acquire.receiver is not None or any(
-            self._tails.of(topic).has_priorities for topic in acquire.receive_queue.topics
+            self._tail_reader.of(topic).has_priorities for topic in acquire.receive_queue.topics
         )
         for acquired in granted.acquired:
             offsets = offsets_of(acquired.first_offset, acquired.offsets)
-            tail = self._tails.find(queue_from_wire(acquired.queue))
+            tail = self._tail_reader.find(queue_from_wire(acquired.queue))
             count += len(offsets)
             if tail is None:
                 log.info(
@@ -112,7 +112,7 @@ class Granting:
                     len(offsets),
                 )
                 continue
-            self._tails.note_acquired(tail, offsets[-1] + 1)
+            self._tail_reader.record_acquired(tail, offsets[-1] + 1)
             acquired_ends = acquire.group.acquired_ends
             acquired_ends[tail.queue] = max(acquired_ends.get(tail.queue, 0), offsets[-1] + 1)
             share = Share(tail, acquired, offsets, acquire.names[acquired.share])
@@ -190,7 +190,7 @@ class Granting:
         for share in late:
             receive_queue.start_reading(share.name, len(share.offsets))
         try:
-            halted: set[QueueTail] = set()
+            halted: set[TrackedQueue] = set()
             for share in late:
                 if share.tail in halted:
                     reading = Reading(unread=share.offsets)
@@ -351,7 +351,7 @@ class Granting:
     async def dead_letter(
         self,
         group: str,
-        tail: QueueTail,
+        tail: TrackedQueue,
         receipts: Sequence[ReceiptHandle],
         reason: str,
         attempts: int = 1,
@@ -373,7 +373,7 @@ class Granting:
         return len(await self._dead_letters.bury(group, sound, attempts, failure)) == len(sound)
 
 
-def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Batch, int]]:
+def _sound(group: str, tail: TrackedQueue, reading: Reading) -> list[tuple[int, Batch, int]]:
     """Return the messages that can become dead letters: offset, batch and index of each.
 
     Other messages are added to `reading.damaged`. No broker stores a message with a wrong checksum,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rockoon.consumer.pull import Pulled
 from rockoon.message import Batch
-from rockoon.receiving.message_groups import hash_of_nobody, hashes
+from rockoon.receiving.message_groups import hashes, separate_group_hash
 from rockoon_core.message_queue import MessageQueue
 
 BYTES_MAX = 64 << 20
@@ -48,7 +48,7 @@ class KeptBatch:
                 # Its message group cannot be known.
                 del own[self.offsets[index]]
             places = range(self.first, self.next_offset)
-            self._groups = [own[at] if at in own else hash_of_nobody(at) for at in places]
+            self._groups = [own[at] if at in own else separate_group_hash(at) for at in places]
         return self._groups[offset - self.first : end_offset - self.first]
 
     def index(self, offset: int) -> int | None:
@@ -109,7 +109,7 @@ class KeptBatches:
                 return
             self._drop(oldest)
 
-    def forget(self, queue: MessageQueue) -> None:
+    def drop_queue(self, queue: MessageQueue) -> None:
         """Drop all batches of a queue, for example because its log may have changed."""
         for first in list(self._firsts.get(queue, ())):
             self._drop((queue, first))

@@ -29,7 +29,7 @@ def hashes(batch: Batch) -> list[int]:
     return [known[group] for group in groups]
 
 
-def hash_of_nobody(offset: int) -> int:
+def separate_group_hash(offset: int) -> int:
     """Return the hash of an offset that is a separate message group: it has no message, an
     unreadable message, or a message of a retry topic."""
     return message_group_hash(f"\x00{offset}")

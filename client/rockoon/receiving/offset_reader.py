@@ -13,8 +13,8 @@ from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
 from rockoon.receiving.kept_batches import KeptBatch, KeptBatches
-from rockoon.receiving.message_groups import hash_of_nobody
-from rockoon.receiving.tails import QueueTail, Tails
+from rockoon.receiving.message_groups import separate_group_hash
+from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
@@ -102,23 +102,23 @@ class OffsetReader:
     Args:
         cluster: the connection.
         kept: batches in memory; pulled batches are added.
-        tails: records queue ends and errors of pulls.
+        tail_reader: records queue ends and errors of pulls.
     """
 
-    def __init__(self, cluster: Connection, kept: KeptBatches, tails: Tails) -> None:
+    def __init__(self, cluster: Connection, kept: KeptBatches, tail_reader: TailReader) -> None:
         self._cluster = cluster
         self._kept = kept
-        self._tails = tails
+        self._tail_reader = tail_reader
         # One pull per queue at a time: concurrent reads mostly need the same messages.
-        self._pulling: dict[QueueTail, asyncio.Lock] = {}
+        self._pulling: dict[TrackedQueue, asyncio.Lock] = {}
 
-    def kept(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
+    def kept(self, tail: TrackedQueue, offsets: Sequence[int]) -> Reading:
         """Read offsets, ascending, from memory. From the first unknown offset on all are unread."""
         reading = Reading()
         self._take_kept(tail, offsets, reading)
         return reading
 
-    async def read(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
+    async def read(self, tail: TrackedQueue, offsets: Sequence[int]) -> Reading:
         """Read offsets, ascending. If a pull fails, the rest is unread and the tail stores the
         error."""
         reading = Reading()
@@ -144,23 +144,23 @@ class OffsetReader:
                         refused.append(left.pop(0))
         except RockoonError as error:
             log.info("message %d of %s not read, retried later: %s", left[0], tail.queue, error)
-            self._tails.note_unreadable(tail, error)
+            self._tail_reader.record_failure(tail, error)
         finally:
             reading.unread = refused + left
             if not lock.locked():
                 self._pulling.pop(tail, None)
         return reading
 
-    async def message_groups(self, tail: QueueTail, first: int, end_offset: int) -> list[int]:
+    async def message_groups(self, tail: TrackedQueue, first: int, end_offset: int) -> list[int]:
         """Return the hashes of the message groups of consecutive offsets, up to the first message
         that cannot be read now."""
         if tail.queue.is_retry:
-            return [hash_of_nobody(offset) for offset in range(first, end_offset)]
+            return [separate_group_hash(offset) for offset in range(first, end_offset)]
         found: list[int] = []
         while (offset := first + len(found)) < end_offset:
             if offset < tail.min_offset:
                 # Deleted: the service grants it, the engine acknowledges it, and progress advances.
-                found.append(hash_of_nobody(offset))
+                found.append(separate_group_hash(offset))
                 continue
             kept = self._kept.find(tail.queue, offset)
             if kept is None:
@@ -170,12 +170,12 @@ class OffsetReader:
                 kept = self._kept.find(tail.queue, offset)
             if kept is None:
                 # Deleted, or damaged.
-                found.append(hash_of_nobody(offset))
+                found.append(separate_group_hash(offset))
             else:
                 found += kept.message_groups(offset, end_offset)
         return found
 
-    def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
+    def _take_kept(self, tail: TrackedQueue, offsets: Sequence[int], reading: Reading) -> list[int]:
         """Add messages in memory to the reading; return the other offsets, now unread."""
         at = 0
         while at < len(offsets) and (kept := self._kept.find(tail.queue, offsets[at])) is not None:
@@ -195,7 +195,7 @@ class OffsetReader:
             # A later message may have caused the error.
             return await pull(self._cluster, queue, first, everything, ONE)
 
-    async def _pull(self, tail: QueueTail, offsets: list[int], reading: Reading) -> list[int]:
+    async def _pull(self, tail: TrackedQueue, offsets: list[int], reading: Reading) -> list[int]:
         """Pull from the first offset on; return the offsets that are still to be read."""
         queue, first = tail.queue, offsets[0]
         try:
@@ -211,7 +211,7 @@ class OffsetReader:
             reading.gone += [each for each in offsets if each < answer.min_offset]
             return [each for each in offsets if each >= answer.min_offset]
         now = asyncio.get_running_loop().time()
-        self._tails.note_read(tail, answer.max_offset)
+        self._tail_reader.record_end(tail, answer.max_offset)
         kept = self._kept.put(queue, first, answer, now)
         if kept.next_offset <= first:
             # The queue ends before an acquired offset: the log has lost messages.

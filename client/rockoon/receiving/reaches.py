@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from rockoon.receiving.tails import QueueTail
+from rockoon.receiving.tail_reader import TrackedQueue
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.in_flight_pb2 import QueueReach
 
 
-def new_known_end(tail: QueueTail) -> QueueReach:
+def new_known_end(tail: TrackedQueue) -> QueueReach:
     """Return a new message with the known ends of a queue."""
     return QueueReach(
         queue=tail.ref,
@@ -17,7 +17,7 @@ def new_known_end(tail: QueueTail) -> QueueReach:
     )
 
 
-def known_end_of(tail: QueueTail) -> QueueReach:
+def known_end_of(tail: TrackedQueue) -> QueueReach:
     """Like `new_known_end`. Unchanged ends return the same object, because most calls name all
     queues."""
     known = tail.known_end
@@ -31,8 +31,8 @@ def known_end_of(tail: QueueTail) -> QueueReach:
 
 
 def with_backlog(
-    tails: Sequence[QueueTail], acquired_ends: Mapping[MessageQueue, int], wanted: int
-) -> list[QueueTail]:
+    tails: Sequence[TrackedQueue], acquired_ends: Mapping[MessageQueue, int], wanted: int
+) -> list[TrackedQueue]:
     """Return the first queues that have enough messages together; empty if all have too few.
 
     Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceivedMessages
-from rockoon.receiving.tails import TopicTails
+from rockoon.receiving.tail_reader import TrackedTopic
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 
@@ -96,9 +96,9 @@ class ReceiveQueue:
     """It became due while a call was running."""
     has_own_call: bool = True
     """It gets a separate call: a new or failing receive queue must not delay the others."""
-    topics_used: list[TopicTails] = field(default_factory=list)
+    topics_used: list[TrackedTopic] = field(default_factory=list)
     """Topics in which it is counted as a user."""
-    topics_tracked: list[TopicTails] = field(default_factory=list)
+    topics_tracked: list[TrackedTopic] = field(default_factory=list)
     """Topics in which it is counted as waiting for new messages."""
     calls_started: int = 0
     """Number of calls started."""
@@ -107,7 +107,7 @@ class ReceiveQueue:
     """Loop time of the last call that returned too few messages; -inf if a later event may have
     made messages available."""
     exhausted_grown: int = 0
-    """Sum of `TopicTails.grown` at the start of that call."""
+    """Sum of `TrackedTopic.grown` at the start of that call."""
     visible_at: float = float("inf")
     """Loop time at which the next message in flight becomes visible."""
     full_call_at: float = float("-inf")

@@ -43,7 +43,7 @@ class TailCounts:
 
 
 @dataclass(slots=True, eq=False)
-class QueueTail:
+class TrackedQueue:
     """One message queue: its known ends, and the state of its reader."""
 
     queue: MessageQueue
@@ -78,13 +78,13 @@ class QueueTail:
 
 
 @dataclass(slots=True, eq=False)
-class TopicTails:
+class TrackedTopic:
     """The message queues of one topic."""
 
     topic: str
     changed: Changes = field(default_factory=Changes)
     """Wakes the readers of the queues, which then decide whether to pull."""
-    queues: dict[MessageQueue, QueueTail] = field(default_factory=dict)
+    queues: dict[MessageQueue, TrackedQueue] = field(default_factory=dict)
     grown: int = 0
     """Number of times that a queue got new messages or became readable."""
     trackers: int = 0
@@ -93,7 +93,7 @@ class TopicTails:
     """Number of receive queues with receivers."""
     unused_since: float = 0.0
     route: TopicRoute | None = None
-    taken_at: float = 0.0
+    queues_added_at: float = 0.0
     """Loop time at which queues were added last."""
 
     @property
@@ -109,7 +109,7 @@ class TopicTails:
         )
 
 
-class Tails:
+class TailReader:
     """Reads the tails of all message queues that receivers of a connection use.
 
     Args:
@@ -126,20 +126,20 @@ class Tails:
         self._on_grown = on_grown
         self._streams = PullStreams(cluster)
         self._counts = TailCounts()
-        self._topics: dict[str, TopicTails] = {}
+        self._topics: dict[str, TrackedTopic] = {}
 
-    def of(self, topic: str) -> TopicTails:
+    def of(self, topic: str) -> TrackedTopic:
         """Return the tails of a topic, updated from the current routes."""
         found = self._topics.get(topic)
         if found is None:
             now = asyncio.get_running_loop().time()
-            found = self._topics[topic] = TopicTails(topic, unused_since=now)
+            found = self._topics[topic] = TrackedTopic(topic, unused_since=now)
         route = self._cluster.routes.topic(topic)
         if route is not found.route:
-            self._take(found, route)
+            self._update_queues(found, route)
         return found
 
-    def find(self, queue: MessageQueue) -> QueueTail | None:
+    def find(self, queue: MessageQueue) -> TrackedQueue | None:
         found = self._topics.get(queue.topic)
         return found.queues.get(queue) if found is not None else None
 
@@ -148,30 +148,30 @@ class Tails:
         """Names of topics with receivers now or recently."""
         return self._topics.keys()
 
-    def use(self, topic: TopicTails, lines: int) -> None:
-        """Add to the number of receive queues with receivers; `lines` may be negative."""
-        topic.users += lines
+    def add_users(self, topic: TrackedTopic, count: int) -> None:
+        """Add to the number of receive queues with receivers; `count` may be negative."""
+        topic.users += count
         topic.unused_since = asyncio.get_running_loop().time()
 
-    def track(self, topic: TopicTails, lines: int) -> None:
+    def add_trackers(self, topic: TrackedTopic, count: int) -> None:
         """Add to the number of receive queues that wait for new messages; may be negative."""
-        topic.trackers += lines
-        if lines > 0:
+        topic.trackers += count
+        if count > 0:
             topic.changed.note()
 
-    def note_acquired(self, tail: QueueTail, end_offset: int) -> None:
+    def record_acquired(self, tail: TrackedQueue, end_offset: int) -> None:
         """Messages before `end_offset` were acquired by this process."""
         if end_offset > tail.acquired_to:
             tail.acquired_to = end_offset
             self._topics[tail.queue.topic].changed.note()
 
-    def note_read(self, tail: QueueTail, end_offset: int) -> None:
+    def record_end(self, tail: TrackedQueue, end_offset: int) -> None:
         """A pull has returned the end of the queue."""
         if tail.end_offset is not None and end_offset > tail.end_offset:
             tail.end_offset = end_offset
-            self._note_grown(self._topics[tail.queue.topic])
+            self._notify_grown(self._topics[tail.queue.topic])
 
-    def note_unreadable(self, tail: QueueTail, error: RockoonError) -> None:
+    def record_failure(self, tail: TrackedQueue, error: RockoonError) -> None:
         """A pull has failed: no messages of the queue are acquired until a pull succeeds."""
         tail.failure = error
         self._topics[tail.queue.topic].changed.note()
@@ -189,7 +189,7 @@ class Tails:
         self._topics.clear()
         self._streams.close()
 
-    def _take(self, topic: TopicTails, route: TopicRoute | None) -> None:
+    def _update_queues(self, topic: TrackedTopic, route: TopicRoute | None) -> None:
         topic.route = route
         revisions = route.create_revisions if route is not None else {}
         gone = [
@@ -202,20 +202,20 @@ class Tails:
             del topic.queues[each.queue]
         for queue, revision in revisions.items():
             if queue not in topic.queues:
-                topic.taken_at = asyncio.get_running_loop().time()
-                tail = QueueTail(queue, revision, queue_to_wire(queue))
+                topic.queues_added_at = asyncio.get_running_loop().time()
+                tail = TrackedQueue(queue, revision, queue_to_wire(queue))
                 topic.queues[queue] = tail
                 tail.task = self._cluster.tasks.create_task(
                     self._guard(topic, tail), name=f"rockoon tail {queue}"
                 )
 
-    def _end(self, tails: Iterable[QueueTail]) -> None:
+    def _end(self, tails: Iterable[TrackedQueue]) -> None:
         for tail in tails:
-            self._kept.forget(tail.queue)
+            self._kept.drop_queue(tail.queue)
             if tail.task is not None:
                 tail.task.cancel()
 
-    async def _guard(self, topic: TopicTails, tail: QueueTail) -> None:
+    async def _guard(self, topic: TrackedTopic, tail: TrackedQueue) -> None:
         try:
             await self._follow(topic, tail)
         except Exception as error:
@@ -223,7 +223,7 @@ class Tails:
             tail.failure = RockoonError(f"reading the tail of {tail.queue} failed (bug): {error!r}")
             topic.changed.note()
 
-    async def _follow(self, topic: TopicTails, tail: QueueTail) -> None:
+    async def _follow(self, topic: TrackedTopic, tail: TrackedQueue) -> None:
         everything = Subscription.parse(topic.topic, ALL)
         rules = PullRules(LIMITS)
         where = (self._cluster, self._streams, tail.queue, everything)
@@ -233,21 +233,21 @@ class Tails:
                 while not (topic.trackers or tail.has_room):
                     seen = await topic.changed.wait(seen)
                 try:
-                    if await self._go_on(tail, pulls):
-                        self._note_grown(topic)
+                    if await self._pull(tail, pulls):
+                        self._notify_grown(topic)
                 except RockoonError as error:
                     # The next reply may come from another broker process with other messages.
-                    self._kept.forget(tail.queue)
+                    self._kept.drop_queue(tail.queue)
                     tail.failure = error
                     topic.changed.note()
-                    self._note_grown(topic)
+                    self._notify_grown(topic)
                     await pulls.failed(error)
 
-    def _note_grown(self, topic: TopicTails) -> None:
+    def _notify_grown(self, topic: TrackedTopic) -> None:
         topic.grown += 1
         self._on_grown(topic.topic)
 
-    async def _go_on(self, tail: QueueTail, pulls: PullLoop) -> bool:
+    async def _pull(self, tail: TrackedQueue, pulls: PullLoop) -> bool:
         """Pull once; return True if more messages may be available than before.
 
         Raises:
@@ -265,7 +265,7 @@ class Tails:
             if former_end is not None and not answer.below_min:
                 # The log lost its end: these offsets are assigned to other messages.
                 tail.acquired_to = min(tail.acquired_to, tail.end_offset)
-                self._kept.forget(tail.queue)
+                self._kept.drop_queue(tail.queue)
         else:
             now = asyncio.get_running_loop().time()
             if answer.batch is not None:
