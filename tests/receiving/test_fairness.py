@@ -10,7 +10,7 @@ from receiving.orders import Orders, failure_of, receive
 
 import rockoon
 from rockoon.errors import Closed
-from rockoon.receiving.settler import _Gathered
+from rockoon.receiving.settler import CallBatcher
 from rockoon.subscription import Subscription
 from support.waiting import DEADLINE_SECONDS
 
@@ -93,7 +93,7 @@ async def test_who_waits_for_an_answer_when_the_connection_is_closed_is_not_canc
         await asyncio.Event().wait()
 
     cluster: Any = SimpleNamespace(tasks=asyncio, retry_seconds=DEADLINE_SECONDS)
-    gathered: Any = _Gathered(cluster, "answers", send)
+    gathered: Any = CallBatcher(cluster, "answers", send)
 
     async def close() -> None:
         if is_sent:
@@ -101,6 +101,6 @@ async def test_who_waits_for_an_answer_when_the_connection_is_closed_is_not_canc
         gathered.close()
 
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(failure_of(gathered.answer({"key": [1]})))
+        waiting = tasks.create_task(failure_of(gathered.settle({"key": [1]})))
         tasks.create_task(close())
     assert isinstance(waiting.result(), Closed)

@@ -17,12 +17,12 @@ from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
 from rockoon.receiving.dead_lettering import DeadLettering
-from rockoon.receiving.engine import forget_gone
-from rockoon.receiving.granting import Granting, Share, _matches, _sound
+from rockoon.receiving.engine import keep_topics
+from rockoon.receiving.granting import AcquiredMessages, Granting, _matches, _undamaged
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.message_groups import separate_group_hash
 from rockoon.receiving.offset_bits import mask_of, offsets_of
-from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
+from rockoon.receiving.offset_reader import REFUSED_MAX, MatchedMessages, OffsetReader, Reading
 from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
 from rockoon.receiving.receive_queue import (
     SHARES_MAX,
@@ -103,7 +103,7 @@ def test_of_queues_that_are_gone_a_group_knows_nothing() -> None:
         group.joined.add(queue.topic)
         group.acquired_ends[queue] = group.min_candidates[queue] = 7
         group.refusals_logged.add((queue, QueueHeld))
-    forget_gone(group, {QUEUE.topic})
+    keep_topics(group, {QUEUE.topic})
     assert group.joined == {QUEUE.topic}
     assert group.acquired_ends == group.min_candidates == {QUEUE: 7}
     assert group.refusals_logged == {(QUEUE, QueueHeld)}
@@ -174,9 +174,9 @@ def test_a_damaged_message_is_of_no_message_group() -> None:
 
 def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     batch = damaged_last()
-    reading = Reading(found=[Found(batch, [3, 4], [0, 1])], damaged=[9])
+    reading = Reading(found=[MatchedMessages(batch, [3, 4], [0, 1])], damaged=[9])
     tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
-    assert _sound("billing", tail, reading) == [(3, batch, 0)]
+    assert _undamaged("billing", tail, reading) == [(3, batch, 0)]
     assert reading.damaged == [9, 4]
     # Nor is it left out by a filter, which would be the same as to acknowledge it.
     of_tag = Subscription.parse("orders", "paid")
@@ -217,10 +217,10 @@ def burying(
 ) -> tuple[Granting, Settles]:
     """Giving out of what is read so, where brokers store these as dead letters."""
 
-    async def bury(*_: object) -> list[int]:
+    async def store(*_: object) -> list[int]:
         return buried
 
-    monkeypatch.setattr(DeadLettering, "bury", bury)
+    monkeypatch.setattr(DeadLettering, "store", store)
     nobody: Any = None
     reader: Any = Reads(reading)
     settler: Any = Settles()
@@ -233,10 +233,12 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     batch = pulled([3, 4], 5).batch
     assert batch is not None
     tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
-    reading = Reading(found=[Found(batch, [3, 4], [0, 1])])
+    reading = Reading(found=[MatchedMessages(batch, [3, 4], [0, 1])])
     granting, settler = burying(monkeypatch, reading, [3])
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    assert await granting._buried("billing", Share(tail, acquired, [3, 4], ME)) == [3]
+    assert await granting._store_dead_letters(
+        "billing", AcquiredMessages(tail, acquired, [3, 4], ME)
+    ) == [3]
     assert settler.offsets == [3]
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
@@ -316,14 +318,14 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
     batch = pulled(range(5), 5).batch
     assert batch is not None
     tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
-    reader: Any = Reads(Reading(found=[Found(batch, [0, 3], [0, 3])], unread=[1]))
+    reader: Any = Reads(Reading(found=[MatchedMessages(batch, [0, 3], [0, 3])], unread=[1]))
     settler: Any = Settles()
     nobody: Any = None
     acquirer: Any = NeverAsks()
     row = Row(9)
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         granting = Granting(cluster, nobody, reader, settler)
-        granting.tell(acquirer)
+        granting.set_acquirer(acquirer)
         acquire = PendingAcquire(
             row.receive_queue,
             ReceivingGroup("group"),
@@ -334,7 +336,7 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
             pending_reads=1,
         )
         shares = [
-            Share(tail, Acquired(acquisition=number, attempt=1), offsets, ME)
+            AcquiredMessages(tail, Acquired(acquisition=number, attempt=1), offsets, ME)
             for number, offsets in ((1, [0, 1, 3]), (2, [2, 4]))
         ]
         await granting._read(acquire, shares, {})
@@ -348,12 +350,14 @@ async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.Mon
     assert batch is not None
     tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     granting, settler = burying(
-        monkeypatch, Reading(found=[Found(batch, [3], [0])], unread=[4]), [3]
+        monkeypatch, Reading(found=[MatchedMessages(batch, [3], [0])], unread=[4]), [3]
     )
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    assert await granting._buried("billing", Share(tail, acquired, [3, 4], ME)) == [3]
+    assert await granting._store_dead_letters(
+        "billing", AcquiredMessages(tail, acquired, [3, 4], ME)
+    ) == [3]
     assert settler.offsets == [3]
 
 

@@ -466,7 +466,7 @@ async def test_a_group_that_could_not_receive_is_not_remembered(orders: Orders) 
             "nobodys", nowhere, messages_max=1, visible_after_ms=1000, wait_seconds=0
         )
     assert "nobodys" in engine._groups
-    engine.forget_unused()
+    engine.delete_unused()
     assert "nobodys" not in engine._groups
 
 

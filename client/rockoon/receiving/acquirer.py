@@ -109,12 +109,12 @@ class Acquirer:
         cluster: Connection,
         tail_reader: TailReader,
         reader: OffsetReader,
-        take: Callable[[PendingAcquire, Granted], int],
+        deliver: Callable[[PendingAcquire, Granted], int],
     ) -> None:
         self._cluster = cluster
         self._tail_reader = tail_reader
         self._reader = reader
-        self._deliver = take
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._due: dict[ReceiveQueue, ReceivingGroup] = {}
         self._by_topic: dict[str, dict[ReceiveQueue, ReceivingGroup]] = {}

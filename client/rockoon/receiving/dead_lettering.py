@@ -27,7 +27,7 @@ class DeadLettering:
         self._cluster = cluster
         self._statistics = RetryStatistics()
 
-    async def bury(
+    async def store(
         self,
         group: str,
         found: Sequence[tuple[int, Batch, int]],

@@ -47,7 +47,7 @@ JOINED_TOGETHER_MAX = 64
 CLEANING_SECONDS = 10.0
 CLOSING_SECONDS_MAX = 2.0
 # How long a message stays invisible while it becomes a dead letter.
-BURYING_MS = 30_000
+DEAD_LETTERING_MS = 30_000
 
 
 class ReceivingEngine:
@@ -64,8 +64,8 @@ class ReceivingEngine:
         self._reader = OffsetReader(cluster, self._kept, self._tail_reader)
         self._settler = Settler(cluster)
         self._granting = Granting(cluster, self._tail_reader, self._reader, self._settler)
-        self._acquirer = Acquirer(cluster, self._tail_reader, self._reader, self._granting.take)
-        self._granting.tell(self._acquirer)
+        self._acquirer = Acquirer(cluster, self._tail_reader, self._reader, self._granting.deliver)
+        self._granting.set_acquirer(self._acquirer)
         self._groups: dict[str, ReceivingGroup] = {}
         self._receive_queues: dict[ReceiveKey, ReceiveQueue] = {}
         self._is_closed = False
@@ -173,7 +173,7 @@ class ReceivingEngine:
         except asyncio.CancelledError:
             got = waiting.messages
             if got.done() and not got.cancelled() and got.exception() is None:
-                self._pass_on(receive_queue, group, waiting.name, got.result())
+                self._deliver_to_next(receive_queue, group, waiting.name, got.result())
             raise
         finally:
             timeout.cancel()
@@ -212,10 +212,10 @@ class ReceivingEngine:
             RockoonError: the offset service did not store it within `retry_seconds`.
         """
         receiver = receiver or self._cluster.client_id
-        taken = await self._settler.acknowledge(group, receipts, receiver)
+        acknowledged = await self._settler.acknowledge(group, receipts, receiver)
         if (known := self._groups.get(group)) is not None:
             self._acquirer.messages_settled(known, None)
-        return taken
+        return acknowledged
 
     async def change_visibility(
         self,
@@ -304,7 +304,7 @@ class ReceivingEngine:
             GroupNotFound, RockoonError: see `acknowledge`.
         """
         # Excludes messages that another receiver holds; the others stay invisible until stored.
-        held = await self.change_visibility(group, receipts, BURYING_MS, extend=True)
+        held = await self.change_visibility(group, receipts, DEAD_LETTERING_MS, extend=True)
         by_queue: dict[MessageQueue, list[ReceiptHandle]] = {}
         for receipt in held:
             if receipt is not None:
@@ -318,8 +318,8 @@ class ReceivingEngine:
             if not await self._granting.dead_letter(group, tail, some, reason, attempts):
                 raise BrokerUnavailable(broker=queue.broker)
         valid = [receipt for receipt in held if receipt is not None]
-        taken = iter(await self.acknowledge(group, valid, receiver=receiver))
-        return [receipt is not None and next(taken) for receipt in held]
+        acknowledged = iter(await self.acknowledge(group, valid, receiver=receiver))
+        return [receipt is not None and next(acknowledged) for receipt in held]
 
     # Groups and receive queues
 
@@ -389,7 +389,7 @@ class ReceivingEngine:
             group.receive_queues.add(receive_queue)
         return receive_queue
 
-    def _pass_on(
+    def _deliver_to_next(
         self,
         receive_queue: ReceiveQueue,
         group: ReceivingGroup,
@@ -398,7 +398,7 @@ class ReceivingEngine:
     ) -> None:
         """Deliver messages of a cancelled receiver to the next one of its name, or release them."""
         left = messages if group.is_fifo else receive_queue.deliver(name, messages)
-        self._granting.give_back(group, left.receipts)
+        self._granting.release(group, left.receipts)
 
     def _queue_grown(self, topic: str) -> None:
         self._acquirer.queue_grown(topic)
@@ -412,10 +412,10 @@ class ReceivingEngine:
             raise closed(self._refused_in_child, "the connection to the cluster")
 
     def _clean(self) -> None:
-        self.forget_unused()
+        self.delete_unused()
         self._cleaning = asyncio.get_running_loop().call_later(CLEANING_SECONDS, self._clean)
 
-    def forget_unused(self) -> None:
+    def delete_unused(self) -> None:
         """Delete batches, tails, receive queues and groups that were not used for a while."""
         unused_before = asyncio.get_running_loop().time() - UNUSED_SECONDS
         self._kept.drop_older(unused_before)
@@ -428,7 +428,7 @@ class ReceivingEngine:
                 self._groups[key.group].receive_queues.discard(receive_queue)
         for group in list(self._groups.values()):
             if group.receive_queues:
-                forget_gone(group, self._tail_reader.topics)
+                keep_topics(group, self._tail_reader.topics)
             elif not group.joining_receivers:
                 del self._groups[group.name]
 
@@ -440,7 +440,7 @@ def _expire(receive_queue: ReceiveQueue, waiting: WaitingReceiver) -> None:
         asyncio.get_running_loop().call_later(GRACE_SECONDS, receive_queue.end_wait, waiting)
 
 
-def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:
+def keep_topics(group: ReceivingGroup, topics: Collection[str]) -> None:
     """Delete a group's state of all other topics. Lite topics are created and deleted often."""
     group.joined.intersection_update(topics)
     group.refusals_logged = {each for each in group.refusals_logged if each[0].topic in topics}

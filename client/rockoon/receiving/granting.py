@@ -22,7 +22,7 @@ from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
 from rockoon.receiving.dead_lettering import DeadLettering, NeverAcknowledged, Rejected
 from rockoon.receiving.offset_bits import offsets_of
-from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
+from rockoon.receiving.offset_reader import MatchedMessages, OffsetReader, Reading
 from rockoon.receiving.receive_queue import MESSAGES_MAX, ReceiveQueue, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import Settler
@@ -39,7 +39,7 @@ _compiled = lru_cache(maxsize=256)(sql92.compile)
 
 # How long a released message stays invisible if it cannot be read now, or if it belongs to
 # receivers of another topic.
-GIVEN_BACK_MS = 1000
+RELEASED_MS = 1000
 # The same if no receiver of this process reads that topic: without a long time, this process would
 # acquire the message again and again.
 READ_ELSEWHERE_MS = 60_000
@@ -49,23 +49,23 @@ Ready = dict[ReceiverName, list[ReceivedRun]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class AcquiredMessages:
     """Acquired messages of one queue."""
 
     tail: TrackedQueue
-    acquired: Acquired
+    grant: Acquired
     offsets: list[int]
     name: ReceiverName
     """The holder."""
 
     def receipts(self, offsets: Sequence[int]) -> list[ReceiptHandle]:
-        acquisition = self.acquired.acquisition
+        acquisition = self.grant.acquisition
         return [ReceiptHandle(self.tail.queue, acquisition, offset) for offset in offsets]
 
-    def run(self, found: Found) -> ReceivedRun:
-        acquired = self.acquired
+    def run(self, found: MatchedMessages) -> ReceivedRun:
+        grant = self.grant
         return ReceivedRun(
-            self.tail.queue, acquired.acquisition, acquired.attempt, acquired.visible_at_ms, *found
+            self.tail.queue, grant.acquisition, grant.attempt, grant.visible_at_ms, *found
         )
 
 
@@ -88,23 +88,23 @@ class Granting:
         self._tasks: set[asyncio.Task[None]] = set()
         self._acquirer: Acquirer | None = None
 
-    def tell(self, acquirer: Acquirer) -> None:
+    def set_acquirer(self, acquirer: Acquirer) -> None:
         """Set the acquirer that is notified when a receive queue needs more messages."""
         self._acquirer = acquirer
 
-    def take(self, acquire: PendingAcquire, granted: Granted) -> int:
+    def deliver(self, acquire: PendingAcquire, granted: Granted) -> int:
         """Deliver messages that are in memory, and read the others in tasks; return the number of
         granted messages."""
         count = 0
         ready: Ready = {}
-        late: list[Share] = []
+        unread: list[AcquiredMessages] = []
         # The offset service grants in the order of preference: the delivery keeps that order.
         is_in_order = acquire.receiver is not None or any(
             self._tail_reader.of(topic).has_priorities for topic in acquire.receive_queue.topics
         )
-        for acquired in granted.acquired:
-            offsets = offsets_of(acquired.first_offset, acquired.offsets)
-            tail = self._tail_reader.find(queue_from_wire(acquired.queue))
+        for grant in granted.acquired:
+            offsets = offsets_of(grant.first_offset, grant.offsets)
+            tail = self._tail_reader.find(queue_from_wire(grant.queue))
             count += len(offsets)
             if tail is None:
                 log.info(
@@ -115,20 +115,20 @@ class Granting:
             self._tail_reader.record_acquired(tail, offsets[-1] + 1)
             acquired_ends = acquire.group.acquired_ends
             acquired_ends[tail.queue] = max(acquired_ends.get(tail.queue, 0), offsets[-1] + 1)
-            share = Share(tail, acquired, offsets, acquire.names[acquired.share])
-            if acquired.dead:
-                self.start(self._bury(acquire.group, share))
+            acquired = AcquiredMessages(tail, grant, offsets, acquire.names[grant.share])
+            if grant.dead:
+                self.start_task(self._dead_letter(acquire.group, acquired))
                 continue
             reading = self._reader.kept(tail, offsets)
-            if reading.unread or (is_in_order and late):
-                late.append(share)
+            if reading.unread or (is_in_order and unread):
+                unread.append(acquired)
             else:
-                self._sort_out(acquire, share, reading, ready)
+                self._sort(acquire, acquired, reading, ready)
         acquire.stale_hint = acquire.is_partial and count < acquire.messages_max
-        if late:
-            self._read_late(acquire, ready, late, is_in_order=is_in_order)
+        if unread:
+            self._read_unread(acquire, ready, unread, is_in_order=is_in_order)
         else:
-            self._give(acquire, ready)
+            self._deliver_ready(acquire, ready)
             self._call_done(acquire)
         return count
 
@@ -137,18 +137,18 @@ class Granting:
         if not acquire.stale_hint:
             acquire.receive_queue.call_done(acquire.call_number)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task; its errors are logged."""
         task = self._cluster.tasks.create_task(self._guard(work), name="rockoon receiving")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def give_back(
+    def release(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
     ) -> None:
         """Release messages for other receivers; the delivery does not count as an attempt."""
         if receipts:
-            self.start(self._give_back(group, receipts, visible_after_ms))
+            self.start_task(self._release(group, receipts, visible_after_ms))
 
     async def close(self, seconds_max: float) -> None:
         """Wait for running tasks, then cancel them."""
@@ -167,44 +167,46 @@ class Granting:
 
     # Reading
 
-    def _read_late(
+    def _read_unread(
         self,
         acquire: PendingAcquire,
         ready: Ready,
-        late: list[Share],
+        unread: list[AcquiredMessages],
         *,
         is_in_order: bool,
     ) -> None:
-        acquire.pending_reads = len(late)
+        acquire.pending_reads = len(unread)
         if is_in_order:
             # One task reads all of them and delivers them together.
             acquire.pending_reads = 1
-            self.start(self._read(acquire, late, ready))
+            self.start_task(self._read(acquire, unread, ready))
         else:
-            self._give(acquire, ready)
-            for share in late:
-                self.start(self._read(acquire, [share], {}))
+            self._deliver_ready(acquire, ready)
+            for acquired in unread:
+                self.start_task(self._read(acquire, [acquired], {}))
 
-    async def _read(self, acquire: PendingAcquire, late: list[Share], ready: Ready) -> None:
+    async def _read(
+        self, acquire: PendingAcquire, unread: list[AcquiredMessages], ready: Ready
+    ) -> None:
         receive_queue = acquire.receive_queue
-        for share in late:
-            receive_queue.start_reading(share.name, len(share.offsets))
+        for acquired in unread:
+            receive_queue.start_reading(acquired.name, len(acquired.offsets))
         try:
             halted: set[TrackedQueue] = set()
-            for share in late:
-                if share.tail in halted:
-                    reading = Reading(unread=share.offsets)
+            for acquired in unread:
+                if acquired.tail in halted:
+                    reading = Reading(unread=acquired.offsets)
                 else:
-                    reading = await self._reader.read(share.tail, share.offsets)
+                    reading = await self._reader.read(acquired.tail, acquired.offsets)
                 if reading.unread and acquire.receiver is not None:
                     # In a FIFO group, later messages must not be delivered before an unread one.
                     reading.end_at(reading.unread[0])
-                    halted.add(share.tail)
-                self._sort_out(acquire, share, reading, ready)
+                    halted.add(acquired.tail)
+                self._sort(acquire, acquired, reading, ready)
         finally:
-            for share in late:
-                receive_queue.end_reading(share.name, len(share.offsets))
-            self._give(acquire, ready)
+            for acquired in unread:
+                receive_queue.end_reading(acquired.name, len(acquired.offsets))
+            self._deliver_ready(acquire, ready)
             acquire.pending_reads -= 1
             if not acquire.pending_reads:
                 self._call_done(acquire)
@@ -212,20 +214,20 @@ class Granting:
             self._acquirer.update_tracking(receive_queue, acquire.group)
             self._acquirer.make_due(receive_queue, acquire.group)
 
-    def _sort_out(
-        self, acquire: PendingAcquire, share: Share, reading: Reading, ready: Ready
+    def _sort(
+        self, acquire: PendingAcquire, acquired: AcquiredMessages, reading: Reading, ready: Ready
     ) -> None:
         """Add messages of a read to the ready ones; settle or release the other offsets."""
-        queue, receive_queue = share.tail.queue, acquire.receive_queue
+        queue, receive_queue = acquired.tail.queue, acquire.receive_queue
         done = reading.gone
-        runs = [share.run(found) for found in reading.found]
+        runs = [acquired.run(found) for found in reading.found]
         if queue.is_retry:
             split = [each.split(partial(_is_of, receive_queue.topics)) for each in reading.found]
-            runs = [share.run(own) for own, _ in split if own.offsets]
+            runs = [acquired.run(own) for own, _ in split if own.offsets]
             for _, others in split:
                 for number in range(len(others.offsets)):
-                    alone = share.run(others).part(number, number + 1)
-                    self._give_elsewhere(acquire, alone)
+                    alone = acquired.run(others).part(number, number + 1)
+                    self._deliver_elsewhere(acquire, alone)
         else:
             subscription = next(
                 each for each in receive_queue.key.subscriptions if each.topic == queue.topic
@@ -233,12 +235,12 @@ class Granting:
             if subscription.tags or subscription.sql_expression:
                 split = [each.split(partial(_matches, subscription)) for each in reading.found]
                 done += [offset for _, left in split for offset in left.offsets]
-                runs = [share.run(found) for found, _ in split if found.offsets]
-                _adapt(receive_queue, sum(len(run.offsets) for run in runs), len(share.offsets))
+                runs = [acquired.run(found) for found, _ in split if found.offsets]
+                _adapt(receive_queue, sum(len(run.offsets) for run in runs), len(acquired.offsets))
         if done:
-            self.start(self._acknowledge(acquire.group, share.receipts(done)))
+            self.start_task(self._acknowledge(acquire.group, acquired.receipts(done)))
         if reading.unread:
-            self.give_back(acquire.group, share.receipts(reading.unread), GIVEN_BACK_MS)
+            self.release(acquire.group, acquired.receipts(reading.unread), RELEASED_MS)
         if reading.damaged:
             log.error(
                 "%d messages of %s are damaged: delivered again until their attempts are used up",
@@ -246,20 +248,20 @@ class Granting:
                 queue,
             )
         if runs:
-            ready.setdefault(share.name, []).extend(runs)
+            ready.setdefault(acquired.name, []).extend(runs)
 
     # Delivery
 
-    def _give(self, acquire: PendingAcquire, ready: Ready) -> None:
+    def _deliver_ready(self, acquire: PendingAcquire, ready: Ready) -> None:
         for name, runs in ready.items():
             messages = ReceivedMessages(runs)
             if acquire.receiver is not None:
                 left = acquire.receive_queue.deliver_to(acquire.receiver, messages)
             else:
                 left = acquire.receive_queue.deliver(name, messages)
-            self.give_back(acquire.group, left.receipts)
+            self.release(acquire.group, left.receipts)
 
-    def _give_elsewhere(self, acquire: PendingAcquire, message: ReceivedRun) -> None:
+    def _deliver_elsewhere(self, acquire: PendingAcquire, message: ReceivedRun) -> None:
         """Transfer or release a message of the retry topic whose topic these receivers do not
         read."""
         after_ms = READ_ELSEWHERE_MS
@@ -267,12 +269,12 @@ class Granting:
         for receive_queue in acquire.group.receive_queues:
             if topic in receive_queue.topics:
                 if receive_queue.waiting:
-                    self.start(self._pass_on(receive_queue, acquire.group, message))
+                    self.start_task(self._transfer(receive_queue, acquire.group, message))
                     return
-                after_ms = GIVEN_BACK_MS
-        self.give_back(acquire.group, [message.receipt(0)], after_ms)
+                after_ms = RELEASED_MS
+        self.release(acquire.group, [message.receipt(0)], after_ms)
 
-    async def _pass_on(
+    async def _transfer(
         self, receive_queue: ReceiveQueue, group: ReceivingGroup, message: ReceivedRun
     ) -> None:
         """Make the first receiver of another receive queue the holder of a message, and deliver
@@ -289,11 +291,11 @@ class Granting:
             return
         receipt, visible_at_ms = passed
         run = message._replace(acquisition=receipt.acquisition, visible_at_ms=visible_at_ms)
-        self.give_back(group, receive_queue.deliver(name, ReceivedMessages([run])).receipts)
+        self.release(group, receive_queue.deliver(name, ReceivedMessages([run])).receipts)
         assert self._acquirer is not None
         self._acquirer.update_tracking(receive_queue, group)
 
-    async def _give_back(
+    async def _release(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
     ) -> None:
         while True:
@@ -307,10 +309,10 @@ class Granting:
                 log.info(
                     "%d messages were not released, next try in %d ms: %s",
                     len(receipts),
-                    GIVEN_BACK_MS,
+                    RELEASED_MS,
                     error,
                 )
-                await asyncio.sleep(GIVEN_BACK_MS / 1000)
+                await asyncio.sleep(RELEASED_MS / 1000)
         assert self._acquirer is not None
         self._acquirer.messages_settled(group, visible_after_ms / 1000)
 
@@ -318,34 +320,34 @@ class Granting:
         try:
             await self._settler.acknowledge(group.name, receipts)
         except RockoonError:
-            self.give_back(group, receipts, GIVEN_BACK_MS)
+            self.release(group, receipts, RELEASED_MS)
             raise
 
     # Dead letters
 
-    async def _bury(self, group: ReceivingGroup, share: Share) -> None:
+    async def _dead_letter(self, group: ReceivingGroup, acquired: AcquiredMessages) -> None:
         try:
-            done = await self._buried(group.name, share)
+            done = await self._store_dead_letters(group.name, acquired)
         except RockoonError:
-            self.give_back(group, share.receipts(share.offsets), GIVEN_BACK_MS)
+            self.release(group, acquired.receipts(acquired.offsets), RELEASED_MS)
             raise
-        left = sorted(set(share.offsets).difference(done))
-        self.give_back(group, share.receipts(left), GIVEN_BACK_MS)
+        left = sorted(set(acquired.offsets).difference(done))
+        self.release(group, acquired.receipts(left), RELEASED_MS)
 
-    async def _buried(self, group: str, share: Share) -> list[int]:
+    async def _store_dead_letters(self, group: str, acquired: AcquiredMessages) -> list[int]:
         """Put messages with no attempts left into the dead-letter topic; return the offsets that
         are settled."""
-        reading = await self._reader.read(share.tail, share.offsets)
-        attempts = share.acquired.attempt - 1
+        reading = await self._reader.read(acquired.tail, acquired.offsets)
+        attempts = acquired.grant.attempt - 1
         failure: Exception
-        if share.acquired.reason:
-            failure = Rejected(share.acquired.reason)
+        if acquired.grant.reason:
+            failure = Rejected(acquired.grant.reason)
         else:
             failure = NeverAcknowledged(f"it was received {attempts} times and never acknowledged")
-        sound = _sound(group, share.tail, reading)
-        buried = await self._dead_letters.bury(group, sound, attempts, failure)
-        if done := [*reading.gone, *reading.damaged, *buried]:
-            await self._settler.acknowledge(group, share.receipts(done))
+        undamaged = _undamaged(group, acquired.tail, reading)
+        stored = await self._dead_letters.store(group, undamaged, attempts, failure)
+        if done := [*reading.gone, *reading.damaged, *stored]:
+            await self._settler.acknowledge(group, acquired.receipts(done))
         return done
 
     async def dead_letter(
@@ -364,16 +366,18 @@ class Granting:
         reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
         if reading.unread:
             return False
-        sound = _sound(group, tail, reading)
-        if sound and tail.queue.is_retry:
+        undamaged = _undamaged(group, tail, reading)
+        if undamaged and tail.queue.is_retry:
             # The broker adds the attempts that the record counts.
-            _, batch, index = sound[0]
+            _, batch, index = undamaged[0]
             attempts -= Message(batch, index).reconsume_times
         failure = NeverAcknowledged(reason)
-        return len(await self._dead_letters.bury(group, sound, attempts, failure)) == len(sound)
+        return len(await self._dead_letters.store(group, undamaged, attempts, failure)) == len(
+            undamaged
+        )
 
 
-def _sound(group: str, tail: TrackedQueue, reading: Reading) -> list[tuple[int, Batch, int]]:
+def _undamaged(group: str, tail: TrackedQueue, reading: Reading) -> list[tuple[int, Batch, int]]:
     """Return the messages that can become dead letters: offset, batch and index of each.
 
     Other messages are added to `reading.damaged`. No broker stores a message with a wrong checksum,
@@ -419,9 +423,9 @@ def _is_sound(batch: Batch, index: int) -> bool:
     return not _is_damaged(batch, index)
 
 
-def _adapt(receive_queue: ReceiveQueue, matched: int, acquired: int) -> None:
+def _adapt(receive_queue: ReceiveQueue, matched: int, count: int) -> None:
     """Adapt the number of messages to acquire to the share that the filter includes."""
-    if 2 * matched * receive_queue.factor < acquired:
+    if 2 * matched * receive_queue.factor < count:
         receive_queue.factor = min(2 * receive_queue.factor, MESSAGES_MAX)
-    elif matched * receive_queue.factor > 2 * acquired:
+    elif matched * receive_queue.factor > 2 * count:
         receive_queue.factor = max(receive_queue.factor // 2, 1)

@@ -33,28 +33,30 @@ UNREADABLE = (*DAMAGE, Internal)
 REFUSED_MAX = 8
 
 
-class Found(NamedTuple):
+class MatchedMessages(NamedTuple):
     """Messages of one batch: their queue offsets and their indices in the batch, ascending."""
 
     batch: Batch
     offsets: Sequence[int]
     indices: Sequence[int]
 
-    def split(self, is_chosen: Callable[[Batch, int], bool]) -> tuple["Found", "Found"]:
+    def split(
+        self, is_chosen: Callable[[Batch, int], bool]
+    ) -> tuple["MatchedMessages", "MatchedMessages"]:
         """Return the messages for which `is_chosen(batch, index)` is true, and the others."""
         flags = [is_chosen(self.batch, index) for index in self.indices]
         return self._part(flags), self._part([not flag for flag in flags])
 
-    def _part(self, flags: Sequence[bool]) -> "Found":
+    def _part(self, flags: Sequence[bool]) -> "MatchedMessages":
         both = list(compress(self.offsets, flags)), list(compress(self.indices, flags))
-        return Found(self.batch, *both)
+        return MatchedMessages(self.batch, *both)
 
 
 @dataclass(slots=True)
 class Reading:
     """Result of reading some offsets of a queue. Each offset is in one of the lists."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[MatchedMessages] = field(default_factory=list)
     """Messages, ascending; no entry is empty."""
     gone: list[int] = field(default_factory=list)
     """Offsets without a message, for example deleted by retention."""
@@ -63,7 +65,7 @@ class Reading:
     unread: list[int] = field(default_factory=list)
     """Offsets that could not be read now."""
 
-    def take(self, kept: KeptBatch, offsets: Sequence[int]) -> None:
+    def add(self, kept: KeptBatch, offsets: Sequence[int]) -> None:
         """Add the messages at some offsets, ascending, which are all in the range of one batch."""
         batch, start = kept.batch, kept.first
         if batch is None:
@@ -77,12 +79,12 @@ class Reading:
                 offsets = range(first, last + 1)
             else:
                 indices = [each - start for each in offsets]
-            self.found.append(Found(batch, offsets, indices))
+            self.found.append(MatchedMessages(batch, offsets, indices))
         else:
             places = [(offset, kept.index(offset)) for offset in offsets]
             self.gone += [offset for offset, index in places if index is None]
             if there := [(offset, index) for offset, index in places if index is not None]:
-                self.found.append(Found(batch, *map(list, zip(*there, strict=True))))
+                self.found.append(MatchedMessages(batch, *map(list, zip(*there, strict=True))))
 
     def end_at(self, offset: int) -> None:
         """Move the messages from an offset on to the unread ones."""
@@ -92,7 +94,7 @@ class Reading:
             at = bisect_left(each.offsets, offset)
             unread.update(each.offsets[at:])
             if at:
-                self.found.append(Found(each.batch, each.offsets[:at], each.indices[:at]))
+                self.found.append(MatchedMessages(each.batch, each.offsets[:at], each.indices[:at]))
         self.unread = sorted(unread)
 
 
@@ -115,21 +117,21 @@ class OffsetReader:
     def kept(self, tail: TrackedQueue, offsets: Sequence[int]) -> Reading:
         """Read offsets, ascending, from memory. From the first unknown offset on all are unread."""
         reading = Reading()
-        self._take_kept(tail, offsets, reading)
+        self._add_kept(tail, offsets, reading)
         return reading
 
     async def read(self, tail: TrackedQueue, offsets: Sequence[int]) -> Reading:
         """Read offsets, ascending. If a pull fails, the rest is unread and the tail stores the
         error."""
         reading = Reading()
-        left = self._take_kept(tail, offsets, reading)
+        left = self._add_kept(tail, offsets, reading)
         if not left:
             return reading
         refused: list[int] = []
         lock = self._pulling.setdefault(tail, asyncio.Lock())
         try:
             async with lock:
-                while left := self._take_kept(tail, left, reading):
+                while left := self._add_kept(tail, left, reading):
                     try:
                         left = await self._pull(tail, left, reading)
                     except Internal as error:
@@ -175,12 +177,12 @@ class OffsetReader:
                 found += kept.message_groups(offset, end_offset)
         return found
 
-    def _take_kept(self, tail: TrackedQueue, offsets: Sequence[int], reading: Reading) -> list[int]:
+    def _add_kept(self, tail: TrackedQueue, offsets: Sequence[int], reading: Reading) -> list[int]:
         """Add messages in memory to the reading; return the other offsets, now unread."""
         at = 0
         while at < len(offsets) and (kept := self._kept.find(tail.queue, offsets[at])) is not None:
             end = bisect_left(offsets, kept.next_offset, at)
-            reading.take(kept, offsets[at:end])
+            reading.add(kept, offsets[at:end])
             at = end
         reading.unread = list(offsets[at:])
         return reading.unread
@@ -218,5 +220,5 @@ class OffsetReader:
             raise OutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
         # Not read from the cache: it may have dropped the batch.
         rest = [each for each in offsets if each >= kept.next_offset]
-        reading.take(kept, offsets[: len(offsets) - len(rest)])
+        reading.add(kept, offsets[: len(offsets) - len(rest)])
         return rest

@@ -48,7 +48,7 @@ BLOCK_OFFSETS = 8 << 10
 MASKS_BYTES_MAX = 1 << 20
 # Errors of a call while another process becomes the offset service. Both calls may be repeated; see
 # `in_flight.proto`.
-AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas, TimedOut)
+LEADER_CHANGE_ERRORS = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas, TimedOut)
 
 
 class GroupAcquisition(NamedTuple):
@@ -66,7 +66,7 @@ class GroupAcquisition(NamedTuple):
     receiver: str = ""
 
 
-class Change(NamedTuple):
+class SettleRequest(NamedTuple):
     """A change of the visibility of acquired messages; see `Settler.change`."""
 
     acquired: GroupAcquisition
@@ -83,7 +83,7 @@ Result = TypeVar("Result", Acknowledged, ChangedVisibility)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[Result]):
+class SettleResult(Generic[Result]):
     """Results for the offsets of one key."""
 
     first_offset: int
@@ -95,7 +95,7 @@ class Answered(Generic[Result]):
         return bool(self.refused >> (offset - self.first_offset) & 1)
 
 
-class _Gathered(Generic[Key, Result]):
+class CallBatcher(Generic[Key, Result]):
     """Collects offsets by key for the next call.
 
     Args:
@@ -114,10 +114,12 @@ class _Gathered(Generic[Key, Result]):
         self._name = name
         self._send: Callable[[Mapping[Key, Sequence[int]]], Awaitable[Sequence[Result]]] = send
         self._pending: dict[Key, list[int]] = {}
-        self._next: asyncio.Future[dict[Key, Answered[Result]]] | None = None
+        self._next: asyncio.Future[dict[Key, SettleResult[Result]]] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def answer(self, offsets: Mapping[Key, Sequence[int]]) -> Mapping[Key, Answered[Result]]:
+    async def settle(
+        self, offsets: Mapping[Key, Sequence[int]]
+    ) -> Mapping[Key, SettleResult[Result]]:
         """Send offsets with the next call and return the results. Cancelling does not prevent the
         call.
 
@@ -133,53 +135,55 @@ class _Gathered(Generic[Key, Result]):
         return await asyncio.shield(self._next)
 
     async def _run(self) -> None:
-        answer = self._next
+        future = self._next
         try:
             while self._pending:
-                pending, answer = self._pending, self._next
+                pending, future = self._pending, self._next
                 self._pending, self._next = {}, None
-                assert answer is not None
+                assert future is not None
                 try:
-                    found = await self._answers(pending)
+                    found = await self._send_all(pending)
                 except Exception as error:
                     if not isinstance(error, RockoonError):
                         log.exception("%s: unexpected error (bug)", self._name)
                         error = RockoonError(f"{self._name} failed (bug): {error!r}")
-                    answer.set_exception(error)
+                    future.set_exception(error)
                     # Marks the error as retrieved: all callers may have been cancelled.
-                    answer.exception()
+                    future.exception()
                 else:
-                    answer.set_result(found)
+                    future.set_result(found)
         finally:
             self._task = None
-            for each in (answer, self._next):
-                _closed(each)
+            for each in (future, self._next):
+                _fail_closed(each)
 
-    async def _answers(self, pending: Mapping[Key, list[int]]) -> dict[Key, Answered[Result]]:
-        found: dict[Key, Answered[Result]] = {}
-        for some in calls_of(pending):
-            results = await retried(partial(self._send, some), self._cluster.retry_seconds, AWAY)
+    async def _send_all(self, pending: Mapping[Key, list[int]]) -> dict[Key, SettleResult[Result]]:
+        found: dict[Key, SettleResult[Result]] = {}
+        for some in split_calls(pending):
+            results = await retried(
+                partial(self._send, some), self._cluster.retry_seconds, LEADER_CHANGE_ERRORS
+            )
             for (key, offsets), result in zip(some.items(), results, strict=True):
                 refused = int.from_bytes(result.refused, "little")
-                found[key] = Answered(min(offsets), refused, result)
+                found[key] = SettleResult(min(offsets), refused, result)
         return found
 
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
         # A task that was cancelled before its first step does not close it.
-        _closed(self._next)
+        _fail_closed(self._next)
 
 
-def _closed(answer: asyncio.Future[Any] | None) -> None:
+def _fail_closed(future: asyncio.Future[Any] | None) -> None:
     """Fail the callers that wait with `Closed`; a cancelled future would cancel them."""
-    if answer is not None and not answer.done():
-        answer.set_exception(Closed(what="the connection to the cluster"))
+    if future is not None and not future.done():
+        future.set_exception(Closed(what="the connection to the cluster"))
         # Marks the error as retrieved: all callers may have been cancelled.
-        answer.exception()
+        future.exception()
 
 
-def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequence[int]]]:
+def split_calls(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequence[int]]]:
     """Split pending offsets into the entries of single calls."""
     some: dict[Key, Sequence[int]] = {}
     size = 0
@@ -204,10 +208,10 @@ class Settler:
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
-        self._acknowledged: _Gathered[GroupAcquisition, Acknowledged] = _Gathered(
+        self._acknowledgements: CallBatcher[GroupAcquisition, Acknowledged] = CallBatcher(
             cluster, "rockoon acknowledgements", self._acknowledge
         )
-        self._changed: _Gathered[Change, ChangedVisibility] = _Gathered(
+        self._changes: CallBatcher[SettleRequest, ChangedVisibility] = CallBatcher(
             cluster, "rockoon visibility", self._change
         )
 
@@ -223,12 +227,12 @@ class Settler:
             return []
         offsets = by_acquisition(receipts)
         keys = {each: GroupAcquisition(group, *each, receiver) for each in offsets}
-        found = await self._acknowledged.answer({keys[each]: offsets[each] for each in offsets})
+        found = await self._acknowledgements.settle({keys[each]: offsets[each] for each in offsets})
         answers = {each: found[key] for each, key in keys.items()}
-        for answered in answers.values():
-            if answered.result.HasField("error"):
-                raise from_wire(answered.result.error)
-        if not any(answered.refused for answered in answers.values()):
+        for settled in answers.values():
+            if settled.result.HasField("error"):
+                raise from_wire(settled.result.error)
+        if not any(settled.refused for settled in answers.values()):
             return [True] * len(receipts)
         return [
             not answers[queue, acquisition, offset // BLOCK_OFFSETS].is_refused(offset)
@@ -257,7 +261,7 @@ class Settler:
             return []
         offsets = by_acquisition(receipts)
         keys = {
-            each: Change(
+            each: SettleRequest(
                 GroupAcquisition(group, *each),
                 visible_after_ms,
                 uncounted,
@@ -268,14 +272,14 @@ class Settler:
             )
             for each in offsets
         }
-        found = await self._changed.answer({keys[each]: offsets[each] for each in offsets})
+        found = await self._changes.settle({keys[each]: offsets[each] for each in offsets})
         changed: list[tuple[ReceiptHandle, int] | None] = []
         for queue, acquisition, offset in receipts:
-            answered = found[keys[queue, acquisition, offset // BLOCK_OFFSETS]]
-            result = answered.result
+            settled = found[keys[queue, acquisition, offset // BLOCK_OFFSETS]]
+            result = settled.result
             if result.HasField("error"):
                 raise from_wire(result.error)
-            if answered.is_refused(offset) or not result.acquisition:
+            if settled.is_refused(offset) or not result.acquisition:
                 changed.append(None)
             else:
                 receipt = ReceiptHandle(queue, result.acquisition, offset)
@@ -284,8 +288,8 @@ class Settler:
 
     def close(self) -> None:
         """Cancel calls; waiting callers get `Closed`."""
-        self._acknowledged.close()
-        self._changed.close()
+        self._acknowledgements.close()
+        self._changes.close()
 
     async def _acknowledge(
         self, entries: Mapping[GroupAcquisition, Sequence[int]]
@@ -305,7 +309,9 @@ class Settler:
         )
         return reply.results
 
-    async def _change(self, entries: Mapping[Change, Sequence[int]]) -> Sequence[ChangedVisibility]:
+    async def _change(
+        self, entries: Mapping[SettleRequest, Sequence[int]]
+    ) -> Sequence[ChangedVisibility]:
         request = ChangeVisibilityRequest(
             changes=[
                 VisibilityChange(

@@ -190,8 +190,10 @@ class SimpleConsumer(ClosedOnExit):
         some = _several(messages)
         async with self._extensions.settling(some):
             receipts = [each.receipt for each in some]
-            taken = await self._engine.acknowledge(self.group, receipts, receiver=self._receiver)
-        _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
+            acknowledged = await self._engine.acknowledge(
+                self.group, receipts, receiver=self._receiver
+            )
+        _refuse([each for each, is_valid in zip(some, acknowledged, strict=True) if not is_valid])
 
     async def nack(
         self,
