@@ -15,15 +15,26 @@ from rockoon.consumer.pull import Pulled
 from rockoon.errors import Internal, QueueHeld
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
-from rockoon.receiving.dead_lettering import DeadLettering
+from rockoon.receiving.acquirer import (
+    Acquirer,
+    PendingAcquire,
+    ReceivingGroup,
+    known_end_of,
+    new_known_end,
+    with_backlog,
+)
 from rockoon.receiving.engine import keep_topics
-from rockoon.receiving.granting import AcquiredMessages, Granting, _matches, _undamaged
+from rockoon.receiving.granting import (
+    AcquiredMessages,
+    DeadLettering,
+    Granting,
+    _matches,
+    _undamaged,
+)
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.message_groups import separate_group_hash
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import REFUSED_MAX, MatchedMessages, OffsetReader, Reading
-from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
 from rockoon.receiving.receive_queue import (
     SHARES_MAX,
     ReceiveKey,

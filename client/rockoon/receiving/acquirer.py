@@ -7,7 +7,7 @@ not notify this process of messages that other processes release.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -26,7 +26,6 @@ from rockoon.net.connection import Connection
 from rockoon.receiving.lost_calls import LostCalls
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
-from rockoon.receiving.reaches import known_end_of, new_known_end, with_backlog
 from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName, WaitingReceiver
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue, TrackedTopic
@@ -623,3 +622,52 @@ def _update_min_candidates(group: ReceivingGroup, granted: Granted) -> bool:
 def _topics(receive_queue: ReceiveQueue) -> list[str]:
     # Without duplicates: a receiver may subscribe to the retry topic of its group.
     return list(dict.fromkeys((retry_topic(receive_queue.key.group), *receive_queue.topics)))
+
+
+def new_known_end(tail: TrackedQueue) -> QueueReach:
+    """Return a new message with the known ends of a queue."""
+    return QueueReach(
+        queue=tail.ref,
+        min_offset=tail.min_offset,
+        end_offset=tail.end_offset or 0,
+        create_revision=tail.create_revision,
+    )
+
+
+def known_end_of(tail: TrackedQueue) -> QueueReach:
+    """Like `new_known_end`. Unchanged ends return the same object, because most calls name all
+    queues."""
+    known = tail.known_end
+    if (
+        known is None
+        or known.end_offset != (tail.end_offset or 0)
+        or known.min_offset != tail.min_offset
+    ):
+        known = tail.known_end = new_known_end(tail)
+    return known
+
+
+def with_backlog(
+    tails: Sequence[TrackedQueue], acquired_ends: Mapping[MessageQueue, int], wanted: int
+) -> list[TrackedQueue]:
+    """Return the first queues that have enough messages together; empty if all have too few.
+
+    Args:
+        tails: in the order of preference.
+        reached: one past the largest acquired offset per queue. If a queue has no entry, its
+            progress is unknown: it is included, and its messages are not counted.
+        wanted: number of messages.
+    """
+    found = []
+    for tail in tails:
+        if not tail.end_offset:
+            continue
+        at = acquired_ends.get(tail.queue)
+        if at is None:
+            found.append(tail)
+        elif tail.end_offset > at:
+            found.append(tail)
+            wanted -= tail.end_offset - at
+            if wanted <= 0:
+                return found
+    return []
