@@ -8,7 +8,7 @@ from typing import Any, Self
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView
 from rockoon.consumer.stop_signals import thread_signals
-from rockoon.receiving.blocking import Caller
+from rockoon.receiving.blocking import BlockingConnection
 from rockoon_core.message_queue import MessageQueue
 
 
@@ -24,7 +24,7 @@ class BlockingPushConsumer:
         consumer: the asyncio consumer that it drives, available as `asyncio`.
     """
 
-    def __init__(self, cluster: Caller, consumer: PushConsumer) -> None:
+    def __init__(self, cluster: BlockingConnection, consumer: PushConsumer) -> None:
         self._cluster = cluster
         self.asyncio = consumer
 

@@ -15,7 +15,7 @@ from rockoon.receiving.simple_consumer import (
 Result = TypeVar("Result")
 
 
-class Caller(Protocol):
+class BlockingConnection(Protocol):
     """Runs coroutines in the thread of a connection's event loop, for blocking callers."""
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
@@ -33,7 +33,7 @@ class BlockingSimpleConsumer:
         consumer: runs in the event loop of the connection.
     """
 
-    def __init__(self, cluster: Caller, consumer: SimpleConsumer) -> None:
+    def __init__(self, cluster: BlockingConnection, consumer: SimpleConsumer) -> None:
         self._cluster = cluster
         self._consumer = consumer
 

@@ -36,7 +36,7 @@ Extend = Callable[[Sequence[ReceivedMessage], float], Awaitable[Sequence[Receive
 StartTask = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
-class _Held(NamedTuple):
+class _ExtendedMessage(NamedTuple):
     """A received message that is not settled yet."""
 
     message: "ref[ReceivedMessage]"
@@ -65,7 +65,7 @@ class Extensions:
         self._start_task = start_task
         self._seconds_max = seconds_max
         # By `id` of the message object; an entry whose reference is dead is deleted.
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _ExtendedMessage] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._running: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Extensions:
         due = now + visible_after * _EXTEND_SHARE
         until = now + self._seconds_max
         for message in messages:
-            self._held[id(message)] = _Held(ref(message), visible_after, due, until)
+            self._held[id(message)] = _ExtendedMessage(ref(message), visible_after, due, until)
         if self._held:
             self._schedule(due)
 
