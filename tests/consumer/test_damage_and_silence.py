@@ -58,7 +58,7 @@ async def test_damaged_messages_are_skipped_one_by_one_counted_and_named(
         await eventually(lambda: committed(fake) == 10)
         assert seen.offsets == [1, 2, 3, 6, 7, 8]
         assert consumer.statistics.pulls.damaged == 4
-    named = [each.getMessage() for each in caplog.records if "is skipped" in each.getMessage()]
+    named = [each.getMessage() for each in caplog.records if " skipped: " in each.getMessage()]
     assert [text.split()[1] for text in named] == ["0", "4", "5", "9"]
     assert all(f"of {Q0}" in text for text in named)
 

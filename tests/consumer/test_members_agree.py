@@ -65,7 +65,7 @@ async def test_a_member_more_than_there_are_queues_says_once_that_it_idles(
         everybody = [first, second, third]
         await eventually(lambda: all(each.statistics.rebalances > 10 for each in everybody))
         idle = [each.member_id for each in everybody if not each.queues()]
-    said = [each.getMessage() for each in caplog.records if "idles" in each.getMessage()]
+    said = [each.getMessage() for each in caplog.records if "has no queues" in each.getMessage()]
     # While they joined, members saw others come and go.
     assert {text.split()[0] for text in said} >= set(idle)
     assert all("more members" in text for text in said)

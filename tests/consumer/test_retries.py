@@ -102,7 +102,7 @@ async def test_sixteen_times_then_it_is_a_dead_letter_loudly(
     assert dead_letters(fake) == 1
     said = [r.message for r in caplog.records if r.levelno == logging.ERROR]
     assert len(said) == 1
-    assert "has failed 17 times and is a dead letter in %DLQ%billing" in said[0]
+    assert "failed 17 times and became a dead letter in %DLQ%billing" in said[0]
     assert "told to fail" in said[0]
 
 

@@ -1,1 +1,1 @@
-"""Reading: in a consumer group, or at the caller's own pace."""
+"""Push and pull consumers."""

@@ -1,11 +1,10 @@
-"""The queues of one member: which are its own, where each starts, who gets those it loses.
+"""Assignment: the queues of one member, their start positions, and their revocation.
 
 Invariants:
-- A queue has one reader at most, and every Resolve makes a new one.
-- A reader whose position is void (a reset, another owner) hands out and commits nothing from the
-  moment that is known, not only from the next rebalance on.
-- A queue that was let go is not resolved again before it has gone: a late release would take it
-  away from its next reader.
+- A queue has at most one reader. Each Resolve creates a new reader.
+- A reader whose position is not valid (after a reset, or with another owner) delivers and commits
+  nothing as soon as this is known, before the next rebalance.
+- A queue is not resolved while it is being revoked: the late release would end the new grant.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPositio
 
 log = limited(logging.getLogger(__name__))
 
-# What no retry can mend: somebody has to change the cluster, or this consumer's settings.
+# Errors that a retry cannot repair: an operator must change the cluster or the consumer's settings.
 FATAL = (
     GroupNotFound,
     InvalidArgument,
@@ -67,18 +66,17 @@ FATAL = (
     TopicNotFound,
     WrongCluster,
 )
-# Of the time that the offset service lets a member keep a queue that another one wants: the rest is
-# for storing the last progress.
+# Share of the hand-over time for running handler calls. The rest is for storing the last progress.
 _DRAIN_SHARE = 0.8
 
 
 TaskStarter = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
-"""Makes an owned task of some work, by a name; the owner hears what the task dies of."""
+"""Starts a named task of the consumer, which ends with the error of the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReaderSettings:
-    """How a member reads; the fields are arguments of `PushConsumer`."""
+    """Settings of the queue readers; see the arguments of `PushConsumer`."""
 
     subscriptions: Mapping[str, Subscription]
     mode: ConsumeMode
@@ -95,17 +93,17 @@ class Assignment:
     """The queues of one member.
 
     Args:
-        cluster: where routes and brokers are found.
-        group: for people.
-        settings: how to read.
-        membership: who else is in the group.
-        changes: noted when allocation has to be looked at.
-        store: where progress is kept.
-        delivery: hands messages to the handler.
-        statistics: counted in.
-        start_task: makes tasks of pulls and revocations.
-        listener: told of queues before they are read, and before they are handed over.
-        subscribe: records that the group reads a topic that was created again.
+        cluster: the connection.
+        group: name of the group, for log lines.
+        settings: settings of the queue readers.
+        membership: the members of the group.
+        changes: wakes `keep_balanced` when the allocation may have changed.
+        store: stores progress.
+        delivery: calls the handler.
+        statistics: counters.
+        start_task: starts tasks for pulls and revocations.
+        listener: called before queues are read, and before they are released.
+        subscribe: subscribes the group to a topic that was created again.
     """
 
     def __init__(
@@ -124,11 +122,11 @@ class Assignment:
         subscribe: Callable[[str], Awaitable[None]],
     ) -> None:
         self.readers: dict[MessageQueue, QueueReader] = {}
-        """Written here only, by `keep_balanced`, which no two tasks run at once."""
+        """Readers by queue. Written only by `keep_balanced`, which one task runs."""
         self.starts: dict[MessageQueue, Start] = {}
-        """Where reading of each queue began, and why."""
+        """Start position of each queue, with the reason."""
         self.route_revision = 0
-        """Of the subscriptions: what the offset service must know before it decides."""
+        """Revision of the subscriptions, which the offset service must know before it resolves."""
         self._cluster = cluster
         self._streams = PullStreams(cluster)
         self._group = group
@@ -141,7 +139,7 @@ class Assignment:
         self._start_task = start_task
         self._listener = listener
         self._subscribe = subscribe
-        # The incarnation of each topic that the group is subscribed to.
+        # Topic → its incarnation at the time of the subscription.
         self._incarnations: dict[str, int] = {}
         self._revocation = QueueRevocation(
             group,
@@ -151,14 +149,14 @@ class Assignment:
             on_persisted=statistics.count_persisted,
             on_gone=changes.note,
         )
-        # Readers whose position is void: to be dropped without a commit and resolved again.
+        # Readers whose position is not valid: to be dropped without a commit and resolved again.
         self._void: set[QueueReader] = set()
-        # Queues without a reader that the offset service may take for this member's: resolved with
-        # an unknown outcome, or void. Released unless they are resolved.
+        # Queues without a reader that the offset service may have granted to this member: the reply
+        # of Resolve was lost, or the reader is void. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
-        # Of those, queues that were reset after the offset service had been asked for them.
+        # Claimed queues that were reset during the Resolve call.
         self._reset_meanwhile: set[MessageQueue] = set()
-        # Queues that other members have been asked for.
+        # Queues that another member still holds (`QueueHeld`).
         self._awaited: set[MessageQueue] = set()
         self._expirations_seen = 0
         self._was_idle = False
@@ -166,7 +164,7 @@ class Assignment:
 
     def _positions(self) -> Iterable[PulledPosition]:
         for queue, reader in self.readers.items():
-            # A store of the user's own knows no epochs, and nobody but the user its progress.
+            # A custom store has no epochs, and the offset service does not know its progress.
             if reader.start.epoch and not reader.process_queue.dropped:
                 yield PulledPosition(
                     queue=queue_to_wire(queue),
@@ -176,14 +174,14 @@ class Assignment:
                 )
 
     async def keep_balanced(self) -> None:
-        """Keep the readers as they should be, for ever.
+        """Rebalance after each change and periodically, without end.
 
         Raises:
-            GroupNotFound, TopicNotFound, ...: one of `FATAL`.
+            GroupNotFound, TopicNotFound, ...: an error of `FATAL`.
         """
         backoff = Backoff(first_seconds=0.1)
         while True:
-            # Before looking: what changes while this rebalances is seen right after.
+            # Read before the rebalance: a change during it starts the next one immediately.
             seen = self._changes.count
             if await self._rebalance():
                 backoff.reset()
@@ -197,29 +195,29 @@ class Assignment:
                 continue
 
     async def _rebalance(self) -> bool:
-        """Bring the readers in line with the group, the routes and the resets.
+        """Create and revoke readers so that they match the group, the routes and the resets.
 
         Returns:
-            False when a queue could not be resolved yet, or routes are not known.
+            False if a queue could not be resolved yet, or a route is not known.
         """
         self._statistics.rebalances += 1
-        # Taken out first: more may become void while these are given up.
+        # The set is replaced first, because readers may be added while these are dropped.
         void, self._void = self._void, set()
-        # A reader may have been dropped and the queue assigned again since it became void.
+        # A void reader may have been dropped and its queue assigned again.
         current = [r for r in void if self.readers.get(r.queue) is r]
         self._claims.update(reader.queue for reader in current)
         await self._drop(current)
         if self._membership.expirations != self._expirations_seen:
             self._expirations_seen = self._membership.expirations
             if self._settings.mode != BROADCASTING:
-                # Others may have them by now; if none has, what was finished is stored still.
+                # Other members may own the queues. If not, the finished progress is still stored.
                 self._revoke(list(self.readers.values()))
         try:
             create_revisions = await self._create_revisions()
         except RockoonError as error:
             if not error.retriable:
                 raise
-            log.warning("allocation has to wait for routes: %s", error)
+            log.warning("rebalance delayed because routes are unavailable, retrying: %s", error)
             return False
         mine = self._share(create_revisions)
         self._tell_idle(len(mine), create_revisions)
@@ -236,7 +234,7 @@ class Assignment:
         self._claims -= claims
         if lost or claims:
             self._revoke(lost, claims)
-        # What is on its way out has to be gone first; then allocation is looked at again.
+        # Queues that are being revoked are assigned by the rebalance after their revocation.
         gained = sorted(mine - self.readers.keys() - self._revocation.queues)
         return not gained or await self._assign(gained, create_revisions)
 
@@ -254,11 +252,11 @@ class Assignment:
         )
 
     def _tell_idle(self, queues: int, create_revisions: Collection[MessageQueue]) -> None:
-        """Say once that this member has nothing to do."""
+        """Log once that this member has no queues."""
         is_idle = not queues and bool(create_revisions) and not self._membership.is_paused
         if is_idle and not self._was_idle:
             log.warning(
-                "%s idles: group %s has more members (%d) than queues to share (%d)",
+                "%s has no queues: group %s has more members (%d) than queues (%d)",
                 self._membership.member_id,
                 self._group,
                 len(self._membership.topics_of),
@@ -267,21 +265,21 @@ class Assignment:
         self._was_idle = is_idle
 
     async def _create_revisions(self) -> dict[MessageQueue, int]:
-        """The queues of all topics that exist, each with the revision of its creation.
+        """Return the queues of all existing topics, with the revisions of their creation.
 
         Raises:
-            TopicNotFound: a topic does not exist, and the consumer does not wait for it.
+            TopicNotFound: a topic does not exist, and `missing_topics` is "end".
         """
         create_revisions: dict[MessageQueue, int] = {}
         missing = self._settings.missing_topics
         for topic in self._settings.subscriptions:
             if topic in missing and self._cluster.routes.topic(topic) is None:
-                # The routes are followed: no nameserver has to be asked for it.
+                # No nameserver call is needed, because the connection follows the routes.
                 continue
             try:
                 route = await self._cluster.route(topic)
                 if self._incarnations.setdefault(topic, route.incarnation) != route.incarnation:
-                    # With the topic, the record that the group reads it was deleted.
+                    # The subscription of the group was deleted with the topic.
                     await self._subscribe(topic)
                     self._incarnations[topic] = route.incarnation
             except TopicNotFound:
@@ -299,21 +297,21 @@ class Assignment:
     ) -> bool:
         routes = self._cluster.routes
         revision = max(self.route_revision, *(routes.topic_revision(q.topic) for q in queues))
-        # Before asking: when the answer is lost the service may have granted them, and only a
-        # release tells that they are not read here.
+        # Before the call: if the reply is lost, the service may have granted the queues, and this
+        # member must release them.
         self._claims.update(queues)
         self._reset_meanwhile.clear()
-        # Before the call: a lease that ends during it may have given the queues to others, so what
-        # was granted then is not sure.
+        # Read before the call: if the lease expires during it, other members may own the queues,
+        # and the grants are not valid.
         expirations = self._membership.expirations
         try:
             found = await self._store.resolve(queues, self._settings.consume_from, revision)
         except RockoonError as error:
             self._check_undecided(error)
-            log.warning("%s cannot be resolved yet: %s", _names(queues), error)
+            log.warning("%s cannot be resolved yet, retrying: %s", _names(queues), error)
             return False
         is_complete = True
-        # Before any pull: the program's set-up for a queue comes before its first message.
+        # Before the first pull, because `on_assigned` must precede the first message of a queue.
         await self._listener.assigned(
             queue for queue, start in found.items() if isinstance(start, Start)
         )
@@ -333,17 +331,17 @@ class Assignment:
     def _check_undecided(self, error: RockoonError) -> None:
         """Raise an error that no retry can repair."""
         if isinstance(error, TopicNotFound) and self._settings.missing_topics.waits:
-            # The next rebalance leaves the topic out.
+            # The next rebalance excludes the topic.
             return
         if isinstance(error, FATAL):
             raise error
 
     def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
         if not isinstance(error, QueueHeld):
-            log.warning("%s cannot be resolved yet: %s", queue, error)
+            log.warning("%s cannot be resolved yet, retrying: %s", queue, error)
         elif queue not in self._awaited:
             self._awaited.add(queue)
-            log.info("%s waits: %s", self._membership.member_id, error)
+            log.info("%s waits for a queue: %s", self._membership.member_id, error)
 
     def _read(
         self, queue: MessageQueue, start: Start, create_revision: int, expirations: int
@@ -382,27 +380,27 @@ class Assignment:
             on_messages=self._delivery.offer,
             on_gone=lambda _: self._changes.note(),
         )
-        # What was pulled before is still handed out and committed; the offset service then decides
-        # where to go on.
+        # Messages pulled before are still handled and committed. Then the offset service decides
+        # where to continue.
         if out_of_range is not None:
             log.warning("%s", out_of_range)
             reader.failure = out_of_range.to_error()
             self._statistics.out_of_range += 1
             await _wait_finished(reader)
         else:
-            log.warning("%s is resolved again: no pull was answered for too long", reader.queue)
+            log.warning("no reply to pulls of %s: resolving its start again", reader.queue)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.drain_seconds):
                     await _wait_finished(reader)
-        # Progress first, since the service decides by it. Not released: the queue stays here.
+        # Progress is stored first, because the service decides by it. The queue is not released.
         await self._revocation.store_last([reader], release=False)
         self.resolve_again([reader])
 
     def on_reset(self, queues: Collection[MessageQueue]) -> None:
-        """Resolve queues again whose progress an operator has reset."""
+        """Resolve the start of queues again after an operator has reset their progress."""
         if self._settings.mode == BROADCASTING and not kept_by_service(self._store):
             log.warning(
-                "a reset of group %s does not reach %s: it keeps its own progress",
+                "a reset of group %s has no effect on %s, which stores its progress itself",
                 self._group,
                 self._membership.member_id,
             )
@@ -416,16 +414,16 @@ class Assignment:
     def resolve_again(self, readers: Iterable[QueueReader]) -> None:
         """Drop readers without a commit; their queues are resolved at the next rebalance."""
         for reader in readers:
-            # At once: what it holds must neither be handed out nor be committed any more.
+            # Immediately, because its messages must not be delivered or committed any more.
             reader.process_queue.drop()
             self._void.add(reader)
         self._changes.note()
 
     def _revoke(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
-        """Hand queues over to whoever gets them next, without waiting for it."""
+        """Start the revocation of queues without waiting for its end."""
         for reader in lost:
-            # From here on it is being revoked: a queue that comes back to this member has to
-            # wait until its last calls have ended and its progress is stored.
+            # If the queue is allocated to this member again, it must wait for the end of the
+            # revocation.
             del self.readers[reader.queue]
         self._revocation.begin(
             lost,
@@ -448,7 +446,7 @@ class Assignment:
         await cancel(reader.task for reader in self.readers.values())
 
     async def store_last(self) -> None:
-        """Store all progress and release every queue, bounded; nothing is pulled any more."""
+        """Store all progress and release all queues, within a time limit."""
         await self._revocation.store_last(self.readers.values(), self._claims)
         await self._revocation.wait()
 
@@ -470,7 +468,7 @@ def _names(queues: Iterable[MessageQueue]) -> str:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    """Cancel tasks, but not the one that asks, and wait until they have ended."""
+    """Cancel tasks, except the current one, and wait until they have ended."""
     running = [
         task
         for task in tasks

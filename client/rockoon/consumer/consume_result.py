@@ -1,4 +1,4 @@
-"""Consume results: what a handler can return for its messages."""
+"""Consume results: return values of handlers."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from rockoon.errors import InvalidArgument
 
-# As ConsumeMessageOrderlyService has them, in submitConsumeRequestLater.
+# Limits of ConsumeMessageOrderlyService, in its method submitConsumeRequestLater.
 SUSPEND_SECONDS = 1.0
 SUSPEND_SECONDS_MIN = 0.01
 SUSPEND_SECONDS_MAX = 30.0
@@ -14,12 +14,13 @@ SUSPEND_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """When a handler wants its messages again; one of the two."""
+    """Delay before a redelivery that a handler requests, in seconds or as a level."""
 
     seconds: float | None = None
     level: int | None = None
-    """A delay level of the brokers, from 1; 0: by the number of failures, as if nothing had been
-    said; negative: not again, they are dead letters. Source: ConsumeConcurrentlyContext."""
+    """A delay level of the brokers, from 1; 0: by the number of failures, like without a request;
+    negative: no redelivery, the messages become dead letters. Source: ConsumeConcurrentlyContext.
+    """
 
 
 @unique
@@ -31,40 +32,41 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeResult:
-    """What a handler returns: `SUCCESS`, `LATER`, `later(...)`, `SUSPEND` or `suspend(...)`."""
+    """Result of a handler: `SUCCESS`, `LATER`, `later(...)`, `SUSPEND` or `suspend(...)`."""
 
     verdict: Verdict
     delay: Delay | None = None
 
     SUCCESS: ClassVar[Self]
     LATER: ClassVar[Self]
-    """Deliver again after a while; raising an exception means the same."""
+    """Deliver again after the default delay; an exception has the same effect."""
     SUSPEND: ClassVar[Self]
-    """Only in an orderly consumer: the same message again after its usual pause."""
+    """Orderly consumers only: deliver the same message again after the pause of the `Order`."""
 
     @classmethod
     def later(cls, *, seconds: float | None = None, level: int | None = None) -> "ConsumeResult":
-        """Deliver again after a chosen time; without one, the same as `LATER`.
+        """Deliver again after a delay; without arguments, the same as `LATER`.
 
         Args:
-            seconds: 0 or more. A retry topic takes the next longer delay that its brokers have.
-            level: a delay level of the brokers instead; negative: not again, a dead letter.
+            seconds: 0 or more. A retry topic uses the next longer delay that its brokers have.
+            level: a delay level of the brokers instead; negative: the message becomes a dead
+                letter.
 
         Raises:
             InvalidArgument: both are given, or `seconds` is negative.
         """
         if seconds is not None and (level is not None or not seconds >= 0):
-            raise InvalidArgument(reason="later() takes seconds, 0 or more, or a level")
+            raise InvalidArgument(reason="later() needs either seconds, 0 or more, or a level")
         if seconds is None and level is None:
             return cls.LATER
         return cls(Verdict.LATER, Delay(seconds, level))
 
     @classmethod
     def suspend(cls, seconds: float = SUSPEND_SECONDS) -> "ConsumeResult":
-        """Leave the queue alone for a while, then the same message again; its failure counts.
+        """Pause the queue, then deliver the same message again, as a further attempt.
 
         Args:
-            seconds: brought into the range from 10 ms to 30 s.
+            seconds: limited to 0.01 to 30 seconds.
         """
         return cls(Verdict.SUSPEND, Delay(seconds))
 
@@ -75,16 +77,16 @@ ConsumeResult.SUSPEND = ConsumeResult(Verdict.SUSPEND)
 
 
 def suspension_seconds(wanted: Delay | None, usual_seconds: float = SUSPEND_SECONDS) -> float:
-    """Return how long an orderly queue rests after a failure."""
+    """Return the pause of an orderly queue after a failure, in seconds."""
     seconds = usual_seconds if wanted is None or wanted.seconds is None else wanted.seconds
     return min(max(seconds, SUSPEND_SECONDS_MIN), SUSPEND_SECONDS_MAX)
 
 
 def read_result(result: object, *, orderly: bool) -> ConsumeResult:
-    """Return what a handler's return value means.
+    """Convert the return value of a handler.
 
     Raises:
-        TypeError: nothing that a handler may return.
+        TypeError: the value is not allowed.
     """
     if result is None or result is True:
         return ConsumeResult.SUCCESS

@@ -1,13 +1,13 @@
-"""From process queues to a handler and back: which message goes out next, what its result means.
+"""Delivery: calls the handler for messages of the process queues and applies its results.
 
-A message that failed is given to `Redelivery`: either it is safe elsewhere then, or it is delivered
-again here after a pause. Meanwhile it holds the queue's commit offset back; others are delivered as
-before, up to the flow limits of the queue.
+`Redelivery` decides about a failed message: either it is stored elsewhere, or this consumer
+delivers it again after a pause. Until then it blocks the commit offset of its queue; later messages
+are delivered up to the flow limits of the queue.
 
-No call begins for a queue that another member may have because this process slept.
+No call starts for a queue that another member may own because this process was stopped.
 
-With an order to keep (`Order`), a queue has one call of messages out at a time, also while that
-rests after a failure; and no call begins while another member may have the queue for any reason.
+With `Order`, a queue has one handler call at a time, which includes the pause after a failure, and
+no call starts while another member may own the queue for any reason.
 """
 
 import asyncio
@@ -44,43 +44,43 @@ __all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Redeliver
 
 log = limited(logging.getLogger(__name__))
 
-# A handler that fails on everything must not write a traceback for each message.
+# Minimum time between two tracebacks in the log, for a handler that fails on all messages.
 _TRACEBACK_SECONDS_MIN = 5.0
-# Async handlers that wait for nothing would keep heartbeats and pulls from running.
+# Async handlers that never wait must yield to heartbeats and pulls after this time.
 _UNINTERRUPTED_SECONDS_MAX = 0.005
-# Messages that one worker handles in turn before it looks at other queues.
+# Messages of one queue that a worker handles before it handles the next queue.
 _IN_TURN_MAX = 64
-# How soon a queue whose calls may not begin now is looked at again.
+# Pause before the next check of a queue whose calls may not start now.
 _UNSURE_SECONDS = 0.1
 CONSUME_TIMEOUT_SECONDS = 900.0
 _OVERDUE_CHECKS_PER_TIMEOUT = 10
 _OVERDUE_CHECK_SECONDS_MAX = 60.0
 
 Handler = Callable[[Any], Any]
-"""Either a `MessageHandler` or a `BatchHandler`; which one, depends on `batch_max`."""
+"""A `MessageHandler` if `batch_max` is 1, else a `BatchHandler`."""
 HandlerResult = ConsumeResult | bool | None
 MessageHandler = Callable[[Message], HandlerResult | Awaitable[HandlerResult]]
 BatchHandler = Callable[[list[Message]], HandlerResult | Awaitable[HandlerResult]]
-"""Gets up to `batch_max` messages of one queue; its result is valid for each."""
+"""Gets up to `batch_max` messages of one queue; its result applies to each."""
 
 
 class Source(Protocol):
-    """A queue being read, as far as delivery needs to know it."""
+    """A queue reader, as `Delivery` uses it."""
 
     queue: MessageQueue
     process_queue: ProcessQueue[Batch]
     finished: Changes
-    """Noted when messages were finished."""
+    """Changes when messages were finished."""
     attempts: dict[int, int]
-    """Offset to failed deliveries, of messages that have any and are not finished."""
+    """Offset → number of failed deliveries, of messages that are not finished."""
     listed: bool
-    """Whether it waits for its turn or, in order, has a call out. Written by `Delivery` only."""
+    """It is in the work queue or, with an order, has a running call. Written by `Delivery` only."""
     running: int
-    """Handler calls with its messages that have not ended. Written by `Delivery` only."""
+    """Number of running handler calls with its messages. Written by `Delivery` only."""
 
     @property
     def may_begin(self) -> Callable[[], bool]:
-        """Returns whether a call may begin, as far as other members go."""
+        """Function that returns False if another member may own the queue."""
         ...
 
 
@@ -89,47 +89,47 @@ class DeliveryStatistics:
     """Counts since the consumer was made."""
 
     messages: int = 0
-    """Finished."""
+    """Finished messages."""
     failures: int = 0
     """Handler calls that raised or returned LATER."""
     redeliveries: int = 0
     """Handler calls for messages that had failed before."""
     timeouts: int = 0
-    """Handler calls that took longer than they may."""
+    """Handler calls that exceeded their time limit."""
     unsure: int = 0
-    """Times a queue's calls were put off because another member might have the queue already."""
+    """Times that calls of a queue were delayed because another member might own the queue."""
 
 
 @dataclass(slots=True, eq=False)
 class _HandlerCall:
-    """What one handler call gets, and gets again if it fails."""
+    """Messages of a handler call, and its state. Used again for redeliveries."""
 
     source: Source
     messages: list[Message]
     offsets: Sequence[int]
     begun: Awaitable[Any] | None = None
-    """What the handler returned, where it was called already."""
+    """Awaitable of a call that was started by `step_through`."""
     attempt: int = 1
     overdue_from: float = 0.0
-    """Loop time; of the call that runs."""
+    """Loop time at which the running call exceeds its limit."""
     has_returned: bool = False
-    """Whether that call has ended."""
+    """The last call has ended."""
     is_abandoned: bool = False
-    """Whether its result is not heard any more."""
+    """The result of the running call is ignored."""
     interruption: asyncio.Timeout | None = None
-    """What ends an ordered call early; a thread has none."""
+    """Ends an orderly call early; None for a call in a thread."""
 
 
 class Delivery:
-    """Calls the handler for the messages of many queues, which take turns.
+    """Calls the handler for messages of many queues, which are served in a round robin.
 
     Args:
-        handler: the user's; a plain function runs in a thread.
-        concurrency: calls that may run at once.
-        batch_max: messages per call; when 1 the handler gets a Message, not a list.
-        redelivery: what to do with failures.
-        order: given when the messages of a queue must not overtake each other.
-        timeout_seconds: a call that takes longer has failed; not with `order`.
+        handler: function of the program; a plain function runs in a thread.
+        concurrency: maximum number of concurrent calls.
+        batch_max: messages per call; if 1, the handler gets a Message, not a list.
+        redelivery: decides about failed messages.
+        order: rules of an orderly consumer; None: messages of a queue are handled concurrently.
+        timeout_seconds: time limit of a call, after which it has failed; not with `order`.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Delivery:
     ) -> None:
         self.statistics = DeliveryStatistics()
         self.ended = Changes()
-        """Noted when a handler call with messages of a retired queue has ended."""
+        """Changes when a handler call with messages of a retired queue has ended."""
         self._handler = handler
         self._is_async = is_async(handler)
         self._concurrency = concurrency
@@ -152,12 +152,12 @@ class Delivery:
         self._redelivery = redelivery
         self._order = order
         self._timeout_seconds = timeout_seconds
-        # The oldest call first.
+        # Running calls, oldest first.
         self._calls: dict[_HandlerCall, None] = {}
-        # In order only: queues with a call that runs, maybe of a reader that was dropped.
+        # With an order: queues with a running call, maybe of a reader that was dropped.
         self._busy: set[MessageQueue] = set()
-        # A source is listed once while it has messages to hand out, so the queue is bounded by
-        # the number of sources and of failed parcels, which the flow limits bound.
+        # A source is listed once while it has messages. So the size is bounded by the number of
+        # sources and of failed calls, which the flow limits bound.
         self._work: WorkQueue[Source | _HandlerCall | None] = WorkQueue()
         self._timers: dict[Source | _HandlerCall, asyncio.TimerHandle] = {}
         self._workers: list[asyncio.Task[None]] = []
@@ -169,7 +169,7 @@ class Delivery:
         self._others_ran_at = 0.0
 
     async def run_worker(self) -> None:
-        """Call the handler until stopped; one of `concurrency` tasks."""
+        """Call the handler until `stop`. `concurrency` tasks run this."""
         while not self._stopping:
             work = await self._work.get()
             if self._stopping or work is None:
@@ -177,7 +177,7 @@ class Delivery:
             if self._work.ran_at > self._others_ran_at:
                 self._others_ran_at = self._work.ran_at
             source = work.source if isinstance(work, _HandlerCall) else work
-            # A queue that was given up may still be in line; its next owner handles what it holds.
+            # A revoked queue may still be listed; its next owner handles its messages.
             if not source.process_queue.retired:
                 if not self._may_begin(source):
                     self._put_off(work, source)
@@ -186,7 +186,7 @@ class Delivery:
                 if handler_call is not None:
                     await self._deliver_noted(handler_call)
             if time.monotonic() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
-                # A handler that never waits would keep heartbeats and pulls from the loop.
+                # A handler that never waits would block heartbeats and pulls.
                 await asyncio.sleep(0)
                 self._others_ran_at = time.monotonic()
 
@@ -196,28 +196,27 @@ class Delivery:
         """Start the workers.
 
         Args:
-            start_task: makes an owned task of a worker.
+            start_task: starts a task of the consumer.
         """
         if not self._is_async:
             self._threads = ThreadPoolExecutor(self._concurrency, "rockoon-handler")
         self._workers = [start_task(self.run_worker) for _ in range(self._concurrency)]
 
     def offer(self, source: Source) -> None:
-        """Say that a source has something to hand out."""
+        """List a source that has waiting messages for the workers."""
         if not source.listed and source.process_queue.has_waiting:
-            # Once in line whatever it holds: a queue with many messages gets no more turns than
-            # others.
+            # Listed once, so that each queue gets the same number of turns.
             source.listed = True
             self._work.put(source)
 
     def forget(self, source: Source) -> None:
-        """Cancel what was to be delivered again of a source that was retired."""
+        """Cancel scheduled redeliveries of a source that was retired."""
         for work in list(self._timers):
             if work is source or (isinstance(work, _HandlerCall) and work.source is source):
                 self._timers.pop(work).cancel()
 
     def stop(self) -> None:
-        """Hand nothing out any more; calls that run go on."""
+        """Start no more calls; running calls continue."""
         self._stopping = True
         for timer in self._timers.values():
             timer.cancel()
@@ -226,11 +225,11 @@ class Delivery:
             self._work.put(None)
 
     async def drain(self, seconds_max: float) -> bool:
-        """Stop, wait for calls that run, and cancel those that take too long.
+        """Stop, wait for running calls, and cancel them after the time limit.
 
         Returns:
-            Whether all calls ended in time. A thread cannot be cancelled: its call goes on, but
-            its result is no longer heard.
+            True if all calls ended in time. A thread cannot be cancelled: its call continues, but
+            its result is ignored.
         """
         self.stop()
         late = set(self._workers)
@@ -244,19 +243,18 @@ class Delivery:
         return not late
 
     def abandon(self) -> None:
-        """Stop, and wait for no call that runs."""
+        """Stop without waiting for running calls."""
         self.stop()
         for worker in self._workers:
             worker.cancel()
         if self._threads is not None:
-            # A thread cannot be stopped: waiting for it would let one handler hang the whole
-            # shutdown.
+            # Without waiting: a thread cannot be stopped, and one handler could block the shutdown.
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _next_call(self, source: Source) -> _HandlerCall | None:
-        """Return the next call of a queue that is more than a step; others are over then."""
-        # An ordered call can be interrupted, a thread's is never over at once, a list may be of
-        # several batches.
+        """Run calls of a queue that end in one step; return the next longer call, or None."""
+        # Not in steps: an orderly call can be interrupted, a call in a thread always waits, and a
+        # list may have messages of several batches.
         if self._threads is not None or self._order is not None or self._batch_max > 1:
             return self._take(source)
         run = source.process_queue.take_run(_IN_TURN_MAX)
@@ -279,7 +277,7 @@ class Delivery:
         if ended == count:
             self._finish(source, run.offsets)
             return None
-        # Before any is done: with its last message a batch is forgotten.
+        # Before `_finish`, which deletes a batch with its last message.
         source.process_queue.give_back(count - ended - (begun is not None))
         if ended:
             self._finish(source, run.offsets[:ended])
@@ -293,8 +291,8 @@ class Delivery:
 
     def _take(self, source: Source) -> _HandlerCall | None:
         runs = source.process_queue.take(self._batch_max)
-        # Without an order the source goes back in line at once, so that other workers take from it
-        # while this one is in the handler; with one it comes back when the message is finished.
+        # Without an order the source is listed again now, so that other workers handle its messages
+        # concurrently. With an order it is listed again when this call is finished.
         if self._order is None or not runs:
             source.listed = False
             self.offer(source)
@@ -303,7 +301,7 @@ class Delivery:
         messages: list[Message] = []
         for run in runs:
             messages += run.batch[run.start : run.stop]
-        # Without gaps they stay a range, which is finished in one step.
+        # Offsets without gaps stay a range, which is finished in one step.
         offsets = runs[0].offsets if len(runs) == 1 else list(chain(*(run.offsets for run in runs)))
         return _HandlerCall(source, messages, offsets)
 
@@ -318,7 +316,7 @@ class Delivery:
         try:
             await self._deliver(handler_call)
         finally:
-            # Also where the worker is cancelled: the queue may come back to this member.
+            # Also if the worker is cancelled, because this member may get the queue again.
             self._busy.discard(source.queue)
             self._end_call(handler_call)
 
@@ -340,7 +338,7 @@ class Delivery:
         if loop.time() >= self._log_unsure_from:
             self._log_unsure_from = loop.time() + _TRACEBACK_SECONDS_MIN
             log.warning(
-                "%s waits: another member may have it by now, or a former call still runs",
+                "calls for %s delayed: another member may own it, or an earlier call still runs",
                 source.queue,
             )
         self._timers[work] = loop.call_later(_UNSURE_SECONDS, self._hand_out, work)
@@ -348,8 +346,8 @@ class Delivery:
     async def _deliver(self, handler_call: _HandlerCall) -> None:
         result, exception = await self._outcome(handler_call)
         handler_call.has_returned = True
-        # Its messages were given to `Redelivery` when it was late: they are finished already, or an
-        # ordered call's belong to the queue's next owner.
+        # `Redelivery` got its messages when it was overdue and they are finished, or the next owner
+        # of the queue handles the messages of an interrupted orderly call.
         if handler_call.is_abandoned:
             return
         if result.verdict is Verdict.SUCCESS:
@@ -378,7 +376,7 @@ class Delivery:
             return ConsumeResult.LATER, error
 
     def _deliver_later(self, handler_call: _HandlerCall, pause: float) -> None:
-        # Not finished, so not committed either: the next owner gets it from the broker.
+        # The messages are not finished and not committed: the next owner pulls them.
         if self._stopping or handler_call.source.process_queue.retired:
             return
         for offset in handler_call.offsets:
@@ -413,7 +411,7 @@ class Delivery:
                 return await self._handler(argument)
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._threads, self._handler, argument)
-        # A lambda around an async function is not seen to be one before it is called.
+        # A lambda around an async function is detected only by its result.
         return await result if inspect.isawaitable(result) else result
 
     async def _pause_after(
@@ -431,12 +429,11 @@ class Delivery:
             return await self._redelivery.failed(failure)
         except Exception as error:
             log.exception(
-                "what to do with %s could not be decided",
+                "redelivery of %s failed, this consumer delivers it again",
                 handler_call.messages[0],
                 exc_info=loggable(error),
             )
-            # Kept here and tried again: a rule that fails must not lose the message it was asked
-            # about.
+            # A custom `Redelivery` that raises must not lose the message.
             return await LocalRedelivery().failed(failure)
 
     def _deliver_again(self, handler_call: _HandlerCall) -> None:
@@ -455,7 +452,7 @@ class Delivery:
         self._finish(source, handler_call.offsets)
 
     def _finish(self, source: Source, offsets: Sequence[int]) -> None:
-        # Not `retired`: a queue on its way out still stores what its last calls have finished.
+        # Not `retired`: during a revocation, messages of the last calls are still finished.
         if source.process_queue.dropped:
             return
         self.statistics.messages += source.process_queue.done(offsets)
@@ -464,14 +461,14 @@ class Delivery:
             source.listed = False
             self.offer(source)
 
-    # Calls that take too long
+    # Overdue calls
 
     async def watch_overdue(self) -> None:
-        """Give the messages of calls that take too long to `Redelivery`, for ever.
+        """Pass the messages of overdue calls to `Redelivery`, without end.
 
-        Once they are safe elsewhere they count as finished, and what the call returns changes
-        nothing. If they are to stay here, the call is waited for: the same message is never
-        handled twice at once. Source: ProcessQueue#cleanExpiredMsg.
+        If the messages are stored elsewhere, they count as finished and the result of the call is
+        ignored. If this consumer is to redeliver them, it waits for the end of the call, so that a
+        message has one call at a time. Source: ProcessQueue#cleanExpiredMsg.
         """
         loop = asyncio.get_running_loop()
         pause = self._timeout_seconds / _OVERDUE_CHECKS_PER_TIMEOUT
@@ -485,18 +482,18 @@ class Delivery:
     async def _drop_waiting(self, handler_call: _HandlerCall) -> None:
         if handler_call.source.process_queue.retired or handler_call not in self._calls:
             return
-        # Before the await below, during which the call may return: only one of both may finish it.
+        # The call may return during the await below: then only this method may finish it.
         handler_call.is_abandoned = True
         self.statistics.timeouts += 1
         seconds = self._timeout_seconds
-        log.error("the handler has not returned %s after %.0f s", handler_call.messages[0], seconds)
+        log.error("the handler still runs with %s after %.0f s", handler_call.messages[0], seconds)
         exception = TimeoutError(f"the handler has not returned after {seconds:.0f} s")
         pause = await self._pause_after(handler_call, exception, None)
         if pause is None:
             self._end_call(handler_call)
             self._finish_call(handler_call)
             return
-        # It stays here, so the call's result counts after all.
+        # This consumer keeps the messages, so the result of the call counts.
         handler_call.is_abandoned = False
         if handler_call.has_returned:
             self._deliver_later(handler_call, pause)
@@ -504,11 +501,11 @@ class Delivery:
             handler_call.overdue_from = asyncio.get_running_loop().time() + seconds + pause
 
     def interrupt(self, source: Source) -> bool:
-        """End the ordered calls with messages of a source that is given up: its next owner may
-        begin with them at once. A call in a thread goes on.
+        """End the orderly calls of a revoked source, because its next owner may handle the same
+        messages. A call in a thread continues.
 
         Returns:
-            Whether there is a call that will end.
+            True if a call was interrupted.
         """
         interrupted = False
         for handler_call in [

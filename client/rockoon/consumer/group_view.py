@@ -1,4 +1,4 @@
-"""Consistency of a group: where subscriptions and settings of its members differ. Pure."""
+"""Consistency of a group: differences between subscriptions and settings of its members."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,13 +7,14 @@ from rockoon_proto.v1.offset_pb2 import CLUSTERING, Member
 
 
 def contradictions(members: Collection[Member]) -> list[str]:
-    """Return a sentence for each thing on which members that share queues should agree and do not.
+    """Return a text for each setting that must be equal on members that share queues and differs.
 
-    Members that share by different rules leave queues to nobody, and take others from each other;
-    what a member with other topics or expressions leaves out, the group takes for consumed.
+    If members use different allocations, some queues have no reader and others have two. If they
+    have different topics or expressions, messages that one member excludes count as consumed for
+    the group.
 
     Args:
-        members: all of one group; what they read for themselves is their own affair.
+        members: all members of a group; broadcasting members are ignored.
     """
     sharing = [each for each in members if each.mode == CLUSTERING]
     texts = _differing(

@@ -1,6 +1,6 @@
-"""Handler calls that end without waiting: each is one step of its coroutine, and no more.
+"""Handler calls that end without waiting: such a call is one step of its coroutine.
 
-A call that waits for something goes on where it stopped, in the task of the worker that awaits it.
+If a call waits, the worker that awaits it runs the remaining steps in its task.
 """
 
 import asyncio
@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import CoroutineType
 from typing import Any, Final
 
-# How long calls may follow each other before it is asked again whether one may begin. Longer, and
-# a call could begin for a queue that another member was given while this process slept.
+# Maximum time between checks that a call may start. With a longer time, a call could start for a
+# queue that another member got while this process was stopped.
 _SURE_SECONDS = 0.001
 
 
 class Begun:
-    """A handler call that was begun, to be awaited once: it gives what the call returns or raises.
+    """Awaitable for the rest of a handler call whose first step has run. To be awaited once.
 
     Args:
-        coroutine: what the handler returned, with one step done.
-        waits_for: what it gave to the event loop in that step.
+        coroutine: the handler's coroutine after one step.
+        waits_for: object that the coroutine yielded to the event loop in that step.
     """
 
     __slots__ = ("_coroutine", "_waits_for")
@@ -57,17 +57,17 @@ def step_through(
     may_begin: Callable[[], bool],
     seconds_max: float,
 ) -> tuple[int, Awaitable[Any] | None]:
-    """Call an async handler for one argument after the other while calls end at once, in success.
+    """Call an async handler for one argument after the other while calls succeed without waiting.
 
     Args:
         handler: called in the running task.
         arguments: one for each call.
-        may_begin: whether a call may begin; taken to be so when this is called.
-        seconds_max: no call begins later than this.
+        may_begin: true if a call may start; the caller has checked it for the first call.
+        seconds_max: no call starts later than this.
 
     Returns:
-        How many calls ended with None or True; and the call after them, which waits for something,
-        raised or returned something else, to be awaited. None if there is none.
+        The number of calls that ended with None or True, and an awaitable of the next call, which
+        waits, raised or returned another value. None if all calls succeeded or were not started.
     """
     clock = time.monotonic
     now = clock()

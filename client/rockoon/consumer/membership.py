@@ -1,4 +1,4 @@
-"""Being a member of a consumer group: heartbeats, and what the offset service tells its members."""
+"""Membership of a consumer group: heartbeats, and events from the offset service."""
 
 import asyncio
 import logging
@@ -44,24 +44,24 @@ log = limited(logging.getLogger(__name__))
 
 _LEAVE_SECONDS_MAX = 2.0
 NAME_BYTES_MAX = 255
-# An orderly member calls so often in the time for which its queues are its own.
+# Heartbeats of an orderly member during the time for which it owns its queues without a reply.
 _BEATS_PER_SURE_TIME = 5
 
 
 class Membership:
-    """One member, as long as its tasks run.
+    """One member of a group, while its tasks run.
 
     Args:
-        cluster: where to find the offset service.
-        group: the group to be in.
+        cluster: the connection.
+        group: name of the group.
         member_id: unique in the group.
-        subscriptions: what it reads.
-        changes: noted when something changed that allocation depends on.
+        subscriptions: subscriptions of the member.
+        changes: changes when the allocation may have changed.
         on_reset: called with queues whose progress was reset.
-        mode: members of another mode share nothing with this one.
-        orderly: it matters that `valid_since` is true while all is well.
-        allocation: how members share queues. Others are told its name; if it looks at owners, the
-            offset service is asked for them.
+        mode: members of another mode do not share queues with this one.
+        orderly: heartbeats are frequent enough to keep `valid_since` true.
+        allocation: strategy by which members share queues. Heartbeats contain its name; if it uses
+            owners, they request the owners.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class Membership:
         allocation: AllocationStrategy = AVERAGE,
     ) -> None:
         self.topics_of: Mapping[str, frozenset[str]] = {}
-        """Member id to the topics it reads, of every live member; empty before the first answer."""
+        """Member id → topics that it reads, of each live member; empty before the first reply."""
         self.owners: Mapping[MessageQueue, str] | None = None
-        """Who held which queue when the members became these; the same on every member. None when
-        nobody wants to know, or there are too many queues to tell."""
+        """Queue → its owner when the membership last changed; the same on all members. None if the
+        allocation does not use owners, or there are too many queues."""
         self.is_paused = False
-        """Whether nobody is to read in the group at the moment."""
+        """The group is paused: no member may read."""
         self.group_incarnation = 0
-        """Of the group to be in, so that the deletion of an earlier one is no news; 0: unknown."""
+        """Incarnation of the group; events of earlier incarnations are ignored; 0: unknown."""
         self.heartbeats_failed = 0
         self.positions: Callable[[], Iterable[PulledPosition]] = tuple
-        """How far each queue of the member is pulled; told with every heartbeat."""
+        """Returns the pull position of each queue, for heartbeats."""
         self.handover_seconds_max = 0.0
-        """How long this member may keep a queue that has become another one's."""
+        """Time for which this member may keep a queue that is allocated to another member."""
         self._cluster = cluster
         self._group = group
         self.member_id = member_id
-        # A process that took over this one's id after a restart is another instance.
+        # Tells this process from a later process with the same member id.
         self._instance = secrets.token_hex(8)
         self._subscriptions = subscriptions
         self._changes = changes
@@ -106,7 +106,7 @@ class Membership:
         self._owners_version = 0
         self._contradictions: list[str] = []
         self._version = -1
-        # Set when the next heartbeat is not to wait for its time.
+        # Set to send the next heartbeat immediately.
         self._heartbeat_now = asyncio.Event()
         self._heartbeat_seconds = 1.0
         self._lease_seconds = float("inf")
@@ -114,32 +114,32 @@ class Membership:
 
     @property
     def expirations(self) -> int:
-        """How often the membership may have run out because no heartbeat came through."""
+        """Number of times that the lease may have expired without a heartbeat."""
         return self._lease.expirations
 
     def valid_since(self, expirations: int) -> bool:
-        """Whether a call may begin for what the offset service granted this member.
+        """Return True if a handler call may start for a queue that was granted to this member.
 
-        In order: only while it is certainly still its own. Otherwise: unless this process slept
-        for so long that others may have it; it learns of that here, before it hears from anybody.
+        An orderly member needs a recent heartbeat. Other members may start calls unless this
+        process was stopped for so long that another member may own the queue.
 
         Args:
-            expirations: as they were counted before the grant was asked for.
+            expirations: value of `expirations` before the grant was requested.
         """
         if self._mode != CLUSTERING:
             return True
         return self._lease.valid_since(expirations, asyncio.get_running_loop().time())
 
     async def beat(self) -> None:
-        """Send one heartbeat: join the group, or stay in it.
+        """Send one heartbeat, which joins the group or renews the lease.
 
         Raises:
             MemberIdTaken: a live process has the id.
             GroupNotFound: the group was deleted.
-            OffsetServiceUnavailable: the service does not answer.
+            OffsetServiceUnavailable: the service did not reply.
         """
         loop = asyncio.get_running_loop()
-        # Before the call: the lease counts from when the service heard of it, or earlier.
+        # Before the call, because the service measures the lease from the arrival of the heartbeat.
         sent_at = loop.time()
         self._lease.ticks(sent_at)
         reply = await self._cluster.call(
@@ -153,7 +153,7 @@ class Membership:
                     TopicSubscription(topic=s.topic, expression=s.expression)
                     for s in self._subscriptions
                 ],
-                # The group's lag shows no positions beyond these.
+                # The lag of the group does not show further positions.
                 positions=islice(self.positions(), QUEUES_PER_CALL_MAX),
                 allocation=self._allocation_name,
                 wants_owners=self._wants_owners,
@@ -167,8 +167,8 @@ class Membership:
         if silence is not None:
             self._changes.note()
             log.warning(
-                "no heartbeat of %s reached the offset service for %.1f s, and others may have its "
-                "queues: all are resolved again",
+                "no heartbeat of %s reached the offset service for %.1f s, so other members may "
+                "own its queues: resolving all queues again",
                 self.member_id,
                 silence,
             )
@@ -177,23 +177,23 @@ class Membership:
         self.handover_seconds_max = reply.handover_seconds_max
         self._lease.renew(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
         self._take_in_pause(is_paused=reply.consume_disabled)
-        # An event may have overtaken this answer, and older members must not replace newer ones.
+        # An event may have arrived before this reply with a newer list of members.
         if reply.membership_version >= self._version:
             self._take_in_owners(reply)
             self._take_in(reply.membership_version, reply.members)
 
     async def stay(self) -> None:
-        """Send heartbeats for ever.
+        """Send heartbeats without end.
 
         Raises:
-            MemberIdTaken, GroupNotFound, ...: what no retry can mend.
+            MemberIdTaken, GroupNotFound, ...: an error that is not retriable.
         """
         backoff = Backoff(first_seconds=0.2)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_seconds()):
                     await self._heartbeat_now.wait()
-            # Before the beat: who asks for one during it gets another.
+            # Before the heartbeat, so that a request during it causes another one.
             self._heartbeat_now.clear()
             while True:
                 try:
@@ -204,11 +204,11 @@ class Membership:
                     if not error.retriable:
                         raise
                     if not self.heartbeats_failed:
-                        log.warning("heartbeats fail: %s", error)
+                        log.warning("heartbeat failed, retrying: %s", error)
                     self.heartbeats_failed += 1
-                    # A service that was restarted counts members and versions again.
+                    # A restarted service counts membership versions from the start.
                     self._version = -1
-                # Never longer than a heartbeat's time: the lease goes on meanwhile.
+                # At most one heartbeat interval, because the lease may expire during the pause.
                 pause = min(backoff.next_seconds(), self._heartbeat_seconds)
                 await self._cluster.pause_for_offset_service(pause)
 
@@ -219,7 +219,7 @@ class Membership:
         return self._heartbeat_seconds
 
     async def keep_time(self) -> None:
-        """Find out when this process has slept, for ever."""
+        """Detect stops of this process by the clock, without end."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._lease.tick_seconds)
@@ -227,7 +227,7 @@ class Membership:
                 self._heartbeat_now.set()
 
     async def watch(self) -> None:
-        """Follow the group's events for ever.
+        """Follow the events of the group, without end.
 
         Raises:
             GroupNotFound: the group was deleted.
@@ -259,11 +259,12 @@ class Membership:
                 pass
             self._version = -1
             await self._cluster.pause_for_offset_service(backoff.next_seconds())
-            # Whatever happened in between was missed; allocation looks at everything again.
+            # Events during the pause were missed, so the allocation is computed again.
             self._changes.note()
 
     async def leave(self) -> None:
-        """Say goodbye, so that others need not wait for the lease; failing to is no harm."""
+        """Leave the group, so that other members need not wait for the end of the lease. Errors are
+        logged."""
         try:
             await self._cluster.call(
                 self._cluster.offset_service().Leave,
@@ -272,7 +273,12 @@ class Membership:
                 timeout_seconds=_LEAVE_SECONDS_MAX,
             )
         except RockoonError as error:
-            log.info("%s leaves group %s unheard: %s", self.member_id, self._group, error)
+            log.info(
+                "%s could not leave group %s, its lease will expire: %s",
+                self.member_id,
+                self._group,
+                error,
+            )
 
     def _on_event(self, event: GroupEvent) -> None:
         if event.deleted:
@@ -283,7 +289,7 @@ class Membership:
         if not self._wants_owners:
             self._take_in(event.membership_version, event.members)
         elif event.membership_version > self._version:
-            # Members and owners have to be of the same version, and an answer brings both.
+            # Members and owners must have the same version, and a heartbeat reply contains both.
             self._heartbeat_now.set()
         if event.routes_changed or event.released_queues:
             self._changes.note()
@@ -294,7 +300,7 @@ class Membership:
             log.warning(
                 "group %s is %s",
                 self._group,
-                "paused: queues are let go, and nothing is read" if is_paused else "read again",
+                "paused: its queues are released" if is_paused else "resumed",
             )
             self._changes.note()
 
@@ -311,7 +317,7 @@ class Membership:
             self._changes.note()
 
     def _take_in(self, version: int, members: Collection[Member]) -> None:
-        # An answer and an event can overtake each other on the way.
+        # Replies and events may arrive out of order.
         if version < self._version:
             return
         self._version = version

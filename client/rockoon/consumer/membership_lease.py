@@ -1,66 +1,68 @@
-"""Membership lease: for how long a member may rely on its queues, by its own clock. Pure.
+"""Membership lease: how long a member may rely on its queues, by its own clock. Makes no calls.
 
-The offset service grants a queue to another member when this one's lease has ended, or when it has
-not let go in time. A process that was stopped, or whose machine was, learns neither before it calls
-again, and goes on with what it holds meanwhile unless it looks at the clock.
+The offset service grants a queue to another member when the lease of this one has ended, or when it
+did not release the queue in time. A process that was stopped (a signal, a suspended machine) does
+not know this before its next call. Without a check of the clock, it would handle messages of queues
+that another member owns.
 
-Members that keep an order trust a grant only while the last answered heartbeat is young enough. The
-others go on when the service does not answer: what they handle may be handled twice, and that is
-better than nothing being handled. But they do not when it was they who slept.
+Orderly members trust a grant only while the last heartbeat that got a reply is recent enough. Other
+members continue if the service does not reply: handling messages twice is better than handling
+none. But they stop if their own process was stopped.
 
-Invariant: after a sleep nothing is trusted until a heartbeat that was sent later was answered, and
-what was granted before that never again.
+Invariant: after a stop of the process, no grant is valid until a later heartbeat got a reply, and
+earlier grants never are.
 """
 
-# Of the time that a silent member may keep a queue. The rest is for what the last answer may not
-# have told yet (one pause between heartbeats), for clocks that differ in pace, and for a call to
-# begin.
+# Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
+# reply did not contain (one heartbeat interval), clock drift, and the start of a call.
 _SURE_SHARE = 0.75
-# A sleep is no shorter than this share, or a busy loop would pass for one.
+# A stop of the process is at least this share of that time, so a busy event loop is not one.
 _SLEEP_SHARE_MIN = 0.25
 _TICKS_PER_SLEEP = 4
 _TICK_SECONDS_MAX = 10.0
 
 
 class MembershipLease:
-    """One member's trust in its grants. Times are seconds of one monotonic clock.
+    """Decides whether the grants of one member are valid. Times are seconds of a monotonic clock.
 
     Args:
-        orderly: others must not have a queue while this member trusts its grant.
+        orderly: no other member may own a queue while this member trusts its grant.
     """
 
     def __init__(self, *, orderly: bool) -> None:
         self.expirations = 0
-        """How often all that had been granted may have ended."""
+        """Number of times that all grants may have ended."""
         self.granted_seconds = float("inf")
-        """How long the member keeps its queues without a word."""
+        """Time for which the member keeps its queues without a heartbeat."""
         self.tick_seconds = 1.0
-        """How often `ticks` is to be called."""
+        """Interval at which `ticks` is to be called."""
         self._orderly = orderly
         self._lease_seconds = float("inf")
         self._sure_seconds = float("inf")
         self._sleep_seconds = float("inf")
-        # When the last answered heartbeat was sent.
+        # Send time of the last heartbeat that got a reply.
         self._heard_at = 0.0
+        # Time of the last call of `ticks`.
         self._awake_at = 0.0
-        # When the last sleep was found to be over.
+        # Time at which the end of the last stop was detected.
         self._woke_at = 0.0
 
     def renew(
         self, lease_seconds: float, handover_seconds_max: float, heartbeat_seconds: float
     ) -> None:
-        """Take in what the service grants, as its last answer says."""
-        # Who is silent does not hear that another member asks, and is overtaken when it has not
-        # let go in time, though its lease goes on. Without any time to let go nothing is sure.
+        """Apply the times of the last heartbeat reply."""
+        # A silent member is not notified that another member waits for a queue, and loses the queue
+        # after the hand-over time although its lease is valid. If the hand-over time is 0, the
+        # service grants the queue immediately, no time is safe, and the lease is used.
         self._lease_seconds = lease_seconds
         self.granted_seconds = granted = min(lease_seconds, handover_seconds_max or float("inf"))
         self._sure_seconds = sure = _SURE_SHARE * granted
-        # When a sleep begins, the last heartbeat is up to one pause old.
+        # When a stop begins, the last heartbeat is up to one interval old.
         self._sleep_seconds = max(sure - heartbeat_seconds, _SLEEP_SHARE_MIN * granted)
         self.tick_seconds = min(self._sleep_seconds / _TICKS_PER_SLEEP, _TICK_SECONDS_MAX)
 
     def ticks(self, now: float) -> bool:
-        """The process runs. Returns whether it had not for too long."""
+        """Record that the process runs; return True if it was stopped for too long."""
         slept = self._awake_at > 0 and now - self._awake_at > self._sleep_seconds
         if slept:
             self._woke_at = now
@@ -68,22 +70,23 @@ class MembershipLease:
         return slept
 
     def answered(self, sent_at: float, now: float) -> float | None:
-        """A heartbeat was answered.
+        """Record the reply to a heartbeat.
 
         Args:
-            sent_at: when it was sent, which `ticks` was told.
-            now: when the answer came.
+            sent_at: send time, with which `ticks` was called.
+            now: time of the reply.
 
         Returns:
-            The seconds of silence before, if grants may have ended in them.
+            Seconds since the heartbeat before, if grants may have ended since; None otherwise.
         """
-        # The service heard of this one before now, and of the last one after it was sent.
+        # Upper bound: the service got this heartbeat before `now`, and the last one after its send
+        # time.
         silence = now - self._heard_at
         silence_max = self._sure_seconds if self._orderly else self._lease_seconds
-        # The second: it slept between two heartbeats, maybe shorter than a lease. Until an answer
-        # to a later one nobody knows what was decided meanwhile.
+        # Second condition: the process was stopped between two heartbeats, maybe for less than a
+        # lease. The decisions of the service during the stop are unknown until this reply.
         lapsed = self._heard_at > 0 and (silence > silence_max or self._heard_at < self._woke_at)
-        # When it was sent, not when the answer came: the service counts from no later than that.
+        # The send time, not the time of the reply: the service may measure the lease from then.
         self._heard_at = sent_at
         if not lapsed:
             return None
@@ -91,13 +94,13 @@ class MembershipLease:
         return silence
 
     def valid_since(self, expirations: int, now: float) -> bool:
-        """Whether a grant is to be trusted.
+        """Return True if a grant is valid.
 
         Args:
-            expirations: as they were counted before it was asked for.
-            now: the time.
+            expirations: value of `expirations` before the grant was requested.
+            now: current time.
         """
-        # Granted before a lapse: the service may have given it away since.
+        # The grant is older than the last expiration: another member may own the queue.
         if expirations != self.expirations:
             return False
         if self._orderly:

@@ -18,7 +18,7 @@ class MissingTopics:
     """The missing topics of one consumer; logs each change once.
 
     Args:
-        rule: as the program gave it.
+        rule: argument of the consumer.
         reader: names the consumer in log lines.
 
     Raises:
@@ -27,7 +27,7 @@ class MissingTopics:
 
     def __init__(self, rule: MissingTopicsRule, reader: str) -> None:
         if rule not in ("wait", "end"):
-            raise InvalidArgument(reason=f"missing_topics is {rule!r}: neither wait nor end")
+            raise InvalidArgument(reason=f"missing_topics is {rule!r}, not wait or end")
         self.waits = rule == "wait"
         self._reader = reader
         self._missing: set[str] = set()

@@ -1,4 +1,4 @@
-"""The keyword arguments of pull and push consumers, for functions that pass them on."""
+"""Keyword arguments of pull and push consumers, for functions that pass them on."""
 
 from typing import TypedDict
 
@@ -19,7 +19,7 @@ from rockoon.offsets.start import ConsumeFrom, StartName
 
 
 class ReadOptions(TypedDict, total=False):
-    """Of `Cluster.pull_consumer`, those that say how to read and not where."""
+    """Keyword arguments of `Cluster.pull_consumer` without those of group and start position."""
 
     on_out_of_range: OnOutOfRange
     limits: PullLimits | None

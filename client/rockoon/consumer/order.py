@@ -1,4 +1,4 @@
-"""Order: that a consumer handles the messages of a queue one after the other."""
+"""Order: rules of consumers that handle the messages of a queue one after the other."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from rockoon.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """That each queue's messages are handled one after the other, and what a failure does then."""
+    """Handle the messages of each queue one after the other; rules for failures."""
 
     suspend_seconds: float = SUSPEND_SECONDS
-    """How long a queue rests after a failure, unless the handler says."""
+    """Pause of a queue after a failure, seconds, unless the handler requests another one."""
     attempts_max: int | None = None
-    """Deliveries until the message is given to `Redelivery` as a dead letter, and the queue goes
-    on. None: it waits for as long as it takes."""
+    """Deliveries after which a failed message becomes a dead letter, and the queue continues. None:
+    no limit, the queue waits."""
 
     @classmethod
     def of(cls, orderly: "bool | Order") -> "Order | None":
-        """Return what a consumer's `orderly` means; raises InvalidArgument."""
+        """Convert the argument `orderly` of a consumer; raises InvalidArgument."""
         if isinstance(orderly, bool):
             return cls() if orderly else None
         if orderly.attempts_max is not None and orderly.attempts_max < 1:

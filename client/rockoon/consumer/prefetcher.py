@@ -1,4 +1,4 @@
-"""Queues pulled ahead of a caller that polls: one task and a bounded number of batches for each."""
+"""Prefetcher: pulls queues for a pull consumer; a task and a bounded number of batches each."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ log = limited(logging.getLogger(__name__))
 
 @dataclass(slots=True)
 class PullConsumerStatistics:
-    """Counts since the consumer was made."""
+    """Counters of a pull consumer."""
 
     messages: int = 0
-    """Handed to the caller."""
+    """Messages returned to the caller."""
     pulls: int = 0
     pulls_empty: int = 0
     pulls_failed: int = 0
-    """Pulls that met an error that can pass."""
+    """Pulls that failed; they are retried."""
     out_of_range: int = 0
     gap_total: int = 0
     """Messages that retention deleted before they were read."""
@@ -37,28 +37,28 @@ class PullConsumerStatistics:
 
 @dataclass(slots=True, eq=False)
 class Assigned:
-    """A queue being read. A seek replaces it, so what the former reading still brings is void."""
+    """An assigned queue. A seek replaces the object, so late results of the old one are ignored."""
 
     queue: MessageQueue
     subscription: Subscription
     position: int
-    """Offset of the next message the caller gets. Written by polls only."""
+    """Offset of the next message that the caller gets. Written by polls only."""
     next_offset: int
-    """Where the next pull starts. Written by the queue's task only."""
+    """Offset of the next pull. Written by the task of the queue only."""
     create_revision: int
-    """Revision at which the queue was created; 0 when not known."""
+    """Revision at which the queue was created; 0 if unknown."""
     room: asyncio.Semaphore
-    """One permit for each batch that may still be fetched ahead."""
+    """One permit for each batch that may still be prefetched."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
     fenced: bool = False
-    """Somebody else took it or it was reset: the next assignment resolves it again."""
+    """The queue was reset or another reader got it: the next assignment resolves it again."""
     max_offset: int | None = None
 
 
 @dataclass(slots=True)
 class Ready:
-    """A batch that waits for the caller, and how much of it was handed out by `poll`."""
+    """A batch that waits for the caller; `index` messages were handed out."""
 
     assigned: Assigned
     pulled: Pulled
@@ -66,20 +66,19 @@ class Ready:
 
 
 class Prefetcher:
-    """The fetching half of a pull consumer.
+    """Pulls batches for a pull consumer in advance.
 
     Args:
-        cluster: the connection, whose task group the tasks are in.
-        rules: how to pull.
-        prefetch_batches: batches fetched ahead of the caller, for each queue.
-        statistics: counted in.
-        relocate: finds another place for a queue that no longer has its own; sets `next_offset`.
-        waits_for: whether a queue is asked for again after an error that is not retriable.
+        cluster: the connection; its task group has the tasks.
+        rules: rules for pulling.
+        prefetch_batches: number of batches to prefetch per queue.
+        statistics: counters.
+        relocate: sets a new `next_offset` for a queue that no longer has the offset to read.
+        waits_for: true if a queue is pulled again after an error that is not retriable.
 
     Attributes:
-        ready: batches in order of arrival: a queue comes round again only after it was fetched
-            again.
-        arrived: noted when there is one more, or a queue has failed.
+        ready: batches in the order of arrival.
+        arrived: changes when a batch has arrived or a queue has failed.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Prefetcher:
     def begin(
         self, queue: MessageQueue, subscription: Subscription, offset: int, create_revision: int
     ) -> Assigned:
-        """Fetch a queue from an offset on."""
+        """Start to prefetch a queue from an offset on."""
         room = asyncio.Semaphore(self._prefetch_batches)
         assigned = Assigned(queue, subscription, offset, offset, create_revision, room)
         assigned.task = self._cluster.tasks.create_task(
@@ -114,16 +113,16 @@ class Prefetcher:
         return assigned
 
     async def end(self, ended: Collection[Assigned]) -> None:
-        """Fetch these no more, and throw away what was fetched ahead of them."""
+        """Stop prefetching queues, and discard their batches."""
         await end_tasks(assigned.task for assigned in ended)
         self.ready = deque(ready for ready in self.ready if ready.assigned not in ended)
 
     def has_ready(self, assigned: Assigned) -> bool:
-        """Whether messages of a queue wait for the caller."""
+        """True if messages of a queue wait for the caller."""
         return any(ready.assigned is assigned for ready in self.ready)
 
     def hand_out(self, ready: Ready, count: int) -> None:
-        """The caller is given so many messages of a batch, which is the first that is ready."""
+        """Record that the caller gets `count` messages of the first ready batch."""
         assert self.ready[0] is ready
         ready.index += count
         self._statistics.messages += count
@@ -132,12 +131,12 @@ class Prefetcher:
             assigned.position = pulled.offsets[ready.index]
             return
         self.ready.popleft()
-        # Not the last offset + 1: what a filter left out behind it is read as well.
+        # Not the last offset + 1: messages after it that the filter excludes count as read.
         assigned.position = pulled.next_offset
         assigned.room.release()
 
     def close(self) -> None:
-        """Fetch nothing more, and wake who waits; before the last queues are ended."""
+        """Stop pulling, and wake the caller. Call `end` afterwards."""
         self._streams.close()
         self.arrived.note()
 
@@ -155,16 +154,16 @@ class Prefetcher:
                 assigned.failure = error
                 self.arrived.note()
                 return
-            except Exception as error:  # a bug: reported by poll, not by the cluster's end
-                log.exception("reading %s failed", assigned.queue)
-                assigned.failure = RockoonError(f"reading {assigned.queue} failed: {error!r}")
+            except Exception as error:  # a bug: `poll` raises it, the connection stays open
+                log.exception("unexpected error while reading %s (bug)", assigned.queue)
+                assigned.failure = RockoonError(f"reading {assigned.queue} failed (bug): {error!r}")
                 self.arrived.note()
                 return
             self.ready.append(Ready(assigned, pulled))
             self.arrived.note()
 
     async def _fetch_one(self, assigned: Assigned, pulls: PullLoop) -> Pulled:
-        """Pull until there is a message."""
+        """Pull until a reply has a message."""
         relocating = Backoff()
         while True:
             try:
@@ -184,7 +183,7 @@ class Prefetcher:
             if answer.batch is not None:
                 pulls.brought_messages()
                 return answer
-            # What a filter left out need not be asked for again.
+            # Messages that the filter excludes count as read.
             if not self.has_ready(assigned):
                 assigned.position = answer.next_offset
             await pulls.brought_nothing(answer.next_offset)

@@ -1,17 +1,16 @@
-"""Process queue: the messages of one queue that a consumer has pulled, handed out and finished.
+"""Process queue: messages of one queue that a consumer has pulled, and their progress.
 
 Invariants:
-- Messages come in offset order, and go out (`take`) in offset order, each once.
-- `commit_offset` is the smallest offset that is not finished; when all are, it is where the next
-  pull starts, so messages a filter left out count as finished. It never goes back.
-- Nothing is taken in or handed out once the queue is retired; what was handed out before may still
-  be finished.
-- Nothing is finished or committed either once it is dropped: whoever owns it next starts from what
-  was committed, and late results of running handlers change nothing.
+- Messages are put and handed out (`take`) in offset order, each once.
+- `commit_offset` is the smallest unfinished offset. If all messages are finished, it is the start
+  of the next pull, so messages that a filter excludes count as finished. It never decreases.
+- A retired queue accepts and hands out no messages; messages handed out before can be finished.
+- A dropped queue finishes and commits nothing: the next owner starts from the committed offset, and
+  late results of running handlers have no effect.
 
-Pulled batches are kept whole, with one byte per message for "finished or not", so holding a
-thousand messages costs about as much as holding one. Source: ProcessQueue, for the rule of the
-commit offset and for what the limits count.
+Pulled batches are stored whole, with one byte of state per message, so a thousand messages need
+about as much memory for objects as one. Source: ProcessQueue, for the commit offset and the counts
+of the limits.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,7 +28,7 @@ _OPEN = b"\1"
 
 
 class Limit(Enum):
-    """Why no more is pulled into a queue for now."""
+    """Reason why a queue is not pulled now."""
 
     COUNT = "messages_max"
     BYTES = "bytes_max"
@@ -39,18 +38,17 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """How much one queue may hold before pulling pauses; the defaults are RocketMQ's. A pull is
-    never cut short by them: what is held can exceed each by one batch, here up to 1024 messages."""
+    """Limits of one queue, beyond which it is not pulled; the defaults are RocketMQ's. They do not
+    limit a pull, so a queue can exceed each by one batch, here up to 1024 messages."""
 
     messages_max: int = 1000
     """Unfinished messages."""
     bytes_max: int = 100 * 2**20
-    """Bytes of the batches held; a batch counts whole until its last message is finished,
-    because so long it is in memory."""
+    """Bytes of the batches in memory. A batch counts whole until its last message is finished."""
     span_max: int = 2000
-    """Newest offset pulled minus smallest unfinished one: how far a message that does not get
-    finished can be overtaken, and how much comes again after a crash. RocketMQ counts the span of
-    the messages held; so there, what overtook and was finished does not count."""
+    """Newest pulled offset minus smallest unfinished one: the limit of later messages that are
+    handled while one is unfinished, and of messages that are delivered again after a crash. In
+    RocketMQ, finished messages after the unfinished one do not count."""
 
     def __post_init__(self) -> None:
         for name in ("messages_max", "bytes_max", "span_max"):
@@ -60,28 +58,29 @@ class FlowLimits:
 
 @light_dataclass
 class Run(Generic[Batch]):
-    """Neighbouring messages of one pulled batch, handed out together."""
+    """Consecutive messages of one pulled batch, handed out together."""
 
     batch: Batch
     start: int
-    """Index in the batch of the first message, and one past the last."""
+    """Index of the first message in the batch."""
     stop: int
+    """Index after the last message."""
     offsets: Sequence[int]
-    """Their queue offsets, ascending."""
+    """Queue offsets of the messages, ascending."""
 
 
 @dataclass(slots=True)
 class _Held(Generic[Batch]):
-    """A batch and what has become of its messages."""
+    """A batch and the states of its messages."""
 
     batch: Batch
     offsets: Sequence[int]
-    """A range where offsets have no gaps, which is nearly always."""
+    """A range if the offsets have no gaps, which is the normal case."""
     size_bytes: int
     states: bytearray
     unfinished: int
     head: int = 0
-    """Index of the smallest unfinished message; everything below is finished."""
+    """Index of the smallest unfinished message."""
     taken: int = 0
     """Index of the next message to hand out."""
 
@@ -95,39 +94,39 @@ class _Held(Generic[Batch]):
 
 @dataclass(slots=True)
 class ProcessQueue(Generic[Batch]):
-    """The messages of one queue between the pull that brought them and the commit."""
+    """The messages of one queue between their pull and the commit."""
 
     next_offset: int
-    """Where the next pull starts. Written by `put` and `put_nothing`."""
+    """Start of the next pull. Written by `put` and `put_nothing`."""
     limits: FlowLimits = field(default_factory=FlowLimits)
     retired: bool = False
-    """No more is taken in or handed out; true of a dropped queue, too."""
+    """No message is accepted or handed out; also true of a dropped queue."""
     dropped: bool = False
     unfinished: int = 0
-    """Messages held and not finished, handed out or not."""
+    """Number of unfinished messages, handed out or not."""
     bytes_held: int = 0
     _newest: int = 0
-    """Offset of the last message taken in."""
+    """Offset of the last pulled message."""
     _held: list[_Held[Batch]] = field(default_factory=list)
     """In offset order; each has an unfinished message."""
     _firsts: list[int] = field(default_factory=list)
-    """First offset of each of `_held`, for bisecting."""
+    """First offset of each entry of `_held`, for bisecting."""
     _taking: int = 0
-    """Index in `_held` of the batch `take` goes on with."""
+    """Index in `_held` of the batch from which the next message is handed out."""
 
     def put(
         self, batch: Batch, offsets: Sequence[int], *, next_offset: int, size_bytes: int
     ) -> None:
-        """Take in what a pull answered.
+        """Add the messages of a pull.
 
         Args:
-            batch: the messages, kept as they are.
-            offsets: their queue offsets, ascending, one at least.
-            next_offset: where the next pull starts, beyond all of `offsets`.
-            size_bytes: what holding the batch costs.
+            batch: the messages, stored unchanged.
+            offsets: their queue offsets, ascending, at least one.
+            next_offset: start of the next pull, larger than all `offsets`.
+            size_bytes: size of the batch in memory.
 
         Raises:
-            ValueError: the offsets are not ascending, or overlap what was pulled before.
+            ValueError: the offsets are not ascending, or overlap an earlier pull.
         """
         if self.retired:
             return
@@ -135,19 +134,19 @@ class ProcessQueue(Generic[Batch]):
         if isinstance(offsets, range) and count:
             first, last = offsets.start, offsets.stop - 1
         elif count:
-            # Python's own: they are compared and kept, and a column's items are dear at both.
+            # Converted to int, because NumPy scalars are slow to compare and large to store.
             first, last = int(offsets[0]), int(offsets[-1])
         else:
             first = last = next_offset
-        # What overlaps would be handled twice, and finishing it once would commit past the other.
+        # An overlapping message would be handled twice, and finishing it once would commit past
+        # the other delivery.
         if not self.next_offset <= first <= last < next_offset:
             raise ValueError(
-                f"a pull from {self.next_offset} brought {count} messages and goes on at "
+                f"a pull from {self.next_offset} returned {count} messages and the next offset "
                 f"{next_offset}: it overlaps"
             )
         if last - first == count - 1 and not isinstance(offsets, range):
-            # Finishing a message is then arithmetic and not a search, and a thousand offsets need
-            # no list.
+            # A range needs no list in memory and no search when a message is finished.
             offsets = range(first, first + count)
         held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
         self._held.append(held)
@@ -155,19 +154,19 @@ class ProcessQueue(Generic[Batch]):
         self.unfinished += count
         self.bytes_held += size_bytes
         self._newest = last
-        # Not `offsets[-1] + 1`: a filter may have left out messages behind the last one, and they
-        # would be pulled for ever.
+        # Not `offsets[-1] + 1`: messages after the last one that the filter excludes would be
+        # pulled again and again.
         self.next_offset = next_offset
 
     def put_nothing(self, next_offset: int) -> None:
-        """Take in that a pull brought no message up to `next_offset`."""
+        """Record that a pull returned no message before `next_offset`."""
         if not self.retired:
-            # With nothing held this is the commit offset too: a group whose filter leaves
-            # everything out still moves on, and its lag does not grow.
+            # If no message is held, this is the commit offset: progress also advances if the
+            # filter excludes all messages.
             self.next_offset = max(self.next_offset, next_offset)
 
     def take(self, messages_max: int) -> list[Run[Batch]]:
-        """Hand out the next messages, at most `messages_max`; they stay held until done."""
+        """Hand out the next messages, at most `messages_max`; they are held until `done`."""
         runs: list[Run[Batch]] = []
         while messages_max > 0 and (run := self.take_run(messages_max)) is not None:
             runs.append(run)
@@ -175,7 +174,7 @@ class ProcessQueue(Generic[Batch]):
         return runs
 
     def take_run(self, messages_max: int) -> Run[Batch] | None:
-        """Hand out the next messages of one batch, as `take`; None if none is waiting."""
+        """Hand out the next messages of one batch; None if none is waiting."""
         if self.retired or self._taking >= len(self._held):
             return None
         held = self._held[self._taking]
@@ -189,36 +188,36 @@ class ProcessQueue(Generic[Batch]):
         return Run(held.batch, start, stop, offsets[start:stop])
 
     def give_back(self, count: int) -> None:
-        """Have messages wait again: the last `count` that were handed out, by `take_run` and just
-        before, so that none of them is done."""
+        """Undo `take_run` for its last `count` messages, of which none is done. No other message
+        may have been handed out since."""
         if count == 0 or self.retired:
             return
-        # With its last message handed out the place moved on to the next batch.
+        # `_taking` points to the next batch if the last message of a batch was handed out.
         if self._taking == len(self._held) or self._held[self._taking].taken == 0:
             self._taking -= 1
         self._held[self._taking].taken -= count
 
     @property
     def has_waiting(self) -> bool:
-        """Whether `take` would hand out something."""
+        """True if `take` would return a message."""
         return not self.retired and self._taking < len(self._held)
 
     def done(self, offsets: Collection[int]) -> int:
-        """Finish messages; saying so twice, or after the queue was dropped, changes nothing.
+        """Finish messages. A repeated call, or a call for a dropped queue, has no effect.
 
         Returns:
-            How many of them were unfinished until now.
+            Number of messages that were unfinished.
 
         Raises:
-            ValueError: a message that was never handed out.
+            ValueError: a message was not handed out.
         """
-        # Its handler calls may still end; their queue may be another member's by now.
+        # Handler calls may end after the queue was revoked.
         if self.dropped:
             return 0
         if len(self._held) == 1:
             only, count = self._held[0], len(offsets)
             if only.unfinished == only.taken == count and only.offsets == offsets:
-                # A queue whose messages come one by one holds nothing else.
+                # Fast path: the only batch is finished, for example of a single message.
                 self._taking = self.unfinished = self.bytes_held = 0
                 self._held.clear()
                 self._firsts.clear()
@@ -242,7 +241,7 @@ class ProcessQueue(Generic[Batch]):
             if held is None or index is None:
                 if offset >= self.next_offset:
                     raise ValueError(f"message {offset} was never pulled")
-                continue  # its batch is finished and forgotten, or a filter left it out
+                continue  # its batch is finished and deleted, or a filter excluded it
             if index >= held.taken:
                 raise ValueError(f"message {offset} was not handed out")
             if held.states[index]:
@@ -252,7 +251,8 @@ class ProcessQueue(Generic[Batch]):
         return finished
 
     def _handed_out(self, offsets: range) -> tuple[_Held[Batch], int] | None:
-        """Where messages lie that were handed out from one batch without gaps; None otherwise."""
+        """Return batch and index of messages that were handed out from one batch without gaps; None
+        otherwise."""
         at = bisect_right(self._firsts, offsets.start) - 1 if offsets else -1
         if at < 0 or not isinstance(self._held[at].offsets, range):
             return None
@@ -262,23 +262,23 @@ class ProcessQueue(Generic[Batch]):
         return (held, index) if is_within else None
 
     def _forget_finished(self) -> None:
-        # Asked after each call: nearly always no batch has just come to its end.
+        # Called for each finished message: mostly no batch is finished.
         whole = [held for held in self._held if not held.unfinished]
         if whole:
-            # A batch without unfinished messages was handed out whole, so it lies before _taking.
+            # A batch without unfinished messages was handed out whole, so its index is < _taking.
             self._taking -= len(whole)
             self.bytes_held -= sum(held.size_bytes for held in whole)
             self._held = [held for held in self._held if held.unfinished]
             self._firsts = [held.offsets[0] for held in self._held]
         if self._held:
             first = self._held[0]
-            # From where it was: it only moves up, so all steps together pass each message once.
+            # The search starts at the last head, so all searches together visit a message once.
             first.head = first.states.find(_OPEN, first.head)
 
     @property
     def commit_offset(self) -> int:
-        """The next offset to consume after a restart: everything below it is finished."""
-        # Not the newest offset + 1: what a filter left out behind it is finished too.
+        """Next offset to consume after a restart: all messages below it are finished."""
+        # Not the newest offset + 1: excluded messages after it count as finished.
         if not self._held:
             return self.next_offset
         held = self._held[0]
@@ -286,11 +286,11 @@ class ProcessQueue(Generic[Batch]):
 
     @property
     def span(self) -> int:
-        """Newest offset pulled minus smallest unfinished one; 0 when nothing is held."""
+        """Newest pulled offset minus smallest unfinished one; 0 if no message is held."""
         return self._newest - self.commit_offset if self._held else 0
 
     def blocked_by(self) -> Limit | None:
-        """Return the limit that forbids the next pull, None when it may go."""
+        """Return the limit that prevents the next pull; None if it is allowed."""
         if self.retired:
             return Limit.DROPPED
         if self.unfinished >= self.limits.messages_max:
@@ -302,7 +302,7 @@ class ProcessQueue(Generic[Batch]):
         return None
 
     def has_room_behind(self, offsets: Sequence[int], size_bytes: int) -> bool:
-        """Whether another pull may go once these messages, one at least, are taken in."""
+        """True if another pull is allowed after `put` of these messages, at least one."""
         limits = self.limits
         first = self.commit_offset if self._held else offsets[0]
         return not self.retired and (
@@ -312,11 +312,11 @@ class ProcessQueue(Generic[Batch]):
         )
 
     def retire(self) -> None:
-        """Take in and hand out nothing more, before the queue is given up."""
+        """Stop accepting and handing out messages, at the start of a revocation."""
         self.retired = True
 
     def drop(self) -> None:
-        """Give the queue up; what it held is forgotten."""
+        """Delete all messages; they are neither finished nor committed any more."""
         self.retired = self.dropped = True
         self.unfinished = self.bytes_held = self._taking = 0
         self._held.clear()

@@ -1,4 +1,4 @@
-"""One pull: the question to the broker, and what its answer means for the reader."""
+"""One pull: the request to the broker, and the interpretation of its reply."""
 
 import time
 from collections.abc import Sequence
@@ -28,17 +28,18 @@ from rockoon_proto.v1.broker_pb2 import (
     PullRequest,
 )
 
-# A broker with too many waiting pulls answers at once, with nothing. Asked again every 20 ms by
-# each queue beyond its bound it would soon do nothing else, so the pauses grow.
+# A broker with too many waiting pulls replies immediately without messages. The pauses grow,
+# because retries every 20 ms from many queues would overload it.
 EMPTY_PAUSE_SECONDS = 0.02
 EMPTY_PAUSE_SECONDS_MAX = 1.0
 
 
 class EmptyAnswers:
-    """When to ask for a queue again that there was nothing for.
+    """Pauses before the next pull of a queue after empty replies.
 
     Args:
-        wait_ms: how long its pulls are to wait; one that is not to wait is repeated quickly.
+        wait_ms: time for which the broker is to hold the pulls. With a short time, the pauses do
+            not grow.
     """
 
     __slots__ = ("_backoff",)
@@ -49,11 +50,11 @@ class EmptyAnswers:
         self._backoff = Backoff(EMPTY_PAUSE_SECONDS, longest)
 
     def pause_seconds(self, waited_seconds: float, *, moved: bool) -> float:
-        """How long to pause after an answer without messages; 0 where it was waited for.
+        """Return the pause after an empty reply; 0 if the broker held the pull.
 
         Args:
-            waited_seconds: how long the answer took.
-            moved: whether it led on in the queue.
+            waited_seconds: time until the reply.
+            moved: the reply has increased the next offset.
         """
         if moved or waited_seconds >= EMPTY_PAUSE_SECONDS:
             self._backoff.reset()
@@ -61,28 +62,29 @@ class EmptyAnswers:
         return self._backoff.next_seconds()
 
     def reset(self) -> None:
-        """There were messages."""
+        """A reply had messages: the next pause is the shortest."""
         self._backoff.reset()
 
 
 class NoSuchRecords(Internal):
-    """What a broker sent for a place cannot be decoded, or is of another place."""
+    """The records that a broker sent cannot be decoded, or have other offsets than requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much one pull may bring and how long it may wait.
+    """Limits of one pull.
 
     Raises:
         InvalidArgument: a value is out of its bounds.
     """
 
     messages_max: int = 1024
-    """1 to 65536."""
+    """Maximum number of messages, 1 to 65,536."""
     bytes_max: int = 1 << 20
-    """A first message larger than this still comes; at most 16 MiB."""
+    """Maximum size, bytes, 1 to 16 MiB. A larger message is returned as the only one."""
     wait_ms: int = 15_000
-    """How long the broker holds a pull at the end of the queue, at most 30 000; 0: not at all."""
+    """Time for which the broker holds a pull at the end of the queue, milliseconds, 0 to 30,000; 0:
+    it replies immediately."""
 
     def __post_init__(self) -> None:
         bounds = {"messages_max": (1, 65_536), "bytes_max": (1, 16 << 20), "wait_ms": (0, 30_000)}
@@ -91,16 +93,16 @@ class PullLimits:
 
 @light_dataclass
 class Pulled:
-    """Messages to read, maybe none, and where to go on."""
+    """Messages of a pull, maybe none, and the offset of the next pull."""
 
     batch: Batch | None
-    """None when there is no message."""
+    """None without messages."""
     offsets: Sequence[int]
     """Queue offsets of the batch, ascending."""
     next_offset: int
     size_bytes: int
     max_offset: int
-    """End of the queue when the broker answered."""
+    """End of the queue at the time of the reply."""
 
     def rest(self, start: int) -> Batch | None:
         """Return the messages of the batch from index `start` on."""
@@ -112,7 +114,7 @@ class Pulled:
         """Return the messages before the first that is damaged.
 
         Raises:
-            StoreCorrupt: that is the first of all.
+            StoreCorrupt: the first message is damaged.
         """
         batch = self.batch
         if batch is None:
@@ -134,25 +136,25 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The queue has no such place (any more); nothing was read."""
+    """Result of a pull at an offset that the queue does not have, or no longer has."""
 
     queue: MessageQueue
     offset: int
-    """Where reading was to go on."""
+    """Requested offset."""
     min_offset: int
     max_offset: int
     deletion: int = 0
-    """Below the oldest message: why the one at `offset` was deleted, as DeletionReason on the
-    wire; 0 where the broker does not say."""
+    """If `offset` is below the oldest message: the reason of its deletion (`DeletionReason`); 0 if
+    the broker does not know it."""
 
     @property
     def below_min(self) -> bool:
-        """True when retention deleted what was to be read, false when the log lost its tail."""
+        """True if retention deleted the message, false if the log lost its end."""
         return self.offset < self.min_offset
 
     @property
     def gap(self) -> int:
-        """Messages that can no longer be read."""
+        """Number of messages that can no longer be read."""
         return max(self.min_offset - self.offset, 0)
 
     def __str__(self) -> str:
@@ -166,7 +168,7 @@ class OutOfRange:
         return f"{text}; {self.gap} messages {deletion_text(self.deletion)} before they were read"
 
     def to_error(self) -> RockoonError:
-        """Return it as a row of the error table: InvalidOffset below, OffsetBeyondEnd above."""
+        """Return InvalidOffset if the offset is below the oldest message, else OffsetBeyondEnd."""
         details = {
             "queue": self.queue,
             "offset": self.offset,
@@ -189,16 +191,16 @@ async def pull(
     check_crcs: bool = True,
     group: str = "",
 ) -> Pulled | OutOfRange:
-    """Pull once. Cancelling it is safe: a broker remembers nothing of its readers.
+    """Pull once. Cancelling it is safe, because brokers have no state of readers.
 
     Args:
-        check_crcs: whether messages that are looked at are compared with their checksums.
-        group: whose reader this is, for the broker's counters; empty outside groups.
+        check_crcs: compare messages with their checksums when they are read.
+        group: consumer group, for the broker's counters; empty without a group.
 
     Raises:
         StoreCorrupt: the message at `offset` is damaged.
-        BrokerUnavailable: the broker is away.
-        RockoonError: what it answered.
+        BrokerUnavailable: the broker did not reply.
+        RockoonError: the broker refused the pull.
     """
     asked_ns = asked_now(cluster)
     request = request_of(cluster, queue, offset, subscription, limits, group)
@@ -222,7 +224,7 @@ def request_of(
     limits: PullLimits,
     group: str,
 ) -> PullRequest:
-    """What a broker is asked for, by a call or on a stream."""
+    """Return the request of a pull, for a call or a stream."""
     return PullRequest(
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -238,14 +240,14 @@ def request_of(
 
 
 def asked_now(cluster: Connection) -> int:
-    """For `tell_pulled`, when a pull begins: epoch nanoseconds, 0 where nobody wants to know."""
+    """Return the start time of a pull for `tell_pulled`, epoch nanoseconds; 0 without hooks."""
     return 0 if cluster.hooks is None else time.time_ns()
 
 
 def tell_pulled(
     cluster: Connection, answer: "Pulled | OutOfRange", group: str, asked_ns: int
 ) -> None:
-    """Tell the hooks, if there are any, of messages that have come."""
+    """Report pulled messages to the hooks, if the connection has hooks."""
     hooks = cluster.hooks
     if hooks is not None and isinstance(answer, Pulled) and answer.batch is not None:
         hooks.on_pulled(answer.batch, answer.batch.frames, group, asked_ns)
@@ -259,20 +261,20 @@ def interpret(
     *,
     check_crcs: bool = True,
 ) -> Pulled | OutOfRange:
-    """Say what a broker's answer to a pull from `offset` means.
+    """Interpret a broker's reply to a pull from `offset`.
 
     Raises:
-        NoSuchRecords: the answer contradicts itself.
+        NoSuchRecords: the reply contradicts itself.
     """
     status = reply.status
     if status == FOUND:
         return messages_of(queue, offset, reply, subscription, check_crcs)
     if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
-        # An empty queue answers so to any offset; only its beginning is a place to wait at.
+        # An empty queue replies so to any offset, and a reader waits at offset 0 only.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
     ):
         return OutOfRange(queue, offset, reply.min_offset, reply.max_offset, reply.deletion)
-    # Nothing for this reader; `next_offset` has moved when there were others' messages.
+    # No message; `next_offset` has increased if the filter excluded messages.
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 
 
@@ -283,7 +285,7 @@ def messages_of(
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
-    """Decode the messages of a broker's answer with the status FOUND; see `interpret`."""
+    """Decode the messages of a broker's reply with the status FOUND; see `interpret`."""
     (source, bounds), lengths = records_of(reply), reply.record_lengths
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
@@ -293,11 +295,11 @@ def messages_of(
         ) from error
     wanted = subscription.matching(batch.columns.tags) if subscription.tags else None
     if wanted is not None and check_crcs:
-        # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
+        # The tag of a damaged message is unknown. If the filter excluded it, it would be lost.
         damage = batch.columns.damaged.tolist()
         wanted = sorted({*wanted, *damage}) if damage else wanted
     if wanted is not None:
-        # Needed only when tags of one hash meet.
+        # The broker filters by hash: this removes tags with the same hash.
         chosen = b"".join(map(batch.columns.frame, wanted))
         sizes = np.frombuffer(lengths, "<u4")[list(wanted)]
         batch = Batch(queue, chosen, sizes, check_crcs=check_crcs)
@@ -313,7 +315,7 @@ def messages_of(
     if first < offset or last >= reply.next_offset or not in_order:
         raise NoSuchRecords(
             service=f"broker {queue.broker}",
-            reason=f"asked for {offset} it sent [{first}, {last}], next {reply.next_offset}",
+            reason=f"pulled at {offset}, it sent [{first}, {last}], next {reply.next_offset}",
         )
     return Pulled(
         batch,

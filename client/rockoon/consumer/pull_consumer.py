@@ -1,4 +1,4 @@
-"""A consumer that is asked for messages: the caller chooses queues, places and the pace."""
+"""Pull consumer: returns messages on request. The caller chooses queues, offsets and pace."""
 
 import asyncio
 import logging
@@ -46,9 +46,9 @@ log = limited(logging.getLogger(__name__))
 
 OnOutOfRange = Literal["earliest", "latest", "raise"]
 
-# What the offset service, or the way to it, says while it is restarted.
+# Errors of a call while the offset service restarts.
 _AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
-# Of a pull; an answer of it is received where it will lie (`ClientStream.first_bytes_max`).
+# A reply of this size is received into its final buffer (`ClientStream.first_bytes_max`).
 PULL_LIMITS = PullLimits(messages_max=8192, bytes_max=2 << 20)
 
 
@@ -59,24 +59,24 @@ class _Following:
 
 
 class PullConsumer(ClosedOnExit):
-    """Reads queues at the caller's pace, one pull ahead of it on every queue.
+    """Reads queues at the caller's pace, with a prefetch on each queue.
 
-    Not for several tasks at once: polls, seeks and commits are the caller's, in its order.
+    Not for several concurrent tasks: one task polls, seeks and commits.
 
     Args:
-        cluster: the connection; it closes the consumer when it is closed itself.
-        group: whose progress reading goes on from and is committed to; None keeps no progress.
-            Members are not coordinated here: who reads what is the caller's decision.
-        consume_from: where to start on a queue without progress: a `ConsumeFrom`, "first", "last",
+        cluster: the connection, which closes the consumer when it is closed.
+        group: consumer group whose progress is the start position and is committed; None: without
+            progress. Members are not coordinated: the caller decides which process reads a queue.
+        consume_from: start position on a queue without progress: a `ConsumeFrom`, "first", "last",
             or "group" (the group's policy; "first" without a group).
-        on_out_of_range: without a group, what to do when the place to read has left the queue:
-            go on at its "earliest" or "latest" message, or "raise" from the next poll. With a
-            group the offset service decides, by the group's policy.
+        on_out_of_range: without a group, the behaviour if a queue no longer has the offset to read:
+            continue at its "earliest" or "latest" message, or "raise" from the next poll. With a
+            group, the offset service decides by the group's policy.
         limits: size of one pull, and how long the broker may hold it.
-        prefetch_batches: batches fetched ahead of the caller, for each queue; 1 or more.
-        create_group: make the group when it does not exist.
-        check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
-            a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
+        prefetch_batches: number of batches to prefetch per queue; 1 or more.
+        create_group: create the group if it does not exist.
+        check_crcs: compare a body with its stored CRC when it is read. A damaged message raises
+            StoreCorrupt with queue and offset; `seek` skips it.
         missing_topics: if a topic of `assign_all` is deleted, "wait": polls wait for it, and read
             it as a new topic when it is created again; "end": polls raise TopicNotFound. Queues
             that `assign` named are never waited for.
@@ -104,7 +104,7 @@ class PullConsumer(ClosedOnExit):
             raise InvalidArgument(reason=f"prefetch_batches is {prefetch_batches}, not 1 or more")
         self.group = None if group is None else check_group_text(group)
         self.starts: dict[MessageQueue, Start] = {}
-        """Where reading of each queue began, and why."""
+        """Start position of each queue, with the reason."""
         self.statistics = PullConsumerStatistics()
         self._cluster = cluster
         self._offsets = OffsetLookup(cluster)
@@ -131,7 +131,7 @@ class PullConsumer(ClosedOnExit):
         cluster.adopt(self)
 
     async def close(self) -> None:
-        """Stop fetching. Commits nothing: only the caller knows what it has finished."""
+        """Stop fetching. Does not commit: only the caller knows which messages it has handled."""
         if self._closed:
             return
         self._closed = True
@@ -140,29 +140,29 @@ class PullConsumer(ClosedOnExit):
         tasks = [following.task for following in self._following.values()]
         tasks += [assigned.task for assigned in self._assigned.values()]
         self._following.clear()
-        # All at once: closing can be cut short while it waits for them.
+        # All in one call, because closing can be cancelled while it waits for them.
         await end_tasks(tasks)
         await self._prefetcher.end(self._assigned.values())
         self._assigned.clear()
 
-    # What is read
+    # Assignment
 
     @property
     def assignment(self) -> list[MessageQueue]:
         return sorted(self._assigned)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
-        """Read exactly these queues; those that were read before go on where they are.
+        """Read exactly these queues. Queues that are already assigned keep their position.
 
         Args:
             queues: message queues of any topics.
-            expression: tags wanted of them, or an `Sql`, as `Subscription.parse` has it.
+            expression: tags, or an `Sql`; see `Subscription.parse`.
 
         Raises:
-            TopicNotFound, QueueNotFound: there is no such queue.
+            TopicNotFound, QueueNotFound: a queue does not exist.
             ConsumeDisabled: the group is paused.
-            InvalidExpression: the expression says nothing.
-            RockoonError: where to start could not be found out within `retry_seconds`.
+            InvalidExpression: the expression is not valid.
+            RockoonError: the start position was not found within `retry_seconds`.
         """
         for topic in list(self._following):
             following = self._following.pop(topic)
@@ -170,12 +170,12 @@ class PullConsumer(ClosedOnExit):
         await self._replace(list(dict.fromkeys(queues)), expression)
 
     async def assign_all(self, topic: str, expression: str = ALL) -> None:
-        """Read all queues of a topic, also those it gets later (from their beginning). If the topic
-        is deleted, `missing_topics` decides.
+        """Read all queues of a topic, and queues that are added later, from their beginning. If the
+        topic is deleted, `missing_topics` applies.
 
         Raises:
-            TopicNotFound: there is no such topic.
-            RockoonError: as `assign`.
+            TopicNotFound: the topic does not exist.
+            RockoonError: see `assign`.
         """
         route = await self._cluster.route(topic)
         await self.assign(route.queues, expression)
@@ -191,7 +191,7 @@ class PullConsumer(ClosedOnExit):
             topic: Subscription.parse(topic, expression) for topic in {q.topic for q in queues}
         }
         wanted = set(queues)
-        # Who was told of a pause asks again, and is refused until the group is resumed.
+        # After a pause all queues are resolved again, which fails until the group is resumed.
         is_paused = self._store is not None and self._store.is_paused
         gone = [
             q for q, held in self._assigned.items() if q not in wanted or held.fenced or is_paused
@@ -249,22 +249,22 @@ class PullConsumer(ClosedOnExit):
                 raise answer
         return {queue: start for queue, start in found.items() if isinstance(start, Start)}
 
-    # Where it is read
+    # Position
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that the caller gets from a queue."""
+        """Return the offset of the next message of a queue that the caller gets."""
         return self._of(queue).position
 
     def lag(self, queue: MessageQueue) -> int | None:
-        """Return how many messages the queue had beyond `position` at its last pull; None before
-        the first one."""
+        """Return the number of messages from `position` to the end of the queue at the last pull;
+        None before the first pull."""
         assigned = self._of(queue)
         if assigned.max_offset is None:
             return None
         return max(assigned.max_offset - assigned.position, 0)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset; what was fetched ahead is thrown away."""
+        """Continue at an offset; prefetched messages are discarded."""
         if offset < 0:
             raise InvalidArgument(reason=f"{offset} is not an offset")
         old = self._of(queue)
@@ -274,15 +274,15 @@ class PullConsumer(ClosedOnExit):
         )
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
-        """Go on at the oldest message of these queues, or of all."""
+        """Continue at the oldest message of the given queues; of all queues by default."""
         await self._seek_all(queues, ConsumeFrom.FIRST)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on behind the newest message of these queues, or of all."""
+        """Continue after the newest message of the given queues; of all queues by default."""
         await self._seek_all(queues, ConsumeFrom.LAST)
 
     async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the first message stored at or after a time, epoch milliseconds."""
+        """Continue at the first message stored at or after a time, in epoch milliseconds."""
         await self._seek_all(queues, ConsumeFrom.timestamp(timestamp_ms))
 
     async def _seek_all(self, queues: Iterable[MessageQueue], to: ConsumeFrom) -> None:
@@ -301,34 +301,34 @@ class PullConsumer(ClosedOnExit):
     # Reading
 
     async def poll_batch(self, timeout: float | None = None) -> Batch | None:
-        """Return the next batch of one queue; queues take turns.
+        """Return the next batch of one queue, in the order of arrival.
 
         Args:
-            timeout: seconds to wait for one, None for ever, 0 not at all.
+            timeout: seconds to wait; None: without limit, 0: do not wait.
 
         Raises:
-            InvalidOffset, OffsetBeyondEnd: a queue no longer has the place to read, and
-                `on_out_of_range` is "raise"; every poll says so until a seek.
-            TopicNotFound, QueueNotFound, TopicNotReadable: a queue cannot be read any more.
-            StoreCorrupt: the next message of a queue is damaged; every poll says so until a seek.
-            ConsumeDisabled: the last commit was told that the group is paused; assign again.
+            InvalidOffset, OffsetBeyondEnd: a queue no longer has the offset to read, and
+                `on_out_of_range` is "raise"; each poll raises it until a seek.
+            TopicNotFound, QueueNotFound, TopicNotReadable: a queue is no longer readable.
+            StoreCorrupt: the next message of a queue is damaged; each poll raises it until a seek.
+            ConsumeDisabled: at the last commit the group was paused; assign again.
             Closed: the consumer was closed.
 
         Returns:
-            The batch, None when the time is over. Cancelling it is safe: nothing is taken.
+            The batch; None after the timeout. Cancelling it is safe: the batch stays available.
         """
         ready = await self._next_ready(timeout)
         if ready is None:
             return None
-        # Nothing waits from here on: cancelled in between, the caller would have lost the batch.
+        # No await from here on: a cancelled caller would lose the batch.
         batch = ready.pulled.rest(ready.index)
         assert batch is not None
         self._prefetcher.hand_out(ready, len(batch))
         return batch
 
     async def poll(self, max_messages: int = 1024, timeout: float | None = None) -> list[Message]:
-        """Return messages that are there, of one queue or several: at least one unless the time is
-        over; arguments and errors as `poll_batch`."""
+        """Return available messages of one or several queues, at least one unless the timeout has
+        passed. For arguments and errors see `poll_batch`."""
         if max_messages < 1:
             raise InvalidArgument(reason=f"max_messages is {max_messages}")
         messages: list[Message] = []
@@ -345,14 +345,14 @@ class PullConsumer(ClosedOnExit):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Every message from here on, one by one, for ever; errors as `poll_batch`, those of a
-        queue when the batch at hand is used up."""
+        """Yield messages without end; for errors see `poll_batch`. An error of a queue is raised
+        after the current batch."""
         while True:
             ready = await self._next_ready(None)
             assert ready is not None
             assert ready.pulled.batch is not None
             batch, count = ready.pulled.batch, len(ready.pulled.batch)
-            # Between two messages the caller may seek, poll, or give the queue back.
+            # Between two messages the caller may seek, poll, or assign other queues.
             while ready.index < count and self._first_ready() is ready:
                 message = Message(batch, ready.index)
                 self._prefetcher.hand_out(ready, 1)
@@ -376,7 +376,7 @@ class PullConsumer(ClosedOnExit):
         return self._first_ready()
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`."""
+        """See `Forkable.refuse_in_child`."""
         self._closed, self._refused_in_child = True, reason
 
     def _check_open(self) -> None:
@@ -386,7 +386,7 @@ class PullConsumer(ClosedOnExit):
     def _check_failures(self) -> None:
         self._check_going_on()
         for assigned in self._assigned.values():
-            # What was fetched before comes first: a seek past the failure throws it away.
+            # Prefetched messages first: a seek past the failure would discard them.
             if assigned.failure is not None and not self._prefetcher.has_ready(assigned):
                 raise assigned.failure
 
@@ -400,17 +400,17 @@ class PullConsumer(ClosedOnExit):
     # Progress
 
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        """Store progress: of all queues up to what was handed out, or of one queue.
+        """Store the positions of all queues, or progress of one queue.
 
         Args:
-            queue: the only one to commit.
-            offset: its next offset to consume; by default its position.
+            queue: the only queue to commit.
+            offset: its next offset to consume; its position by default.
 
         Raises:
             InvalidArgument: the consumer has no group, or the queue is not assigned.
-            Fenced: another reader or a reset took a queue: assign it again.
-            OffsetServiceUnavailable: it was away for `retry_seconds`; it may have stored it.
-            RockoonError: it was not stored.
+            Fenced: a queue was reset or another reader got it: assign it again.
+            OffsetServiceUnavailable: no reply within `retry_seconds`; progress may be stored.
+            RockoonError: progress was not stored.
         """
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress to commit")
@@ -433,7 +433,7 @@ class PullConsumer(ClosedOnExit):
             raise failure
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset, None when there is none."""
+        """Return the committed offset of the group; None if it has none."""
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress")
         store = self._store
@@ -447,15 +447,16 @@ class PullConsumer(ClosedOnExit):
                 raise failure
         return persisted
 
-    # Whatever happens to the queues
+    # Changes of queues and routes
 
     def _waits_for(self, queue: MessageQueue, error: RockoonError) -> bool:
-        """Whether a queue that cannot be read is left to `_follow`: its topic was deleted."""
+        """True if a queue is not readable because its topic was deleted and `_follow` waits for the
+        topic."""
         is_gone = isinstance(error, TopicNotFound | QueueNotFound)
         return is_gone and self._missing.waits and queue.topic in self._following
 
     async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
-        """Find another position for a queue that no longer has the one that was read."""
+        """Find a new position for a queue that no longer has the offset to read."""
         self.statistics.out_of_range += 1
         self.statistics.gap_total += found.gap
         queue = assigned.queue
@@ -474,12 +475,12 @@ class PullConsumer(ClosedOnExit):
             offset = found.min_offset if earliest else found.max_offset
             reason = "BELOW_MIN" if found.below_min else "ABOVE_MAX"
             start = Start(queue, offset, reason, str(found), found.gap)
-        log.warning("%s; reading goes on at %d (%s)", found, start.offset, start.reason)
+        log.warning("%s; reading continues at %d (%s)", found, start.offset, start.reason)
         self.starts[queue] = start
         assigned.next_offset = assigned.position = start.offset
 
     async def _follow(self, topic: str, expression: str) -> None:
-        """Assign queues as the topic gets them."""
+        """Assign queues that are added to a topic."""
         backoff = Backoff()
         changes = self._cluster.routes_changed
         seen = -1
@@ -494,7 +495,7 @@ class PullConsumer(ClosedOnExit):
                     self._follow_failure = error
                     self._prefetcher.arrived.note()
                     return
-                log.warning("new queues of %s cannot be read yet: %s", topic, error)
+                log.warning("new queues of %s not assigned, retrying: %s", topic, error)
                 seen = -1
                 await asyncio.sleep(backoff.next_seconds())
 
@@ -519,7 +520,7 @@ class PullConsumer(ClosedOnExit):
             if a.create_revision not in (0, route.create_revisions.get(q))
         ]
         if recreated:
-            # With the topic, the record that the group reads it was deleted.
+            # The subscription of the group was deleted with the topic.
             self._subscribed.pop(topic, None)
         await self._drop(recreated)
         added = [queue for queue in route.queues if queue not in self._assigned]

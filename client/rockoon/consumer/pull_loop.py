@@ -1,9 +1,9 @@
-"""Pull loop: what lies between two pulls of one queue, the same for push and pull consumers.
+"""Pull loop: pulls of one queue, with pauses, counters and log lines, for all consumers.
 
-A pull is answered on the broker's pull stream; by a call of its own where the broker knows none.
-Here are the pauses, after a failure and after an answer with nothing, what is counted, and what is
-logged when a queue cannot be pulled and when it can be again. What an answer or a failure means for
-the reader is the reader's: it asks, and then says which of the three it was.
+A pull uses the broker's pull stream, or a call if the broker has no pull streams. The module pauses
+after failures and empty replies, and logs when a queue cannot be pulled and when it can be pulled
+again. The reader decides what a reply or failure means: it calls `ask` and then reports the result
+(`answered`, `brought_messages`, `brought_nothing` or `failed`).
 """
 
 import asyncio
@@ -37,14 +37,15 @@ from rockoon_proto.v1.broker_pb2 import FOUND
 
 log = limited(logging.getLogger(__name__))
 
-# Messages of one answer that are taken in where they come. More are `ask`'s: what a full reader
-# refuses is understood and checked twice, and in the callback nothing else is read meanwhile.
+# Maximum number of messages of a reply that `taker` gets in the receive callback. `ask` returns
+# larger replies: a reply that a full reader rejects is decoded twice, and the callback blocks the
+# connection.
 TAKEN_MAX = 32
 LENGTH_BYTES = 4
 
 
 class PullCounts(Protocol):
-    """What is counted."""
+    """Counters of a pull loop."""
 
     pulls: int
     pulls_empty: int
@@ -53,34 +54,33 @@ class PullCounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullRules:
-    """How a queue is pulled."""
+    """Rules for pulling a queue."""
 
     limits: PullLimits = field(default_factory=PullLimits)
     check_crcs: bool = True
-    """Hand out no message whose body does not have its CRC."""
+    """Reject messages whose body does not match its CRC."""
     group: str = ""
-    """Whose readers these are."""
+    """Consumer group of the reader; empty without a group."""
 
 
 class PullLoop:
     """The pulls of one queue.
 
     Args:
-        cluster: where the broker is found.
-        streams: the consumer's.
-        queue: which.
-        subscription: what is wanted of it.
-        rules: how to pull.
-        counts: counted in.
-        taker: is offered messages where they come, while `ask` waits for nothing else; what it
-            returns True for `ask` does not bring, and the queue is read on behind it; what it
-            raises `ask` raises.
-        on_taken: called when messages that `taker` has accepted are counted. Its exceptions are
-            raised by `ask`.
+        cluster: the connection.
+        streams: pull streams of the consumer.
+        queue: the message queue.
+        subscription: filter of the messages.
+        rules: rules for pulling.
+        counts: counters.
+        taker: called with messages in the receive callback while `ask` waits. If it returns True,
+            `ask` does not return these messages and continues after them. `ask` raises its
+            exceptions.
+        on_taken: called after messages that `taker` has accepted were counted. `ask` raises its
+            exceptions.
 
     Attributes:
-        heard_at: when the queue's broker was heard of last, loop time; at first, when this was
-            made.
+        heard_at: loop time of the broker's last reply; initially the time of construction.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PullLoop:
         self._subscription = subscription
         self._rules = rules
         self._counts = counts
-        # Hooks want to know how long each pull took.
+        # Hooks measure each pull, so with hooks `ask` returns all messages.
         self._taker = taker if cluster.hooks is None else None
         self._on_taken = on_taken
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class PullLoop:
         self._offset = 0
         self._asked_at = 0.0
         self.heard_at = self._loop.time()
-        # None before the first pull, and where the broker knows no streams.
+        # None before the first pull, and if the broker has no pull streams.
         self._streamed: QueueSubscription | None = None
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class PullLoop:
             self._streamed.end()
 
     async def ask(self, offset: int) -> Pulled | OutOfRange:
-        """Pull once; errors as of `pull`."""
+        """Pull once; for errors see `pull`."""
         self._counts.pulls += 1
         self._offset, self._asked_at = offset, self._loop.time()
         asked_ns = asked_now(self._cluster)
@@ -138,7 +138,7 @@ class PullLoop:
             answer = await pull(
                 self._cluster,
                 self._queue,
-                # The taker may have had messages meanwhile.
+                # Not `offset`: `taker` may have accepted messages during this call.
                 self._offset,
                 self._subscription,
                 rules.limits,
@@ -149,7 +149,7 @@ class PullLoop:
             return answer
         streamed = self._streamed
         assert streamed is not None
-        # Until the answer is understood it leads nowhere.
+        # Not valid until the reply is decoded: after an error the queue is subscribed again.
         streamed.position = -1
         found = self._interpreted(reply)
         if isinstance(found, Pulled):
@@ -164,7 +164,7 @@ class PullLoop:
         )
 
     def _offer(self, reply: Reply) -> bool:
-        """Messages for the taker; whatever else an answer may be is left to `ask`."""
+        """Pass messages to `taker`; return False for replies that `ask` must return."""
         streamed, taker = self._streamed, self._taker
         if (
             streamed is None
@@ -179,7 +179,7 @@ class PullLoop:
             found = messages_of(
                 self._queue, self._offset, reply, self._subscription, self._rules.check_crcs
             )
-        except Exception:  # noqa: BLE001 - `ask` meets the same, and raises it where it is seen
+        except Exception:  # noqa: BLE001 - `ask` decodes the reply again and raises the error
             return False
         if found.batch is None:
             return False
@@ -192,13 +192,13 @@ class PullLoop:
                 self.answered()
             self._on_taken()
         except Exception as failure:
-            log.exception("messages of %s cannot be taken in", self._queue)
-            # Not left to `ask`: they may be in already.
+            log.exception("messages of %s not accepted, the reader gets the error", self._queue)
+            # The reply is not left to `ask`, because the reader may have stored its messages.
             streamed.fail(failure)
         return True
 
     async def _reply(self, offset: int) -> Reply:
-        """The next answer on the stream. Raises NoPullStreams where the broker knows none."""
+        """Wait for the next reply on the stream. Raises NoPullStreams if the broker has none."""
         streamed = self._streamed
         if streamed is None or streamed.is_over or streamed.position != offset:
             if streamed is not None:
@@ -214,7 +214,7 @@ class PullLoop:
             streamed = self._streamed = self._streams.subscribe(self._queue.broker, request)
             if streamed is None:
                 raise NoPullStreams
-            # Pauses are for calls.
+            # Streams need no pauses after empty replies.
             self._empty.reset()
             if self._taker is not None:
                 streamed.taker = self._offer
@@ -224,33 +224,33 @@ class PullLoop:
             self.heard_at = max(self.heard_at, streamed.heard_at)
 
     def note_failure(self, error: RockoonError) -> None:
-        """Log why the queue cannot be pulled, once for each kind of reason."""
+        """Log why the queue cannot be pulled, once per class of error."""
         if self._failure is not type(error):
-            log.warning("%s cannot be pulled now: %s", self._queue, error)
+            log.warning("%s cannot be pulled, retrying: %s", self._queue, error)
         self._failure = type(error)
 
     async def failed(self, error: RockoonError) -> None:
-        """The broker did not answer, or with an error that can pass: pause, longer each time."""
+        """A pull failed with a retriable error: count and log it, then pause, longer each time."""
         self._counts.pulls_failed += 1
         self.note_failure(error)
         await self._cluster.pause_for_broker(self._queue.broker, self._backoff.next_seconds())
 
     def answered(self) -> None:
-        """The broker answered."""
+        """The broker replied: reset the pauses."""
         self._backoff.reset()
         if self._failure is not None:
             self._failure = None
             log.info("%s can be pulled again", self._queue)
 
     def brought_messages(self) -> None:
-        """The answer had messages."""
+        """The reply had messages."""
         self._empty.reset()
 
     async def brought_nothing(self, next_offset: int) -> None:
-        """The answer had none: pause if it came too soon."""
+        """The reply had no messages: pause if the broker did not hold the pull."""
         self._counts.pulls_empty += 1
         if self._streamed is not None:
-            # Nothing comes on a stream before its time.
+            # Streams have no early empty replies.
             return
         waited_seconds = self._loop.time() - self._asked_at
         moved = next_offset != self._offset

@@ -1,9 +1,10 @@
-"""Pull streams: one call to each broker brings what a consumer reads there, of all its queues.
+"""Pull streams: one call per broker delivers the messages of all queues that a consumer reads.
 
-A queue is subscribed from an offset on and given credit, batches come as they are stored, and what
-becomes of it is told of it alone. Credit is what bounds memory here: as much as one pull may bring,
-given anew while the consumer has room, so that a queue with a slow handler holds up no other one.
-A stream that breaks ends its subscriptions, and each queue subscribes again.
+A reader subscribes to a queue from an offset and grants credit to the broker, which sends batches
+as they are stored. An error of a queue ends the subscription of this queue only. Credit bounds the
+memory of a queue to the size of one pull. The reader renews it while it has room, so a queue with a
+slow handler does not block other queues. If a stream breaks, its subscriptions end, and each reader
+subscribes again.
 """
 
 import asyncio
@@ -31,24 +32,24 @@ from rockoon_rpc.client_call import StreamCall
 
 log = limited(logging.getLogger(__name__))
 
-# A broker sends something, be it nothing, every ten seconds.
+# A broker sends a message at least every ten seconds, which may be empty.
 SILENT_SECONDS_MAX = 25.0
 LOOK_SECONDS = 5.0
 
 
 class NoPullStreams(Exception):
-    """The broker's version has none: its queues are pulled call by call."""
+    """The broker's version has no pull streams: each pull of its queues is a call."""
 
 
 class QueueSubscription:
-    """One queue of a stream, from an offset on; used by one task.
+    """Subscription to one queue on a stream, from an offset on; used by one task.
 
     Attributes:
-        position: offset of the next message that `answer` may bring. Written by who reads.
-        is_over: nothing more comes.
-        taker: is offered each answer that comes while `answer` waits for one, where it comes: a
-            wakeup less. What it returns True for is dealt with, and there is room for as much as
-            one pull may bring still; `answer` brings the others. It must not raise.
+        position: offset of the next message that `answer` may return. Written by the reader.
+        is_over: the broker sends no more replies.
+        taker: called with each reply that arrives while `answer` waits, in the receive callback,
+            which saves a wakeup. If it returns True, the reply is handled and there is room for
+            another pull; otherwise `answer` returns the reply. It must not raise.
     """
 
     __slots__ = (
@@ -75,35 +76,34 @@ class QueueSubscription:
         self._number = number
         self._stream = stream
         self._messages_max, self._bytes_max = request.max_messages, request.max_bytes
-        # More credit is given when half is used. If each message gave credit, it would cost two
+        # Credit is renewed when half is used: renewing it for each message would double the
         # messages on the stream.
         self._messages_low, self._bytes_low = self._messages_max // 2, self._bytes_max // 2
-        # Credit that was given, but for what was taken by `answer` since.
+        # Credit left, without replies that are not handled yet.
         self._messages = self._bytes = 0
-        # What has come and was not taken; the credit bounds it.
+        # Replies that are not handled yet; the credit bounds them.
         self._answers: deque[Reply] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
 
     @property
     def heard_at(self) -> float:
-        """When the broker was heard of last, loop time."""
+        """Loop time of the broker's last message."""
         return self._stream.heard_at
 
     async def answer(self) -> Reply:
-        """The next answer. Called when there is room for as much as one pull may bring; cancelling
-        it is safe.
+        """Wait for the next reply. The caller has room for one pull. Cancelling it is safe.
 
         Raises:
-            NoPullStreams: the queue has to be pulled.
-            RockoonError: what the broker says of the queue, or why the stream has ended.
+            NoPullStreams: the broker has no pull streams.
+            RockoonError: error of the queue, or of the stream.
         """
         if self._messages <= self._messages_low or self._bytes <= self._bytes_low:
             self._give_credit()
         while not self._answers:
             if self._failure is not None:
                 self.is_over = True
-                # Many queues raise the same one.
+                # Many queues raise the same object, which must not collect tracebacks.
                 raise self._failure.with_traceback(None)
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -121,7 +121,7 @@ class QueueSubscription:
 
     def _use_credit(self, lengths: bytes) -> None:
         self._messages -= len(lengths) // 4
-        # Not of `frames`: each look at those copies them.
+        # From the lengths, because each access to `frames` copies them.
         self._bytes -= int.from_bytes(lengths, "little") if len(lengths) == 4 else _sum(lengths)
 
     def _give_credit(self) -> None:
@@ -130,12 +130,12 @@ class QueueSubscription:
         self._stream.requests.give_credit(self._number, messages, size)
 
     def end(self) -> None:
-        """Have nothing more come."""
+        """End the subscription."""
         self.is_over = True
         self._stream.unsubscribe(self._number)
 
     def take(self, reply: Reply, *, has_company: bool) -> None:
-        """Something has come; `has_company`: in a message with answers of other queues."""
+        """Handle a reply; `has_company`: its message has replies of other queues."""
         is_awaited = not (self._waiter is None or self._waiter.done() or self._answers)
         if is_awaited and self.taker is not None and self.taker(reply):
             self._use_credit(reply.record_lengths)
@@ -143,8 +143,8 @@ class QueueSubscription:
                 self._give_credit()
             return
         if has_company and isinstance(reply, PullReply) and not is_awaited:
-            # What is not taken at once must not keep the whole message, with other queues' records,
-            # in memory.
+            # Copied, because a reply that waits would keep the whole message with the records of
+            # other queues in memory.
             own = PullReply()
             own.CopyFrom(reply)
             reply = own
@@ -152,7 +152,7 @@ class QueueSubscription:
         self._wake()
 
     def fail(self, failure: Exception) -> None:
-        """Nothing more comes; what has come is still given out."""
+        """Fail `answer` after the replies that have arrived."""
         self._failure = failure
         self._wake()
 
@@ -166,7 +166,7 @@ def _sum(lengths: bytes) -> int:
 
 
 class StreamRequests:
-    """What is to be told to a broker, gathered until the transport takes it."""
+    """Requests of a stream, combined until the transport sends them."""
 
     def __init__(self) -> None:
         self._next: PullStreamRequest | None = None
@@ -183,7 +183,7 @@ class StreamRequests:
         self._pending().unsubscribe.append(number)
 
     def finish(self) -> None:
-        """No more is to be told."""
+        """End the stream of requests."""
         self._is_finished = True
         self._wanted.set()
 
@@ -211,15 +211,15 @@ class PullStream:
 
     Args:
         cluster: the connection.
-        broker: its name.
-        node: the process that it goes to.
+        broker: name of the broker.
+        node: process of the broker.
 
     Attributes:
-        node: as given.
-        requests: what goes out.
-        heard_at: when anything came last, loop time; -inf before that.
-        is_over: it takes no subscriptions any more.
-        is_known: False when the broker knows no streams.
+        node: process of the broker.
+        requests: requests of the stream.
+        heard_at: loop time of the broker's last message; -inf before the first.
+        is_over: it accepts no subscriptions.
+        is_known: False if the broker has no pull streams.
     """
 
     def __init__(self, cluster: Connection, broker: str, node: Node) -> None:
@@ -252,17 +252,17 @@ class PullStream:
         try:
             failure = await self._receive()
         except Exception as error:
-            log.exception("the pull stream to %s fails in a way no one foresaw", self._broker)
-            failure = RockoonError(f"the pull stream to {self._broker} failed: {error!r}")
+            log.exception("unexpected error in the pull stream to %s (bug)", self._broker)
+            failure = RockoonError(f"the pull stream to {self._broker} failed (bug): {error!r}")
         finally:
             self.is_over = True
-            # The transport would wait for more, and nobody else would end that.
+            # The transport waits for requests until they are finished here.
             self.requests.finish()
             for subscription in self._subscriptions.values():
                 subscription.fail(failure)
 
     async def _receive(self) -> Exception:
-        """Take answers until the stream ends; returns why it did."""
+        """Receive replies until the stream ends; return the error that ended it."""
         cluster, broker = self._cluster, self._broker
         try:
             stub = cluster.broker(broker)
@@ -292,7 +292,7 @@ class PullStream:
         return BrokerUnavailable(broker=broker)
 
     def _take(self, reply: PullStreamReply | Replies) -> bool:
-        """Give answers to those who wait for them."""
+        """Dispatch the replies of a message to their subscriptions."""
         self.heard_at = self._loop.time()
         has_company = len(reply.answers) > 1
         for answer in reply.answers:
@@ -307,18 +307,18 @@ class PullStream:
             return NoPullStreams()
         error = from_rpc_error(failure, BrokerUnavailable, broker=self._broker)
         if clock_corrected(self._cluster.access, error):
-            # The next one is signed by another clock.
+            # The next call is signed with the corrected clock.
             return BrokerUnavailable(broker=self._broker)
         return error
 
     def _watch(
         self, call: "aio.StreamStreamCall[PullStreamRequest, PullStreamReply]", began_at: float
     ) -> None:
-        """End a call whose broker is silent, or of which nobody has wanted anything for a while."""
+        """End a call if its broker is silent or no queue is subscribed."""
         loop = asyncio.get_running_loop()
         silent_seconds = loop.time() - max(self.heard_at, began_at)
         if silent_seconds > SILENT_SECONDS_MAX or not self._subscriptions:
-            # From now on: its end is noticed a turn of the loop later.
+            # Set now, because the call ends one loop iteration later.
             self.is_over = True
             call.cancel()
         else:
@@ -329,7 +329,7 @@ class PullStreams:
     """The pull streams of one consumer.
 
     Args:
-        cluster: the connection, whose task group the streams' tasks are in.
+        cluster: the connection; its task group has the tasks of the streams.
     """
 
     def __init__(self, cluster: Connection) -> None:
@@ -337,16 +337,16 @@ class PullStreams:
         self._streams: dict[str, PullStream] = {}
 
     def subscribe(self, broker: str, request: PullRequest) -> QueueSubscription | None:
-        """Read a queue; None when its broker is known to have no streams.
+        """Subscribe to a queue; return None if its broker is known to have no pull streams.
 
         Raises:
-            BrokerUnavailable: the broker is not in the routes at the moment.
+            BrokerUnavailable: the broker is not in the routes.
         """
         node = self._cluster.routes.broker(broker)
         if node is None:
             raise BrokerUnavailable(broker=broker)
         stream = self._streams.get(broker)
-        # Another process in its place may be of another version.
+        # Another process of the broker may have another version.
         if stream is not None and not stream.is_known and stream.node == node:
             return None
         if stream is None or stream.is_over:
@@ -354,7 +354,7 @@ class PullStreams:
         return stream.subscribe(request)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all streams."""
         for stream in self._streams.values():
             stream.task.cancel()
         self._streams.clear()

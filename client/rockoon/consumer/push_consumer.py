@@ -1,15 +1,15 @@
-"""A consumer that calls a listener: the members of a group share the queues of its topics, or each
-reads all of them (`broadcasting`).
+"""Push consumer: calls a handler for each message. The members of a group share the queues of its
+topics, or each member reads all queues (`broadcasting`).
 
     await cluster.push_consumer("billing", {"orders": "*"}, handle).run()
 
-A message counts as consumed when the handler has returned. Progress of a queue is the smallest
-offset that is not consumed, so after a crash some messages come again, and none is left out.
+A message is consumed when the handler has returned. Progress of a queue is the smallest offset that
+is not consumed. So after a crash some messages are delivered again and none is lost.
 
-How it hangs together: `Membership` says who is in the group; `Assignment` works out which queues
-are this member's, resolves where they start and makes a `QueueReader` of each, which pulls into its
-process queue; the `Delivery` hands messages to the handler; `commit` stores progress;
-`QueueRevocation` hands over what has become another member's.
+Components: `Membership` sends heartbeats and knows the members of the group. `Assignment` computes
+the queues of this member, resolves their start positions and creates a `QueueReader` for each,
+which pulls into its process queue. `Delivery` calls the handler. `commit` stores progress.
+`QueueRevocation` releases queues that another member gets.
 """
 
 import asyncio
@@ -79,64 +79,66 @@ OnDamaged = Literal["stop", "skip"]
 
 
 class PushConsumer:
-    """A member of a consumer group that calls `handler` for every message of its queues.
+    """A member of a consumer group that calls `handler` for each message of its queues.
 
-    A message whose handler raises, or returns `ConsumeResult.LATER` or False, goes back to the
-    broker, comes again after 10 s, 30 s, 1 min, ... and holds nothing else up; after 16 times it is
-    a dead letter. `redelivery` changes that, `orderly` and broadcasting consumers differ. What is
-    delivered again here holds the committed offset of its queue; messages behind it go on up to the
-    flow limits, then the queue stops. `queues()` shows which one it is.
+    If the handler raises, or returns `ConsumeResult.LATER` or False, the consumer sends the message
+    back to the broker, which delivers it again after 10 s, 30 s, 1 min, ...; other messages do not
+    wait for it. After 16 redeliveries it is a dead letter. `redelivery` changes these rules;
+    `orderly` and broadcasting consumers have other rules. A message that this consumer redelivers
+    locally blocks the committed offset of its queue: later messages are handled up to the flow
+    limits, then the queue stops. `queues()` shows the blocking message.
 
-    While its group is paused (`rockoon group pause`) it stays a member, has no queues and calls
-    nothing; once the group is resumed it goes on from what was committed.
+    While its group is paused (`rockoon group pause`), the consumer stays a member, has no queues
+    and calls no handler. When the group is resumed, it continues at the committed offsets.
 
     Args:
-        cluster: the connection; it closes the consumer when it is closed itself.
+        cluster: the connection, which closes the consumer when it is closed.
         group: the consumer group.
         subscriptions: topic to expression: "*", tags as in "TagA || TagB", or an `Sql`. All members
             of a group should have the same.
         handler: async, or plain (then run in a thread); gets a Message.
-        mode: "clustering": the members share the queues; "broadcasting": every member reads all,
-            and has progress of its own under its `member_id`, which has to be the same at every
+        mode: "clustering": the members share the queues; "broadcasting": each member reads all
+            queues and has its own progress under its `member_id`, which must be the same at each
             start: by default the connection's `client_id`, ROCKOON_MEMBER, or a host name that
-            ends in an ordinal. The group says where that is kept (`broadcast_progress`).
-        offset_store: where progress is kept instead of in the offset service (clustering) or in
-            `~/.rockoon_offsets` (broadcasting), for example a `CustomOffsetStore`. With a store of
-            your own, clustering members are not kept from reading a queue twice at a hand-over.
-        consume_from: "first", "last" or a `ConsumeFrom`: where to start on a queue without progress
-            when the group has no policy. By default the cluster's, which is "last": what was sent
-            before the group was there is not read.
-        concurrency: handler calls that may run at once.
-        batch_max: when more than 1 the handler gets a list of up to so many messages of one
-            queue, and its result is for all of them.
+            ends in an ordinal. The group defines where that progress is stored
+            (`broadcast_progress`).
+        offset_store: stores progress instead of the offset service (clustering) or
+            `~/.rockoon_offsets` (broadcasting), for example a `CustomOffsetStore`. With a custom
+            store, two clustering members may read a queue at the same time during a hand-over.
+        consume_from: "first", "last" or a `ConsumeFrom`: start position on a queue without progress
+            if the group has no policy. The default is the cluster's policy, which is "last":
+            messages sent before the group existed are not read.
+        concurrency: maximum number of concurrent handler calls.
+        batch_max: maximum number of messages per handler call. If it is more than 1, the handler
+            gets a list of messages of one queue, and its result applies to all.
         orderly: the messages of a queue are handled one after the other, by one member at a time;
-            queues go on side by side. A message that fails comes again after a second, and its
-            queue waits; an `Order` sets that pause, and after how many failed deliveries the
-            message is a dead letter and the queue goes on. No call begins while another member may
-            have taken the queue over, so handling rests when the offset service is away for longer
-            than its lease.
+            queues are handled concurrently. A failed message is delivered again after a second,
+            and its queue waits; an `Order` sets that pause, and the number of failed deliveries
+            after which the message is a dead letter and the queue continues. No call starts while
+            another member may own the queue, so no message is handled if the offset service is
+            unavailable for longer than its lease.
         allocation: how members share the queues; must be the same on all members.
-        member_id: unique in the group; by default made of the cluster object's client id.
-        redelivery: what becomes of messages that failed. A `RetryPolicy`: they go back to the
-            broker, and come again from the group's retry topic, which is read beside
-            `subscriptions`, or are dead letters after 16 times; the default of clustering
-            consumers. A `LocalRedelivery`: delivered again by this consumer until they succeed.
-            Broadcasting consumers do that 16 times by default, then drop the message.
+        member_id: unique in the group; the connection's client id by default.
+        redelivery: how failed messages are redelivered. A `RetryPolicy`, the default of clustering
+            consumers: they are sent back to the broker and read again from the group's retry
+            topic, or are dead letters after 16 redeliveries. A `LocalRedelivery`: this consumer
+            redelivers them until they succeed. Broadcasting consumers redeliver 16 times by
+            default, then drop the message.
         pull_limits: size of one pull, and how long a broker may hold it.
         flow_limits: how much one queue may hold.
-        timing: times between commits and the like.
-        create_group: make the group when it does not exist.
-        check_crcs: bodies are compared with the CRCs they were stored with.
-        on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
-            are handled, and a reset leads past it; "skip": it is logged with its place, counted,
-            and reading goes on behind it, unless there are a thousand in a row.
+        timing: commit interval and other times.
+        create_group: create the group if it does not exist.
+        check_crcs: compare bodies with their stored CRCs.
+        on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all earlier
+            messages are handled; reset the group past it. "skip": it is logged with queue and
+            offset, counted and skipped, unless a thousand in a row are damaged.
         missing_topics: if a topic is deleted, "wait": the consumer reads its other topics, and the
             topic when it is created again, as a new topic; "end": it ends with TopicNotFound. At
             the start each topic must exist.
         on_assigned: called with the queues that this member gets, before it reads them.
-        on_revoked: called with those that it loses, when their handler calls have ended and before
-            another member gets them: the place to flush what handlers have gathered. Both are
-            async, or plain and quick; what they raise is logged, and each has five seconds.
+        on_revoked: called with the queues that it loses, after their handler calls and before
+            another member gets them, for example to flush buffered results. Both functions are
+            async, or plain and quick; their exceptions are logged, and each has five seconds.
 
     Raises:
         InvalidArgument: an argument is out of its bounds.
@@ -178,7 +180,7 @@ class PushConsumer:
         self._cluster = cluster
         retries = RetryStatistics()
         chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)
-        # In order nothing is sent back to come again: a message waits in its queue.
+        # An orderly consumer sends no message back: a failed message waits in its queue.
         reads_retries = isinstance(chosen, RetryTopic) and order is None
         self._retry_topic = retry_topic(group) if reads_retries else None
         self._subscriptions = parsed(subscriptions, self._retry_topic)
@@ -256,7 +258,7 @@ class PushConsumer:
             subscribe=lambda topic: self._subscribe(topic, create_group=False),
         )
 
-    # Life
+    # Start and end
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -273,14 +275,14 @@ class PushConsumer:
             raise self._failure
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and start to consume.
 
         Raises:
             TopicNotFound: a topic of the subscriptions does not exist.
-            GroupNotFound: the group does not, and `create_group` is false.
+            GroupNotFound: the group does not exist, and `create_group` is false.
             MemberIdTaken: a live process has the member id.
-            StoreLocked, StoreCorrupt, StoreNotWritable: progress cannot be kept where it should be.
-            RockoonError: the cluster did not answer for `retry_seconds`.
+            StoreLocked, StoreCorrupt, StoreNotWritable: the offset store cannot store progress.
+            RockoonError: the cluster did not answer within `retry_seconds`.
         """
         if self._state != "new":
             raise Closed(what="a consumer that was started before")
@@ -291,7 +293,7 @@ class PushConsumer:
                 if topic != self._retry_topic:
                     await self._subscribe(topic, create_group=self._create_group)
             if self._retry_topic:
-                # Last: there is none before there is the group.
+                # Last, because it exists only after the group is created.
                 request = ProvideGroupTopicRequest(group=self.group, topic=GROUP_RETRY)
                 provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
                 await self._subscribe(
@@ -323,7 +325,7 @@ class PushConsumer:
             SubscribeRequest(group=self.group, topic=topic, create_group=create_group),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
-        # A group that was deleted meanwhile was made again.
+        # `Subscribe` may have created the group again after its deletion.
         self._membership.group_incarnation = reply.group.incarnation
         tell_group(self._store, reply.group.config)
 
@@ -352,18 +354,18 @@ class PushConsumer:
         """Consume until SIGINT, SIGTERM or a failure; then drain, commit and leave the group.
 
         Starts the consumer if it was not started. The first signal ends this call after the drain
-        (`close`); later signals have their former effect. Signals are seen in the main thread only.
+        (`close`); later signals have their former effect. Only the main thread gets signals.
         If several consumers run in one event loop, a signal ends each.
 
         Raises:
-            RockoonError: as `start` and `wait`.
+            RockoonError: see `start` and `wait`.
         """
         stop = asyncio.Event()
         with loop_signals(stop.set):
             await self.run_until(stop)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """As `run`, but until an event is set."""
+        """Like `run`, until an event is set."""
         if self._state == "new":
             await self.start()
         try:
@@ -387,7 +389,7 @@ class PushConsumer:
             GroupNotFound: the group was deleted.
             TopicNotFound: a topic was deleted, and `missing_topics` is "end".
             MemberIdTaken: another process joined under the member id.
-            Exception: what a bug in the consumer raised.
+            Exception: a bug in the consumer.
         """
         if self._state == "new":
             raise RuntimeError("the consumer was not started: enter it with `async with`")
@@ -397,10 +399,10 @@ class PushConsumer:
             raise self._failure
 
     async def close(self) -> None:
-        """Stop pulling, finish the handler calls that run, store progress, leave the group.
+        """Stop pulling, wait for running handler calls, store progress, leave the group.
 
-        Takes at most `drain_seconds` and, when the offset service does not answer, some ten seconds
-        for the last commit. Cancelling it gives up what it still waits for.
+        Lasts at most `drain_seconds`, and about ten seconds more for the last commit if the offset
+        service does not answer. Cancelling it ends the waiting.
         """
         if self._state != "running":
             return
@@ -411,14 +413,14 @@ class PushConsumer:
             await self._assignment.stop_pulls()
             if not await self._delivery.drain(self._timing.drain_seconds):
                 log.warning(
-                    "handlers of group %s still ran after %.1f s: their messages come again",
+                    "handlers of group %s still ran after %.1f s: their messages are redelivered",
                     self.group,
                     self._timing.drain_seconds,
                 )
             await self._assignment.store_last()
             await self._membership.leave()
         finally:
-            # Nothing is left of it, unless closing was cut short.
+            # These have an effect only if closing was cancelled.
             self._cancel_tasks()
             self._delivery.abandon()
             self._assignment.drop()
@@ -426,27 +428,27 @@ class PushConsumer:
             await self._store.close()
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`. Handlers run in the parent only."""
+        """See `Forkable.refuse_in_child`. Handlers run in the parent only."""
         self._state, self._failure = "closed", Closed(reason)
         self._ended = asyncio.Event()  # the parent's belongs to the parent's loop
         self._ended.set()
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a task of the consumer; what it dies of is told to the consumer's owner."""
+        """Run a task of the consumer; its error ends the consumer, and `wait` raises it."""
         try:
             await work()
         except asyncio.CancelledError as cancelled:
             if is_being_cancelled():
                 raise
-            # Nobody cancelled this task: code of the program's that it called was cancelled. To end
-            # without a word would leave a consumer that does nothing.
+            # This task was not cancelled: a function of the program that it called was. Without a
+            # failure, the consumer would silently do nothing.
             stopped = RuntimeError("code that the consumer called was cancelled")
             stopped.__cause__ = cancelled
             self._fail(stopped)
         except Exception as failure:
             if not isinstance(failure, FATAL):
                 log.exception(
-                    "a consumer of group %s fails in a way no one foresaw",
+                    "unexpected error in a consumer of group %s (bug)",
                     self.group,
                     exc_info=loggable(failure),
                 )
@@ -466,38 +468,41 @@ class PushConsumer:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
 
-    # What it is doing
+    # State
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues of its subscriptions that are this member's now; `queues` has those of the
-        group's retry topic, too."""
+        """Queues of the subscriptions that this member owns; `queues` includes the retry topic's
+        queues."""
         return sorted(q for q in self._assignment.readers if q.topic != self._retry_topic)
 
     @property
     def starts(self) -> dict[MessageQueue, Start]:
-        """Where reading of each queue of its subscriptions began, and why."""
+        """Start position of each queue of the subscriptions, with the reason."""
         starts = self._assignment.starts
         return {queue: start for queue, start in starts.items() if queue.topic != self._retry_topic}
 
     def queues(self) -> dict[MessageQueue, QueueView]:
-        """Return how each queue of this member stands."""
+        """Return the state of each queue of this member."""
         return {q: view_of(reader) for q, reader in sorted(self._assignment.readers.items())}
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody has paused the group, as last heard."""
+        """True if the group is paused, by the last reply of the offset service."""
         return self._membership.is_paused
 
     @property
     def members(self) -> list[str]:
-        """Ids of the group's members, as last heard."""
+        """Ids of the group's members, by the last reply of the offset service."""
         return sorted(self._membership.topics_of)
 
-    # Progress, and what it depends on
+    # Routes and progress
 
     async def _follow_routes(self) -> None:
-        """Other consumers' topics are no news: with hundreds, each would rebalance for each."""
+        """Rebalance when a route of the subscriptions or the set of nodes has changed.
+
+        Changes of other topics are ignored, because there may be hundreds of topics.
+        """
         routes, changes = self._cluster.routes, self._cluster.routes_changed
 
         def known() -> tuple[object, ...]:
@@ -516,9 +521,9 @@ class PushConsumer:
             await self.commit()
 
     async def commit(self) -> None:
-        """Store the progress of all queues now; done every few seconds anyway.
+        """Store the progress of all queues now, in addition to the periodic commits.
 
-        What cannot be stored now is stored by a later call.
+        Progress that cannot be stored now is stored by a later call.
         """
         for reader in self._assignment.readers.values():
             self._update(reader)
@@ -533,14 +538,14 @@ class PushConsumer:
         if persisted.kept:
             queue, error = next(iter(persisted.kept.items()))
             log.warning(
-                "progress of %d queues is not stored yet, of %s because: %s",
+                "progress of %d queues not stored, next try at the next commit; %s: %s",
                 len(persisted.kept),
                 queue,
                 error,
             )
         if persisted.lost:
             for queue, error in persisted.lost.items():
-                log.warning("%s is resolved again: %s", queue, error)
+                log.warning("progress of %s not stored, resolving again: %s", queue, error)
             self._assignment.resolve_again(
                 r for q in persisted.lost if (r := self._assignment.readers.get(q))
             )
@@ -548,8 +553,8 @@ class PushConsumer:
 
 def _check_settings(handler: Handler, concurrency: int, batch_max: int, on_damaged: str) -> None:
     if not callable(handler):
-        raise InvalidArgument(reason=f"the handler is {handler!r}, nothing that can be called")
+        raise InvalidArgument(reason=f"the handler is {handler!r}, not a function")
     if concurrency < 1 or batch_max < 1:
         raise InvalidArgument(reason="concurrency and batch_max must be 1 or more")
     if on_damaged not in ("stop", "skip"):
-        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}: neither stop nor skip")
+        raise InvalidArgument(reason=f"on_damaged is {on_damaged!r}, not stop or skip")

@@ -1,4 +1,4 @@
-"""One message queue being read by a push consumer: pulls, flow control, what is held."""
+"""Queue reader: pulls one message queue for a push consumer, with flow control."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from rockoon_core.repeated_lines import limited
 log = limited(logging.getLogger(__name__))
 
 PULL_EXPIRED_SECONDS = 120.0
-# A disk that answers nothing any more must not let a reader run through all that it holds.
+# If the disk of a broker fails, a reader must not skip all messages of the queue.
 _DAMAGED_IN_A_ROW_MAX = 1024
 
 
@@ -39,41 +39,40 @@ class PullStatistics:
     pulls: int = 0
     pulls_empty: int = 0
     pulls_failed: int = 0
-    """Pulls that ended in an error; they are tried again."""
+    """Pulls that failed; they are retried."""
     flow_control_pauses: int = 0
-    """Times a queue held as much as it may."""
+    """Number of times that a queue reached a flow limit."""
     damaged: int = 0
-    """Messages skipped because they are damaged."""
+    """Damaged messages that were skipped."""
     expired: int = 0
-    """Queues looked up again because no pull was answered for too long."""
+    """Number of times that a queue was resolved again because no pull got a reply for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """How a queue is read."""
+    """Rules for reading a queue."""
 
     pulls: PullRules = field(default_factory=PullRules)
     skip_damaged: bool = False
-    """Go on behind a damaged message instead of raising; for so many in a row at most as no single
-    fault of a disk damages."""
+    """Skip damaged messages instead of raising StoreCorrupt, at most 1024 in a row."""
     expired_seconds: float = PULL_EXPIRED_SECONDS
-    """How long a queue may go without an answer before it is looked up again."""
+    """Time without a reply to pulls after which a queue is resolved again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place of a queue that cannot be read and is to be stepped over."""
+    """An offset of a queue that is to be skipped."""
 
     offset: int
     error: StoreCorrupt
     is_here: bool = True
-    """False when it is another message, further on, that is damaged."""
+    """False if a later message is damaged, and the filter excludes the one at `offset`."""
 
 
 @dataclass(slots=True, eq=False)
 class QueueReader:
-    """A queue from Resolve until it is lost. Every Resolve makes a new one, so whatever a former
-    one still does is done to an object that nobody asks any more."""
+    """Reads a queue from Resolve until the queue is revoked. Each Resolve creates a new reader, so
+    late results of an old one have no effect."""
 
     queue: MessageQueue
     subscription: Subscription
@@ -86,10 +85,10 @@ class QueueReader:
     listed: bool = False
     running: int = 0
     may_begin: Callable[[], bool] = lambda: True
-    """Whether a call with its messages may begin, as far as other members go."""
+    """Function that returns False if another member may own the queue."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
-    """Why it cannot be pulled at the moment."""
+    """Error of the last pull; None if it succeeded."""
     blocked_by: Limit | None = None
     max_offset: int | None = None
     """End of the queue at the last pull."""
@@ -105,23 +104,23 @@ class QueueReader:
         on_messages: Callable[["QueueReader"], None],
         on_gone: Callable[["QueueReader"], None],
     ) -> OutOfRange | None:
-        """Pull for as long as the queue has the place to read.
+        """Pull until the queue must be resolved again.
 
         Args:
-            cluster: where the broker is found.
-            streams: the consumer's.
-            rules: how to read.
-            statistics: counted in.
-            on_messages: called when there are messages to hand out.
-            on_gone: called when the broker says the queue is not there (any more).
+            cluster: the connection.
+            streams: pull streams of the consumer.
+            rules: rules for reading.
+            statistics: counters.
+            on_messages: called when messages can be handed out.
+            on_gone: called when the broker replies that the queue does not exist.
 
         Returns:
-            What the place was, when it has left the queue; None when no pull was answered for so
-            long that the queue should be looked up again.
+            The offset, if the queue no longer has it; None if no pull got a reply for
+            `expired_seconds`.
 
         Raises:
-            StoreCorrupt: the next message is damaged, and all before it are handled: asking again
-                would bring the same for ever, and going on would lose it in silence.
+            StoreCorrupt: the next message is damaged, and all messages before it are handled. A
+                retry would fail again, and skipping would silently lose the message.
         """
         where = (cluster, streams, self.queue, self.subscription)
         on_taken = partial(on_messages, self)
@@ -146,14 +145,13 @@ class QueueReader:
             except StoreCorrupt as damage:
                 self.failure = damage
                 pulls.note_failure(damage)
-                # First what came before the damage: `raise` ends the consumer, and those were
-                # pulled already.
+                # First wait for the handling of earlier messages: `raise` ends the consumer.
                 await self._wait_handled()
                 raise
             except RockoonError as error:
                 self.failure = error
-                # Told, not ended: the broker may only not have heard of the queue yet. Routes
-                # decide.
+                # The reader continues, because the broker may not know the queue yet. The rebalance
+                # decides by the routes.
                 if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):
                     on_gone(self)
                 if loop.time() - pulls.heard_at >= rules.expired_seconds:
@@ -178,8 +176,8 @@ class QueueReader:
                 on_messages(self)
 
     def _take(self, pulled: Pulled) -> bool:
-        """Put messages into the process queue on their arrival, if none is damaged and another pull
-        has room behind them."""
+        """Put messages into the process queue on their arrival, if none is damaged and the flow
+        limits allow another pull after them."""
         batch, offsets, size_bytes = pulled.batch, pulled.offsets, pulled.size_bytes
         if batch is None or not self.process_queue.has_room_behind(offsets, size_bytes):
             return False
@@ -209,7 +207,7 @@ class QueueReader:
     async def _ask(
         self, cluster: Connection, pulls: PullLoop, rules: ReadRules
     ) -> Pulled | OutOfRange | Damage:
-        """Pull once. Raises StoreCorrupt for damage that is not to be stepped over."""
+        """Pull once. Raises StoreCorrupt for damage that is not to be skipped."""
         answer: Pulled | OutOfRange | None = None
         try:
             answer = await pulls.ask(self.process_queue.next_offset)
@@ -219,8 +217,8 @@ class QueueReader:
                 raise
             if isinstance(answer, Pulled):
                 return Damage(answer.offsets[0], error)
-            # The broker means the first message that the subscription selects, or might. Those
-            # before it are not selected, and one of them is no damage.
+            # The broker reports damage of the first message that the subscription may include. The
+            # message at `offset` may be excluded and intact.
             offset = self.process_queue.next_offset
             return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
 
@@ -230,7 +228,7 @@ class QueueReader:
         try:
             answer = await pull(cluster, self.queue, offset, everything, one)
             if isinstance(answer, Pulled):
-                # A broker gives a message with damaged tags to who wants all, and to nobody else.
+                # A broker sends a message with damaged tags only to readers without a filter.
                 answer.intact()
         except StoreCorrupt:
             return True
@@ -240,7 +238,7 @@ class QueueReader:
         self._damaged_in_a_row += 1
         if damage.is_here:
             statistics.damaged += 1
-            log.error("message %d of %s is skipped: %s", damage.offset, self.queue, damage.error)
+            log.error("message %d of %s skipped: %s", damage.offset, self.queue, damage.error)
         self.process_queue.put_nothing(damage.offset + 1)
 
     async def _wait_handled(self) -> None:
@@ -249,7 +247,7 @@ class QueueReader:
             seen = await self.finished.wait(seen)
 
     async def _wait_room(self, statistics: PullStatistics) -> bool:
-        """Wait until the queue may hold more; returns whether it had to."""
+        """Wait until the flow limits allow a pull; return True if the queue was blocked."""
         seen = self.finished.count
         self.blocked_by = self.process_queue.blocked_by()
         if self.blocked_by is None:
@@ -258,8 +256,8 @@ class QueueReader:
         if self.blocked_by is Limit.SPAN:
             stuck = self.process_queue.commit_offset
             log.warning(
-                "%s is not pulled: message %d is unfinished after %d deliveries, and %d messages "
-                "lie behind it",
+                "%s not pulled until message %d is finished: it had %d failed deliveries, and %d "
+                "messages follow it",
                 self.queue,
                 stuck,
                 self.attempts.get(stuck, 0),

@@ -1,9 +1,8 @@
-"""Queues that a member loses: handler calls end, progress is stored, the queue is released.
+"""Queue revocation: ends the handler calls of queues that a member loses, and releases the queues.
 
-A queue is handed over so that no message is handled twice: nothing more of it is handed out, the
-calls that run may end within a bound, and what they finished is stored in the same call that tells
-the offset service to let the next member have it. A queue whose calls take too long is released all
-the same; what they did not finish comes again there.
+No message is handled twice in a revocation: no more messages are handed out, running calls may end
+within a time limit, and one call to the offset service stores their progress and releases the
+queue. If calls exceed the limit, the queue is released, and the next owner gets their messages.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from rockoon_core.repeated_lines import limited
 log = limited(logging.getLogger(__name__))
 
 LAST_COMMIT_SECONDS_MAX = 10.0
-# For an ordered call that was interrupted to come to its end.
+# Time for an interrupted orderly call to end.
 _INTERRUPTED_SECONDS_MAX = 0.5
 
 
@@ -30,12 +29,12 @@ class QueueRevocation:
     """The queues that are being revoked from one member.
 
     Args:
-        group: for people.
-        store: where progress goes.
-        delivery: whose calls are waited for.
-        listener: told before queues are released.
-        on_persisted: told of every answer of the store.
-        on_gone: called when queues are given up for good.
+        group: name of the group, for log lines.
+        store: stores progress.
+        delivery: runs the handler calls.
+        listener: called before queues are released.
+        on_persisted: called with each result of the store.
+        on_gone: called when queues are revoked.
     """
 
     def __init__(
@@ -49,7 +48,8 @@ class QueueRevocation:
         on_gone: Callable[[], None],
     ) -> None:
         self.queues: set[MessageQueue] = set()
-        """Not to be resolved again before they are gone: a late release would take them away."""
+        """Queues that must not be resolved before their revocation ends: the late release would end
+        the new grant."""
         self._group = group
         self._store = store
         self._delivery = delivery
@@ -65,16 +65,16 @@ class QueueRevocation:
         drain_seconds: float,
         start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]],
     ) -> None:
-        """Give queues up in a task.
+        """Start a task that revokes queues.
 
         Args:
-            readers: from now on nothing more of them is handed out or pulled.
-            claims: queues that are not read and may be this member's all the same.
-            drain_seconds: how long handler calls may go on.
-            start_task: makes an owned task.
+            readers: readers of the queues; they stop pulling and handing out messages now.
+            claims: queues without a reader that may be granted to this member.
+            drain_seconds: time limit for running handler calls.
+            start_task: starts a task of the consumer.
         """
         for reader in readers:
-            # Not dropped yet: calls that run still finish messages, and those are to be committed.
+            # Not dropped yet, because messages of running calls are still finished and committed.
             reader.process_queue.retire()
             self._delivery.forget(reader)
             if reader.task is not None:
@@ -86,7 +86,7 @@ class QueueRevocation:
         task.add_done_callback(self._tasks.discard)
 
     async def wait(self) -> None:
-        """Wait until all that was begun is done; bounded, as each part of it is."""
+        """Wait for the end of all revocations, each of which has a time limit."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -109,7 +109,7 @@ class QueueRevocation:
                     self._tell_late(going)
                     readers = [] if is_late else [each for each in readers if each.running]
                     await self.store_last(going, claims)
-                    # After the last commit, which a dropped queue takes no part in.
+                    # After the last commit, which excludes dropped queues.
                     self._drop(going, claims)
                     claims = []
                     continue
@@ -119,12 +119,12 @@ class QueueRevocation:
                 except TimeoutError:
                     continue
         finally:
-            # Also where this is cancelled: a queue that is being revoked is not read by this member
-            # until it is dropped here.
+            # Also if this task is cancelled: otherwise this member could never read the queues
+            # again.
             self._drop(readers, claims)
 
     def _interrupt(self, readers: Iterable[QueueReader]) -> bool:
-        """End what calls can be ended early; returns whether there were any."""
+        """Interrupt orderly calls; return True if there was one."""
         interrupted = [self._delivery.interrupt(each) for each in readers if each.running]
         return any(interrupted)
 
@@ -132,8 +132,8 @@ class QueueRevocation:
         for reader in readers:
             if reader.running:
                 log.warning(
-                    "%d handler calls of group %s still run as %s is given up: their messages "
-                    "come again",
+                    "%d handler calls of group %s still run while %s is released: their messages "
+                    "are redelivered",
                     reader.running,
                     self._group,
                     reader.queue,
@@ -153,19 +153,18 @@ class QueueRevocation:
         *,
         release: bool = True,
     ) -> None:
-        """Store the progress of queues for the last time and release them, if that can be done
-        within a bound; what fails in a way that can pass is tried again until then.
+        """Store the last progress of queues and release them. Retriable errors are retried up to a
+        time limit.
 
         Args:
-            readers: those that were dropped have no progress any more.
-            claims: queues to be released only.
-            release: False to keep the queues.
+            readers: readers with progress; dropped ones have none.
+            claims: queues to release without progress.
+            release: False: only store progress.
         """
         chosen = list(readers)
         queues = {*claims, *(reader.queue for reader in chosen)}
         if release:
-            # Before the release, after which another member may read: the program still owns the
-            # queues.
+            # Before the release: the listener is called while this member still owns the queues.
             await self._listener.revoked(queues)
         for reader in chosen:
             if not reader.process_queue.dropped:
@@ -191,4 +190,6 @@ class QueueRevocation:
         except RockoonError as error:
             unstored.update(dict.fromkeys(queues, error))
         for queue, reason in sorted(unstored.items()):
-            log.warning("the last progress of %s is not stored: %s", queue, reason)
+            log.warning(
+                "last progress of %s not stored, messages are redelivered: %s", queue, reason
+            )

@@ -1,8 +1,8 @@
-"""Rebalance listener: a program's functions that are told which queues its consumer gets and loses.
+"""Rebalance listener: calls a program's functions when its consumer gets or loses queues.
 
-Invariants: for each queue the calls alternate, `on_assigned` first; no message of a queue is handed
-out before its `on_assigned` has returned; `on_revoked` is called when the queue's handler calls
-have ended, or may take no longer, and before another member can get the queue.
+Invariants: for each queue the calls alternate, `on_assigned` first. No message of a queue is
+delivered before its `on_assigned` has returned. `on_revoked` is called when the queue's handler
+calls have ended or their time is over, and before another member can get the queue.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from rockoon_core.valid_text import loggable
 
 log = limited(logging.getLogger(__name__))
 
-# What a rebalance waits for a listener. Longer than a flush takes, shorter than most leases: the
-# offset service gives a queue away when the time for handing it over is up, whoever still works.
+# Maximum time of a listener function: long enough for a flush, shorter than most leases. The offset
+# service grants a queue to its next owner when the hand-over time is over.
 LISTENER_SECONDS_MAX = 5.0
 
 QueuesFunction: TypeAlias = Callable[[Sequence[MessageQueue]], Awaitable[None] | None]
-"""Gets queues, sorted; async, or plain and quick: it runs on the event loop."""
+"""Called with sorted queues; async, or plain and quick, because it runs on the event loop."""
 
 
 class RebalanceListener:
-    """The functions of one consumer.
+    """The listener functions of one consumer.
 
     Args:
-        on_assigned: called with queues that are this member's now, before they are read.
-        on_revoked: called with queues that this member loses, before that is told to others.
-        hidden_topic: whose queues are not told: the group's retry topic.
+        on_assigned: called with queues that this member gets, before they are read.
+        on_revoked: called with queues that this member loses, before they are released.
+        hidden_topic: topic whose queues are not reported: the group's retry topic.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class RebalanceListener:
         self._told: set[MessageQueue] = set()
 
     async def assigned(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell of queues that are about to be read."""
+        """Report queues before they are read."""
         new = sorted(q for q in queues if q.topic != self._hidden_topic and q not in self._told)
         self._told.update(new)
         await self._call(self._on_assigned, new)
 
     async def revoked(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell of queues that are about to be handed over; of each once."""
+        """Report queues before they are released, each once."""
         gone = sorted(self._told.intersection(queues))
         self._told.difference_update(gone)
         await self._call(self._on_revoked, gone)
@@ -69,9 +69,9 @@ class RebalanceListener:
         except (Exception, asyncio.CancelledError) as failure:
             if is_being_cancelled():
                 raise
-            # The root of the program's code. The queues move whether or not it likes that.
+            # Errors of the program's function do not stop the rebalance.
             log.exception(
-                "a rebalance listener failed for %s",
+                "a rebalance listener failed for %s, the rebalance continues",
                 ", ".join(map(str, queues)),
                 exc_info=loggable(failure),
             )

@@ -13,35 +13,35 @@ class Failure:
     """A handler call that raised, returned LATER, or took longer than it may."""
 
     messages: Sequence[Message]
-    """What the handler got."""
+    """Messages of the call."""
     attempt: int
-    """How often this consumer has delivered them in vain, 1 or more. What other deliveries there
-    were by way of a retry topic, the messages say."""
+    """Failed deliveries by this consumer, 1 or more, without those from the retry topic, which the
+    messages count (`reconsume_times`)."""
     exception: BaseException | None = None
-    """What it raised, None when it returned LATER; a TimeoutError when it still runs."""
+    """Exception of the handler; None if it returned LATER; a TimeoutError if it still runs."""
     delay: Delay | None = None
-    """What it asked for, None when it said nothing."""
+    """Delay that the handler requested; None without a request."""
     is_last: bool = False
-    """No further attempt is wanted: they are dead letters, by an orderly consumer's rules."""
+    """No further attempt: the messages become dead letters, by the rules of an orderly consumer."""
 
 
 class Redelivery(Protocol):
-    """What becomes of messages that a handler failed on."""
+    """Decides how failed messages are delivered again."""
 
     async def failed(self, failure: Failure) -> float | None:
-        """Decide, or see to it. The messages are neither finished nor delivered meanwhile.
+        """Handle failed messages. They are neither finished nor delivered during this call.
 
         Returns:
-            Seconds until they are delivered again here; None when they are safe elsewhere (in a
-            retry topic, say) and count as finished.
+            Seconds until this consumer delivers them again; None if they are stored elsewhere, for
+            example in a retry topic, and count as finished.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRedelivery:
-    """Delivers again here: after what the handler asked for in seconds, else after a pause that
-    doubles. Nothing is ever given up; a delay level, which is the brokers' affair, is not heard."""
+    """Redelivers in this consumer without limit: after the delay in seconds that the handler
+    requested, or after a pause that doubles. Delay levels apply to brokers and are ignored."""
 
     first_seconds: float = 1.0
     seconds_max: float = 60.0

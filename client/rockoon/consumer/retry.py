@@ -1,14 +1,14 @@
-"""Messages that a handler failed on go back to a broker: to come again, or as dead letters.
+"""Retries: failed messages are sent back to a broker, for redelivery or as dead letters.
 
     handler fails ──▶ SendBack to the broker that has the message      (a reference, some bytes)
                   └─▶ else to another broker, with the whole record
-                  └─▶ else delivered again here after a pause           (the queue's progress waits)
+                  └─▶ else this consumer redelivers after a pause      (blocks the queue's progress)
 
-The broker notes what failed, how often and why, and stores the message in the group's retry topic,
-%RETRY%GROUP, which every member reads beside its own topics; or, when it has failed too often, in
-%DLQ%GROUP. Either counts as finished here, so one bad message does not hold its queue's progress
-back. Nothing counts as finished before it is durable elsewhere: when an answer is lost, a message
-comes twice.
+The broker stores the message, with the reason and the number of failures, in the group's retry
+topic %RETRY%GROUP, which each member reads in addition to its own topics. A message without
+attempts left goes to %DLQ%GROUP. In both cases the message counts as finished here, so it does not
+block the progress of its queue. No message counts as finished before it is durable elsewhere: if a
+reply is lost, the message is delivered twice.
 
 Source: ConsumeMessageConcurrentlyService#sendMessageBack; RocketMQ falls back to an ordinary send.
 """
@@ -32,15 +32,15 @@ from rockoon_proto.v1.offset_pb2 import CLUSTERING, ConsumeMode
 log = limited(logging.getLogger(__name__))
 
 SEND_BACK_SECONDS_MAX = 5.0
-# What a former leader has stored and what the next one is sent come both.
+# Short, because a message that both the former and the next leader store is delivered twice.
 FAREWELL_SECONDS = 0.5
-# A handler's place is taken while brokers are asked: not all of a large cluster.
+# Bounded, because these calls block a worker.
 OTHER_BROKERS_MAX = 2
 MESSAGES_PER_CALL_MAX = 1024
 BYTES_PER_CALL_MAX = 8 << 20
 REASON_CHARACTERS_MAX = 512
 BROADCASTING_ATTEMPTS_MAX = 16
-# Of the wire: a larger number of a handler's would keep its message from being sent back.
+# Limits of the wire's fields. Larger values of a handler are reduced, or the call would fail.
 _INT32_MAX = 2**31 - 1
 _DELAY_MS_MAX = 2**53
 SAFE_MAX = 65_536
@@ -48,14 +48,14 @@ SAFE_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a consumer wants its failed messages back.
+    """Rules for the redelivery of failed messages by brokers.
 
     Args:
-        attempts_max: how often a message comes again before it is a dead letter, so its handler is
-            called once more than that; None: as the group says, and 16 if it does not.
-        delay_levels: the brokers' delay level before the first, second, ... time it comes again;
-            the last one stands for all that follow. Empty: 3 (10 s), 4 (30 s), ... up to 18 (2 h).
-        local: the pauses while no broker takes a message back.
+        attempts_max: number of redeliveries before a message becomes a dead letter, so the handler
+            is called once more than that; None: the value of the group, or 16.
+        delay_levels: the brokers' delay levels before the first, second, ... redelivery; the last
+            one applies to all later ones. Empty: 3 (10 s), 4 (30 s), ... up to 18 (2 h).
+        local: pauses before local redeliveries while no broker accepts a message.
 
     Raises:
         InvalidArgument: a level is less than 1, or `attempts_max` less than 0.
@@ -72,7 +72,7 @@ class RetryPolicy:
             raise InvalidArgument(reason=f"attempts_max is 0 to {_INT32_MAX}")
 
     def level_of(self, failed_before: int) -> int:
-        """The delay level to ask for, 0 to leave it to the broker."""
+        """Return the delay level after some earlier failures; 0: the broker decides."""
         if not self.delay_levels:
             return 0
         return self.delay_levels[min(failed_before, len(self.delay_levels) - 1)]
@@ -80,28 +80,28 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class RetryStatistics:
-    """Counts since the consumer was made; messages, not calls."""
+    """Counters of failed messages of a consumer."""
 
     sent_back: int = 0
-    """To come again."""
+    """Messages that a broker will redeliver."""
     dead: int = 0
-    """Dead letters now."""
+    """Messages that became dead letters."""
     elsewhere: int = 0
-    """Of both: taken by another broker than the one they were read from."""
+    """Messages of both counters that were stored by another broker than the one they came from."""
     kept_here: int = 0
-    """No broker took them: delivered again here. A message counts each time."""
+    """Local redeliveries because no broker accepted the message."""
     dropped: int = 0
-    """Broadcasting only: given up for good."""
+    """Broadcasting only: messages that were dropped after their last attempt."""
 
 
 class RetryTopic:
-    """The `Redelivery` that sends back.
+    """`Redelivery` that sends failed messages back to brokers.
 
     Args:
         cluster: the connection.
-        group: the consumer's.
-        policy: delays and how often.
-        statistics: counted in.
+        group: name of the consumer group.
+        policy: delays and number of attempts.
+        statistics: counters.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class RetryTopic:
         self._group = group
         self._policy = policy
         self._statistics = statistics
-        # Messages of batches of which others were not taken: sent back, and delivered again here
-        # with the others. They must not be sent back with every further failure of those.
+        # Messages that a broker stored while others of the same handler call were not accepted. The
+        # whole call is repeated locally; its next failure must not send these messages again.
         self._safe: dict[tuple[MessageQueue, int], None] = {}
 
     async def failed(self, failure: Failure) -> float | None:
-        """See `Redelivery`; cancelling it can bring messages twice."""
+        """See `Redelivery`. If it is cancelled, messages may be delivered twice."""
         home = failure.messages[0].queue.broker
         unsafe = [each for each in failure.messages if _place(each) not in self._safe]
         left = await self._send(home, unsafe, failure, with_records=False)
@@ -134,7 +134,7 @@ class RetryTopic:
         self._statistics.kept_here += len(left)
         pause = await self._policy.local.failed(failure)
         log.warning(
-            "no broker takes %s back (and %d more): delivered again here in %.1f s",
+            "no broker accepts %s (and %d more): this consumer redelivers in %.1f s",
             left[0],
             len(left) - 1,
             pause or 0.0,
@@ -142,32 +142,32 @@ class RetryTopic:
         return pause
 
     def has_sent(self, message: Message) -> bool:
-        """Whether a broker took a message of a failure that not all of were taken."""
+        """True if a broker stored the message in a call that did not succeed for all messages."""
         return _place(message) in self._safe
 
     def _note_safe(self, messages: Iterable[Message]) -> None:
         self._safe.update((_place(each), None) for each in messages)
-        # Those of queues that were lost meanwhile are never asked for again.
+        # Bounded, because messages of revoked queues are never removed.
         while len(self._safe) > SAFE_MAX:
             del self._safe[next(iter(self._safe))]
 
     def _others(self, home: str) -> list[str]:
         live = sorted(n.name for n in self._cluster.routes.nodes if n.kind == BROKER)
-        # Behind the one that is away, so that not all of its messages go to the same other one.
+        # Starting after `home`, so that the messages of several unavailable brokers are spread.
         turned = [n for n in live if n > home] + [n for n in live if n < home]
         return turned[:OTHER_BROKERS_MAX]
 
     async def _send(
         self, broker: str, messages: list[Message], failure: Failure, *, with_records: bool
     ) -> list[Message]:
-        """Send messages back to a broker; returns those that it did not take."""
+        """Send messages back to a broker; return the messages that it did not accept."""
         left: list[Message] = []
         for part in parts_of(messages, with_records=with_records):
             request = SendBackRequest(
                 group=self._group,
                 messages=[self._failed(each, failure, with_records) for each in part],
                 attempts_max=self._policy.attempts_max,
-                # A broker that has not heard of the group yet catches up first.
+                # A broker with older routes, which may lack the group, updates them first.
                 route_revision=self._cluster.routes.revision,
             )
             try:
@@ -180,12 +180,12 @@ class RetryTopic:
                     broker=broker,
                 )
             except RockoonError as error:
-                log.info("%s does not take messages of %s back: %s", broker, self._group, error)
+                log.info("%s did not accept failed messages of %s: %s", broker, self._group, error)
                 return left + messages[messages.index(part[0]) :]
             for message, result in zip(part, reply.results, strict=True):
                 if result.HasField("error"):
                     refusal = from_wire(result.error)
-                    log.info("%s does not take %s back: %s", broker, message, refusal)
+                    log.info("%s did not accept %s: %s", broker, message, refusal)
                     left.append(message)
                 else:
                     self._note(message, result, failure)
@@ -206,7 +206,7 @@ class RetryTopic:
         )
 
     def _delay(self, message: Message, failure: Failure) -> tuple[int, int]:
-        """Level, and milliseconds where that is 0."""
+        """Return the delay level, or level 0 and the delay in milliseconds."""
         if failure.is_last:
             return -1, 0
         wanted = failure.delay
@@ -224,7 +224,7 @@ class RetryTopic:
             return
         self._statistics.dead += 1
         log.error(
-            "%s of topic %s, first stored as %s, has failed %d times and is a dead letter in %s: "
+            "%s of topic %s, first stored as %s, failed %d times and became a dead letter in %s: "
             "%s",
             message,
             message.topic,
@@ -236,14 +236,14 @@ class RetryTopic:
 
 
 class DroppingRedelivery:
-    """Of a broadcasting member: delivered again here, and after so many times given up.
+    """`Redelivery` of broadcasting members: redelivers locally, then drops the message.
 
-    What one member fails on, others have handled: it must not be sent back to all of them.
+    A message is not sent back to the group, because other members have handled it.
 
     Args:
-        statistics: counted in.
-        attempts_max: deliveries in vain after which a message is dropped.
-        local: the pauses before.
+        statistics: counters.
+        attempts_max: failed deliveries after which a message is dropped.
+        local: pauses before redeliveries.
     """
 
     def __init__(
@@ -282,11 +282,10 @@ def redelivery_of(
     chosen: Redelivery | RetryPolicy | None,
     statistics: RetryStatistics,
 ) -> Redelivery:
-    """Return what a consumer does with failures when its user said this much.
+    """Return the `Redelivery` for the argument `redelivery` of a consumer.
 
     Raises:
-        InvalidArgument: it is neither, or a RetryPolicy for a broadcasting consumer, which sends
-            nothing back.
+        InvalidArgument: the argument is neither, or a RetryPolicy of a broadcasting consumer.
     """
     if not (chosen is None or isinstance(chosen, RetryPolicy) or hasattr(chosen, "failed")):
         raise InvalidArgument(reason=f"redelivery is {chosen!r}, not a RetryPolicy or Redelivery")
@@ -304,14 +303,14 @@ def _place(message: Message) -> tuple[MessageQueue, int]:
 
 
 def reason_of(failure: Failure) -> str:
-    """Return why a handler failed, as text that can be sent."""
+    """Return the reason of a failure, as text for the wire."""
     if failure.exception is None:
         return "the handler returned LATER"
     return exception_text(failure.exception, REASON_CHARACTERS_MAX)
 
 
 def parts_of(messages: Sequence[Message], *, with_records: bool) -> list[list[Message]]:
-    """Cut messages into as many calls as they need."""
+    """Split messages into calls within the limits of size and number."""
     parts: list[list[Message]] = []
     size = BYTES_PER_CALL_MAX
     for message in messages:

@@ -14,33 +14,33 @@ from rockoon.offsets.start import Start
 
 @dataclass(slots=True)
 class ConsumerStatistics:
-    """Counts since the consumer was made."""
+    """Counters of a push consumer."""
 
     pulls: PullStatistics
     delivery: DeliveryStatistics
     retries: RetryStatistics = field(default_factory=RetryStatistics)
     rebalances: int = 0
-    """Times the allocation was worked out."""
+    """Number of rebalances."""
     queues_gained: int = 0
     queues_lost: int = 0
-    """To other members, or because the queue went away."""
+    """Queues that another member got, or that were deleted."""
     commits: int = 0
     """Offsets stored."""
     commits_failed: int = 0
-    """Tries to store that failed in a way that can pass."""
+    """Offsets not stored; they are retried."""
     fenced: int = 0
-    """Queues that another member or a reset had taken when progress was to be stored."""
+    """Offsets not stored because the queue was reset or has another owner."""
     resets: int = 0
     """Queues resolved again because an operator reset their progress."""
     out_of_range: int = 0
-    """Queues resolved again because they no longer had the place to read."""
+    """Queues resolved again because they no longer had the offset to read."""
     gap_total: int = 0
-    """Messages that could not be read any more, as Resolve reported them."""
+    """Messages that were deleted before they were read, as Resolve reported them."""
     starts: Counter[str] = field(default_factory=Counter)
-    """Queues that reading was begun on, by StartReason."""
+    """Number of resolved start positions, by StartReason."""
 
     def count_persisted(self, persisted: Persisted) -> None:
-        """Count what became of progress that was to be stored."""
+        """Count the results of storing progress."""
         self.commits += len(persisted.stored)
         self.commits_failed += len(persisted.kept)
         self.fenced += len(persisted.lost)
@@ -48,30 +48,30 @@ class ConsumerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue of a running consumer, for people and tools."""
+    """State of a queue of a running consumer, for operators and tools."""
 
     start: Start
     next_offset: int
-    """Where the next pull starts."""
+    """Offset of the next pull."""
     commit_offset: int
     """Smallest offset that is not consumed."""
     max_offset: int | None
-    """End of the queue at the last pull, None before it."""
+    """End of the queue at the last pull; None before the first pull."""
     unfinished: int
     running: int
     """Handler calls with messages of this queue."""
     blocked_by: Limit | None
-    """Why it is not pulled: flow control."""
+    """Flow limit that prevents pulls; None if pulls are allowed."""
     held_back_by: int | None
-    """Offset of a message that failed and keeps the commit offset where it is."""
+    """Offset of a failed message that blocks the commit offset."""
     attempts: int
-    """How often that message has failed."""
+    """Number of failed deliveries of that message."""
     failure: RockoonError | None
-    """Why the broker cannot be read at the moment."""
+    """Error of the last pull; None if it succeeded."""
 
 
 def view_of(reader: QueueReader) -> QueueView:
-    """Return how a queue stands now."""
+    """Return the state of a queue."""
     held = reader.process_queue
     commit_offset = held.commit_offset
     attempts = reader.attempts.get(commit_offset, 0)

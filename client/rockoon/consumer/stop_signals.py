@@ -1,7 +1,7 @@
-"""Stop signals: SIGINT and SIGTERM end `run()` of consumers, and the process gets time to drain.
+"""Stop signals: SIGINT and SIGTERM end `run()` of consumers after a drain.
 
-The first signal ends every `run()` of the event loop. Later signals have their former effect,
-so a second Ctrl-C cuts the drain short.
+The first signal ends each `run()` of the event loop. Later signals have their former effect, so a
+second Ctrl-C interrupts the drain.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-# By loop: the functions to call at a signal. Handlers of signals are installed while there are any.
+# Loop → functions to call at a signal. Signal handlers are installed while a loop has an entry.
 _listeners: WeakKeyDictionary[asyncio.AbstractEventLoop, "_LoopSignals"] = WeakKeyDictionary()
 
 
@@ -35,7 +35,7 @@ class _LoopSignals:
     def restore(self) -> None:
         for number, former in self._former.items():
             self._loop.remove_signal_handler(number)
-            # None: a handler that was not installed from Python, which cannot be put back.
+            # None: a handler that was not installed from Python, which cannot be restored.
             if former is not None:
                 signal.signal(number, former)
         self._former.clear()
@@ -66,7 +66,7 @@ def loop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
         signals.functions.remove(on_stop)
         if not signals.functions:
             signals.restore()
-            # It refers to the loop: as a value of the dictionary it would keep its key alive.
+            # The value refers to its key, the loop, and would keep it alive.
             del _listeners[loop]
 
 

@@ -1,4 +1,4 @@
-"""Timing of a push consumer: how often it does what it does by the clock, and how long it waits."""
+"""Timing of a push consumer: intervals and time limits."""
 
 from dataclasses import dataclass
 from math import inf
@@ -10,24 +10,24 @@ from rockoon.consumer.queue_reader import PULL_EXPIRED_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often a push consumer does what it does by the clock, and how long it waits.
+    """Intervals and time limits of a push consumer, in seconds.
 
     Raises:
         InvalidArgument: a time is less than 0.01 s, or `drain_seconds` less than 0.
     """
 
     consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
-    """Not orderly only: a handler call that takes longer has failed; its result is not heard any
-    more once its messages are safe elsewhere."""
+    """Time limit of a handler call, after which it has failed. If its messages are stored
+    elsewhere, its result is ignored. Not for orderly consumers."""
     commit_seconds: float = 5.0
     """Time between commits."""
     rebalance_seconds: float = 20.0
-    """Allocation is looked at so often even when nothing seems to change."""
+    """Time between rebalances without a known change."""
     drain_seconds: float = 10.0
-    """How long closing waits for handler calls that run; giving a queue up as well, but no longer
-    than the offset service lets it."""
+    """Time limit for running handler calls when the consumer is closed or a queue is revoked; the
+    hand-over time of the offset service may be shorter."""
     pull_expired_seconds: float = PULL_EXPIRED_SECONDS
-    """A queue whose broker has answered no pull for so long is resolved again."""
+    """Time without a reply to pulls after which a queue is resolved again."""
 
     def __post_init__(self) -> None:
         times = (
@@ -36,6 +36,6 @@ class Timing:
             "rebalance_seconds",
             "pull_expired_seconds",
         )
-        # More often than a hundred times a second would be a loop that does nothing else.
+        # Shorter intervals would be a busy loop.
         bounds = dict.fromkeys(times, (0.01, inf)) | {"drain_seconds": (0, inf)}
         check_bounds(self, bounds)

@@ -1,4 +1,4 @@
-"""Work queue of a consumer: work for its workers, and the workers that wait for work."""
+"""Work queue of a consumer: pending work, and workers that wait for work."""
 
 import asyncio
 import time
@@ -15,14 +15,14 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 class _IdleWorker(asyncio.Future[None]):
-    """Done when there is work for the task that awaits it."""
+    """Future of a waiting worker; done when the worker has work."""
 
     __slots__ = ("_context", "_step")
 
     def add_done_callback(
         self, fn: Callable[[Any], object], /, *, context: Context | None = None
     ) -> None:
-        # Called once, by the task that awaits it: `fn` runs the task's next step.
+        # Called once, by the task that awaits this future: `fn` runs the next step of the task.
         self._step, self._context = fn, context
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -42,21 +42,21 @@ class _IdleWorker(asyncio.Future[None]):
         try:
             self._context.run(self._step, self)
         except BaseException as error:  # noqa: BLE001 - only KeyboardInterrupt and SystemExit leave a task
-            # They end the loop, unless a transport's callback catches them.
+            # These errors end the loop, so they are raised outside of the transport's callback.
             self.get_loop().call_soon(_raise, error)
 
 
 class WorkQueue(Generic[Work]):
-    """A queue without bound, in the order in which work was put; used on the loop's thread.
+    """Unbounded FIFO queue, for the thread of the event loop.
 
-    A worker that waits runs within `put`, if no task is running: a message is handled in the
-    callback that received it, not in a later iteration of the loop.
+    If no task is running, `put` runs a waiting worker: a message is handled in the callback that
+    received it, not in a later iteration of the loop.
 
     Args:
         clock: monotonic seconds.
 
     Attributes:
-        ran_at: when a worker last ran within `put`; the loop ran right before. Of `clock`.
+        ran_at: time of `clock` at which `put` last ran a worker; the loop ran immediately before.
     """
 
     __slots__ = ("_clock", "_idle", "_run_from", "_work", "ran_at")
@@ -66,7 +66,7 @@ class WorkQueue(Generic[Work]):
         self.ran_at = 0.0
         self._work: deque[Work] = deque()
         self._idle: list[_IdleWorker] = []
-        # Before this time workers are left to the loop.
+        # Until this time the loop runs the workers.
         self._run_from = 0.0
 
     def put(self, work: Work) -> None:
@@ -87,7 +87,7 @@ class WorkQueue(Generic[Work]):
             self.ran_at = began
             idle.run()
             ended = self._clock()
-            # Other callbacks of the loop get as much time as handlers that run in one.
+            # Other callbacks of the loop get the same time as handlers that run in `put`.
             self._run_from = ended + (ended - began)
             return
 
