@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from rockoon.consumer.delivery import Delivery
+from rockoon.consumer.delivery import HandlerDelivery
 from rockoon.consumer.process_queue import ProcessQueue
 from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.redelivery import LocalRedelivery
@@ -49,7 +49,7 @@ async def microseconds(batch_max: int) -> float:
         nonlocal handled
         handled += sum(len(message.body) > 0 for message in messages)
 
-    delivery = Delivery(
+    delivery = HandlerDelivery(
         one if batch_max == 1 else many,
         concurrency=20,
         batch_max=batch_max,

@@ -8,7 +8,7 @@ import pytest
 
 from rockoon.cli.lag import disk_text, in_danger, loss_text, with_dangers_first
 from rockoon.cluster import connect
-from rockoon.consumer.pull import OutOfRange
+from rockoon.consumer.pull import PullOutOfRange
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import (
     DELETED_DISK_PRESSURE,
@@ -89,10 +89,10 @@ def test_a_full_disk_in_words(disk: DiskState, text: str) -> None:
 
 def test_a_place_that_was_deleted_says_why() -> None:
     queue = MessageQueue("orders", "broker-a", 0)
-    gone = OutOfRange(queue, 3, 10, 20, DELETED_DISK_PRESSURE)
+    gone = PullOutOfRange(queue, 3, 10, 20, DELETED_DISK_PRESSURE)
     assert "7 messages were deleted under disk pressure before they were read" in str(gone)
     assert gone.to_error().details["deletion"] == "DELETED_DISK_PRESSURE"
-    assert "deleted" not in str(OutOfRange(queue, 3, 10, 20))
+    assert "deleted" not in str(PullOutOfRange(queue, 3, 10, 20))
 
 
 def test_whatever_is_in_the_greatest_danger_comes_first() -> None:

@@ -12,7 +12,7 @@ from rockoon.message import Batch
 from rockoon.net import large_replies
 from rockoon.net.large_replies import (
     LargeReply,
-    PlainReply,
+    PullReplyFields,
     pull_stream_reply,
     records_of,
     refusal_of,
@@ -105,7 +105,7 @@ def reply(first: int, count: int) -> PullReply:
 def test_an_answer_that_came_alone_is_read_where_it_is() -> None:
     message = PullStreamReply(answers=[reply(5, 500)]).SerializeToString()
     (came,) = pull_stream_reply(message).answers
-    assert isinstance(came, LargeReply | PlainReply)
+    assert isinstance(came, LargeReply | PullReplyFields)
     assert records_of(came).source is message
     pulled = interpret(QUEUE, 5, came, Subscription.parse("orders", "*"))
     assert isinstance(pulled, Pulled)

@@ -10,7 +10,7 @@ import pytest
 from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult, Delay, suspension_seconds
 from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.consumer.redelivery import Failure, LocalRedelivery
+from rockoon.consumer.redelivery import HandlerFailure, LocalRedelivery
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
 from support.consumer_settings import grouped
@@ -25,10 +25,10 @@ class Elsewhere:
     """Takes what failed, as a retry topic would; or says to wait, or fails itself, as told."""
 
     def __init__(self, answers: Sequence[float | Exception | None] = ()) -> None:
-        self.failures: list[Failure] = []
+        self.failures: list[HandlerFailure] = []
         self._answers = list(answers)
 
-    async def failed(self, failure: Failure) -> float | None:
+    async def failed(self, failure: HandlerFailure) -> float | None:
         self.failures.append(failure)
         answer = self._answers.pop(0) if self._answers else None
         if isinstance(answer, Exception):
@@ -215,7 +215,7 @@ async def test_what_is_cancelled_by_the_code_that_a_consumer_calls_ends_it_aloud
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     class Cancelled:
-        async def failed(self, _: Failure) -> float | None:
+        async def failed(self, _: HandlerFailure) -> float | None:
             raise asyncio.CancelledError
 
     async def fail(_: Message) -> None:

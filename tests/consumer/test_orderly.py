@@ -11,7 +11,7 @@ import rockoon
 from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.consumer.redelivery import Failure
+from rockoon.consumer.redelivery import HandlerFailure
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue
@@ -147,11 +147,11 @@ async def test_a_message_in_vain_too_often_is_a_dead_letter_and_its_queue_goes_o
 ) -> None:
     fake.create_topic("orders")
     fake.append("orders", bodies(3))
-    dead: list[Failure] = []
+    dead: list[HandlerFailure] = []
     seen: list[int] = []
 
     class DeadLetters:
-        async def failed(self, failure: Failure) -> None:
+        async def failed(self, failure: HandlerFailure) -> None:
             dead.append(failure)
 
     async def handle(message: Message) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from rockoon.cluster import Cluster
 from rockoon.consumer import pull_stream
-from rockoon.consumer.delivery import Delivery
+from rockoon.consumer.delivery import HandlerDelivery
 from rockoon.consumer.process_queue import FlowLimits, Limit
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.queue_reader import QueueReader
@@ -132,14 +132,14 @@ async def test_what_fails_where_messages_are_taken_in_ends_the_consumer_as_it_is
     fake: FakeCluster, cluster: Cluster, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_broken = False
-    offer = Delivery.offer
+    offer = HandlerDelivery.offer
 
-    def may_fail(delivery: Delivery, source: Any) -> None:
+    def may_fail(delivery: HandlerDelivery, source: Any) -> None:
         if is_broken:
             raise ZeroDivisionError
         offer(delivery, source)
 
-    monkeypatch.setattr(Delivery, "offer", may_fail)
+    monkeypatch.setattr(HandlerDelivery, "offer", may_fail)
     fake.create_topic("orders")
     seen = Seen()
     async with push(cluster, seen) as consumer:

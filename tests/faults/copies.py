@@ -24,7 +24,7 @@ from faults.syncs import AFTERWARDS_SECONDS, goes_on, working
 from faults.workload import Books, Committer, read_topic, when_there
 
 import rockoon
-from rockoon.consumer.pull import OutOfRange, PullLimits, pull
+from rockoon.consumer.pull import PullLimits, PullOutOfRange, pull
 from rockoon.errors import RockoonError, TopicNotFound
 from rockoon.message import Message
 from rockoon.producer.producer import Producer
@@ -84,7 +84,7 @@ class Reader:
                 continue
             self._history.pulled(queue, offset, began_ns, pulled)
             # Beyond the end: it was led there by what a broker told it, as will be said.
-            offset = 0 if isinstance(pulled, OutOfRange) else pulled.next_offset
+            offset = 0 if isinstance(pulled, PullOutOfRange) else pulled.next_offset
             end = max(end, offset)
             if self._chance.random() < 0.1:
                 offset = self._chance.randrange(end + 1)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from faults.workload import RUN, Books, Stored
 
 from load import payload
-from rockoon.consumer.pull import OutOfRange, Pulled
+from rockoon.consumer.pull import Pulled, PullOutOfRange
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue
 from support.log_history import Append, Read, judge
@@ -31,7 +31,7 @@ class History:
         self._reads: list[Read] = []
 
     def pulled(
-        self, queue: MessageQueue, offset: int, began_ns: int, answer: Pulled | OutOfRange
+        self, queue: MessageQueue, offset: int, began_ns: int, answer: Pulled | PullOutOfRange
     ) -> None:
         """A pull from `offset` was answered just now."""
         messages: list[Hashable] = []

@@ -25,7 +25,7 @@ from faults.scenarios import SCENARIOS, named
 from faults.workload import RUN, Acknowledged, Books, Stored
 
 from load import payload
-from rockoon.consumer.pull import OutOfRange
+from rockoon.consumer.pull import PullOutOfRange
 from rockoon.message import Batch, Message
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_host, encode_record
@@ -242,7 +242,7 @@ def test_what_was_answered_of_a_topic_is_judged_as_a_history() -> None:
     history.at_the_end(stored(messages(bodies(5))), 10)
     history.given(messages(bodies(5))[4])
     assert history.judge() == []
-    history.pulled(QUEUE, 5, time.monotonic_ns(), OutOfRange(QUEUE, 5, 0, 4))
+    history.pulled(QUEUE, 5, time.monotonic_ns(), PullOutOfRange(QUEUE, 5, 0, 4))
     history.given(messages(bodies(5, 1))[0])
     kinds = {each.partition(" (")[0] for each in history.judge()}
     assert kinds >= {log_history.BEYOND, log_history.NOT_SEEN, log_history.CHANGED}, kinds

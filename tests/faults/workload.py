@@ -19,7 +19,7 @@ import rockoon
 from load import payload
 from load.checker import Allowed, Checker
 from rockoon.admin.reads import to_queue
-from rockoon.consumer.pull import OutOfRange, PullLimits, pull
+from rockoon.consumer.pull import PullLimits, PullOutOfRange, pull
 from rockoon.errors import RockoonError
 from rockoon.message import Message
 from rockoon.producer.producer import Producer
@@ -225,7 +225,7 @@ async def _read_queue(
                 return
             await asyncio.sleep(4 * TURN_SECONDS)
             continue
-        if isinstance(pulled, OutOfRange):
+        if isinstance(pulled, PullOutOfRange):
             if pulled.below_min and offset < pulled.min_offset:
                 stored.troubles.append(f"{queue} begins at {pulled.min_offset}")
                 offset = pulled.min_offset

@@ -23,7 +23,7 @@ from hosts.records import NO_MESSAGE
 
 import rockoon
 from rockoon import errors
-from rockoon.consumer.pull import OutOfRange, PullLimits, pull
+from rockoon.consumer.pull import PullLimits, PullOutOfRange, pull
 from rockoon.errors import RockoonError
 from rockoon.net.route_requests import ROUTE_SECONDS_MAX
 from rockoon.producer.producer import Producer
@@ -111,7 +111,7 @@ class Caller:
         wanted = Subscription.parse(self._topic, "*")
         answer = await pull(self._cluster, queue, first, wanted, limits)
         found: list[str] = []
-        if not isinstance(answer, OutOfRange):
+        if not isinstance(answer, PullOutOfRange):
             self._ends[queue] = max(end, answer.max_offset)
             found = [NO_MESSAGE] * (answer.next_offset - first)
             for place, message in zip(answer.offsets, answer.batch or (), strict=True):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from rockoon.allocation import AllocationStrategy, allocate
-from rockoon.consumer.delivery import Delivery
-from rockoon.consumer.membership import Membership
+from rockoon.consumer.delivery import HandlerDelivery
+from rockoon.consumer.membership import GroupMembership
 from rockoon.consumer.missing_topics import MissingTopics
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
 from rockoon.consumer.pull_stream import PullStreams
@@ -112,10 +112,10 @@ class Assignment:
         group: str,
         settings: QueueReaderSettings,
         *,
-        membership: Membership,
+        membership: GroupMembership,
         changes: Changes,
         store: OffsetStore,
-        delivery: Delivery,
+        delivery: HandlerDelivery,
         statistics: ConsumerStatistics,
         start_task: TaskStarter,
         listener: RebalanceListener,

@@ -31,8 +31,8 @@ from rockoon.consumer.consume_result import (
 )
 from rockoon.consumer.handler_steps import step_through
 from rockoon.consumer.order import Order
-from rockoon.consumer.process_queue import ProcessQueue, Run
-from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
+from rockoon.consumer.process_queue import MessageRun, ProcessQueue
+from rockoon.consumer.redelivery import HandlerFailure, LocalRedelivery, Redelivery
 from rockoon.consumer.work_queue import WorkQueue
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
@@ -40,7 +40,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
 
-__all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Redelivery"]
+__all__ = ["ConsumeResult", "HandlerDelivery", "HandlerFailure", "LocalRedelivery", "Redelivery"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -64,8 +64,8 @@ BatchHandler = Callable[[list[Message]], HandlerResult | Awaitable[HandlerResult
 """Gets up to `batch_max` messages of one queue; its result applies to each."""
 
 
-class Source(Protocol):
-    """A queue reader, as `Delivery` uses it."""
+class QueueSource(Protocol):
+    """A queue reader, as `HandlerDelivery` uses it."""
 
     queue: MessageQueue
     process_queue: ProcessQueue[Batch]
@@ -74,9 +74,10 @@ class Source(Protocol):
     attempts: dict[int, int]
     """Offset → number of failed deliveries, of messages that are not finished."""
     listed: bool
-    """It is in the work queue or, with an order, has a running call. Written by `Delivery` only."""
+    """It is in the work queue or, with an order, has a running call. Only `HandlerDelivery` writes
+    this and `running`."""
     running: int
-    """Number of running handler calls with its messages. Written by `Delivery` only."""
+    """Number of running handler calls with its messages."""
 
     @property
     def may_begin(self) -> Callable[[], bool]:
@@ -104,7 +105,7 @@ class DeliveryStatistics:
 class _HandlerCall:
     """Messages of a handler call, and its state. Used again for redeliveries."""
 
-    source: Source
+    source: QueueSource
     messages: list[Message]
     offsets: Sequence[int]
     begun: Awaitable[Any] | None = None
@@ -120,7 +121,7 @@ class _HandlerCall:
     """Ends an orderly call early; None for a call in a thread."""
 
 
-class Delivery:
+class HandlerDelivery:
     """Calls the handler for messages of many queues, which are served in a round robin.
 
     Args:
@@ -158,8 +159,8 @@ class Delivery:
         self._busy: set[MessageQueue] = set()
         # A source is listed once while it has messages. So the size is bounded by the number of
         # sources and of failed calls, which the flow limits bound.
-        self._work: WorkQueue[Source | _HandlerCall | None] = WorkQueue()
-        self._timers: dict[Source | _HandlerCall, asyncio.TimerHandle] = {}
+        self._work: WorkQueue[QueueSource | _HandlerCall | None] = WorkQueue()
+        self._timers: dict[QueueSource | _HandlerCall, asyncio.TimerHandle] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = False
@@ -202,14 +203,14 @@ class Delivery:
             self._threads = ThreadPoolExecutor(self._concurrency, "rockoon-handler")
         self._workers = [start_task(self.run_worker) for _ in range(self._concurrency)]
 
-    def offer(self, source: Source) -> None:
+    def offer(self, source: QueueSource) -> None:
         """List a source that has waiting messages for the workers."""
         if not source.listed and source.process_queue.has_waiting:
             # Listed once, so that each queue gets the same number of turns.
             source.listed = True
             self._work.put(source)
 
-    def forget(self, source: Source) -> None:
+    def forget(self, source: QueueSource) -> None:
         """Cancel scheduled redeliveries of a source that was retired."""
         for work in list(self._timers):
             if work is source or (isinstance(work, _HandlerCall) and work.source is source):
@@ -251,7 +252,7 @@ class Delivery:
             # Without waiting: a thread cannot be stopped, and one handler could block the shutdown.
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _next_call(self, source: Source) -> _HandlerCall | None:
+    def _next_call(self, source: QueueSource) -> _HandlerCall | None:
         """Run calls of a queue that end in one step; return the next longer call, or None."""
         # Not in steps: an orderly call can be interrupted, a call in a thread always waits, and a
         # list may have messages of several batches.
@@ -264,7 +265,7 @@ class Delivery:
             self.offer(source)
         return handler_call
 
-    def _handle_in_turn(self, source: Source, run: Run[Batch]) -> _HandlerCall | None:
+    def _handle_in_turn(self, source: QueueSource, run: MessageRun[Batch]) -> _HandlerCall | None:
         count = run.stop - run.start
         if count == 1:
             messages: Iterable[Message] = (Message(run.batch, run.start),)
@@ -286,10 +287,10 @@ class Delivery:
         message = Message(run.batch, run.start + ended)
         return _HandlerCall(source, [message], run.offsets[ended : ended + 1], begun)
 
-    def _may_go_on(self, source: Source) -> bool:
+    def _may_go_on(self, source: QueueSource) -> bool:
         return self._may_begin(source) and not (self._stopping or source.process_queue.retired)
 
-    def _take(self, source: Source) -> _HandlerCall | None:
+    def _take(self, source: QueueSource) -> _HandlerCall | None:
         runs = source.process_queue.take(self._batch_max)
         # Without an order the source is listed again now, so that other workers handle its messages
         # concurrently. With an order it is listed again when this call is finished.
@@ -328,11 +329,11 @@ class Delivery:
         if handler_call.source.process_queue.retired:
             self.ended.note()
 
-    def _may_begin(self, source: Source) -> bool:
+    def _may_begin(self, source: QueueSource) -> bool:
         # Without an order `_busy` is empty.
         return not (self._busy and source.queue in self._busy) and source.may_begin()
 
-    def _put_off(self, work: "Source | _HandlerCall", source: Source) -> None:
+    def _put_off(self, work: QueueSource | _HandlerCall, source: QueueSource) -> None:
         loop = asyncio.get_running_loop()
         self.statistics.unsure += 1
         if loop.time() >= self._log_unsure_from:
@@ -424,7 +425,9 @@ class Delivery:
             is_last = is_last or (delay is not None and (delay.level or 0) < 0)
             if not is_last:
                 return suspension_seconds(delay, self._order.suspend_seconds)
-        failure = Failure(handler_call.messages, handler_call.attempt, exception, delay, is_last)
+        failure = HandlerFailure(
+            handler_call.messages, handler_call.attempt, exception, delay, is_last
+        )
         try:
             return await self._redelivery.failed(failure)
         except Exception as error:
@@ -440,7 +443,7 @@ class Delivery:
         self.statistics.redeliveries += 1
         self._hand_out(handler_call)
 
-    def _hand_out(self, work: Source | _HandlerCall) -> None:
+    def _hand_out(self, work: QueueSource | _HandlerCall) -> None:
         self._timers.pop(work, None)
         self._work.put(work)
 
@@ -451,7 +454,7 @@ class Delivery:
                 source.attempts.pop(offset, None)
         self._finish(source, handler_call.offsets)
 
-    def _finish(self, source: Source, offsets: Sequence[int]) -> None:
+    def _finish(self, source: QueueSource, offsets: Sequence[int]) -> None:
         # Not `retired`: during a revocation, messages of the last calls are still finished.
         if source.process_queue.dropped:
             return
@@ -500,7 +503,7 @@ class Delivery:
         else:
             handler_call.overdue_from = asyncio.get_running_loop().time() + seconds + pause
 
-    def interrupt(self, source: Source) -> bool:
+    def interrupt(self, source: QueueSource) -> bool:
         """End the orderly calls of a revoked source, because its next owner may handle the same
         messages. A call in a thread continues.
 

@@ -48,7 +48,7 @@ NAME_BYTES_MAX = 255
 _BEATS_PER_SURE_TIME = 5
 
 
-class Membership:
+class GroupMembership:
     """One member of a group, while its tasks run.
 
     Args:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from rockoon.consumer.pull import OutOfRange, Pulled
+from rockoon.consumer.pull import Pulled, PullOutOfRange
 from rockoon.consumer.pull_loop import PullLoop, PullRules
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import RockoonError
@@ -88,7 +88,7 @@ class Prefetcher:
         prefetch_batches: int,
         *,
         statistics: PullConsumerStatistics,
-        relocate: Callable[[Assigned, OutOfRange], Awaitable[None]],
+        relocate: Callable[[Assigned, PullOutOfRange], Awaitable[None]],
         waits_for: Callable[[MessageQueue, RockoonError], bool],
     ) -> None:
         self.ready: deque[Ready] = deque()
@@ -168,7 +168,7 @@ class Prefetcher:
         while True:
             try:
                 answer = await pulls.ask(assigned.next_offset)
-                if isinstance(answer, OutOfRange):
+                if isinstance(answer, PullOutOfRange):
                     await self._relocate(assigned, answer)
                     await asyncio.sleep(relocating.next_seconds())
                     continue

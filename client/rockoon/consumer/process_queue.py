@@ -57,7 +57,7 @@ class FlowLimits:
 
 
 @light_dataclass
-class Run(Generic[Batch]):
+class MessageRun(Generic[Batch]):
     """Consecutive messages of one pulled batch, handed out together."""
 
     batch: Batch
@@ -70,7 +70,7 @@ class Run(Generic[Batch]):
 
 
 @dataclass(slots=True)
-class _Held(Generic[Batch]):
+class _HeldBatch(Generic[Batch]):
     """A batch and the states of its messages."""
 
     batch: Batch
@@ -107,7 +107,7 @@ class ProcessQueue(Generic[Batch]):
     bytes_held: int = 0
     _newest: int = 0
     """Offset of the last pulled message."""
-    _held: list[_Held[Batch]] = field(default_factory=list)
+    _held: list[_HeldBatch[Batch]] = field(default_factory=list)
     """In offset order; each has an unfinished message."""
     _firsts: list[int] = field(default_factory=list)
     """First offset of each entry of `_held`, for bisecting."""
@@ -148,7 +148,7 @@ class ProcessQueue(Generic[Batch]):
         if last - first == count - 1 and not isinstance(offsets, range):
             # A range needs no list in memory and no search when a message is finished.
             offsets = range(first, first + count)
-        held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
+        held = _HeldBatch(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
         self._held.append(held)
         self._firsts.append(first)
         self.unfinished += count
@@ -165,15 +165,15 @@ class ProcessQueue(Generic[Batch]):
             # filter excludes all messages.
             self.next_offset = max(self.next_offset, next_offset)
 
-    def take(self, messages_max: int) -> list[Run[Batch]]:
+    def take(self, messages_max: int) -> list[MessageRun[Batch]]:
         """Hand out the next messages, at most `messages_max`; they are held until `done`."""
-        runs: list[Run[Batch]] = []
+        runs: list[MessageRun[Batch]] = []
         while messages_max > 0 and (run := self.take_run(messages_max)) is not None:
             runs.append(run)
             messages_max -= run.stop - run.start
         return runs
 
-    def take_run(self, messages_max: int) -> Run[Batch] | None:
+    def take_run(self, messages_max: int) -> MessageRun[Batch] | None:
         """Hand out the next messages of one batch; None if none is waiting."""
         if self.retired or self._taking >= len(self._held):
             return None
@@ -184,8 +184,8 @@ class ProcessQueue(Generic[Batch]):
         if stop == len(offsets):
             self._taking += 1
             if not start:
-                return Run(held.batch, 0, stop, offsets)
-        return Run(held.batch, start, stop, offsets[start:stop])
+                return MessageRun(held.batch, 0, stop, offsets)
+        return MessageRun(held.batch, start, stop, offsets[start:stop])
 
     def give_back(self, count: int) -> None:
         """Undo `take_run` for its last `count` messages, of which none is done. No other message
@@ -230,7 +230,7 @@ class ProcessQueue(Generic[Batch]):
 
     def _finish_each(self, offsets: Iterable[int]) -> int:
         finished = 0
-        held: _Held[Batch] | None = None
+        held: _HeldBatch[Batch] | None = None
         index: int | None = None
         for offset in offsets:
             index = None if held is None else held.index_of(offset)
@@ -250,7 +250,7 @@ class ProcessQueue(Generic[Batch]):
                 finished += 1
         return finished
 
-    def _handed_out(self, offsets: range) -> tuple[_Held[Batch], int] | None:
+    def _handed_out(self, offsets: range) -> tuple[_HeldBatch[Batch], int] | None:
         """Return batch and index of messages that were handed out from one batch without gaps; None
         otherwise."""
         at = bisect_right(self._firsts, offsets.start) - 1 if offsets else -1
@@ -323,7 +323,7 @@ class ProcessQueue(Generic[Batch]):
         self._firsts.clear()
 
 
-def _finish_run(held: _Held[Any], index: int, count: int) -> int:
+def _finish_run(held: _HeldBatch[Any], index: int, count: int) -> int:
     end = index + count
     finished = held.states.count(_OPEN, index, end)
     held.states[index:end] = bytes(count)

@@ -135,7 +135,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfRange:
+class PullOutOfRange:
     """Result of a pull at an offset that the queue does not have, or no longer has."""
 
     queue: MessageQueue
@@ -190,7 +190,7 @@ async def pull(
     *,
     check_crcs: bool = True,
     group: str = "",
-) -> Pulled | OutOfRange:
+) -> Pulled | PullOutOfRange:
     """Pull once. Cancelling it is safe, because brokers have no state of readers.
 
     Args:
@@ -245,7 +245,7 @@ def asked_now(cluster: Connection) -> int:
 
 
 def tell_pulled(
-    cluster: Connection, answer: "Pulled | OutOfRange", group: str, asked_ns: int
+    cluster: Connection, answer: "Pulled | PullOutOfRange", group: str, asked_ns: int
 ) -> None:
     """Report pulled messages to the hooks, if the connection has hooks."""
     hooks = cluster.hooks
@@ -260,7 +260,7 @@ def interpret(
     subscription: Subscription,
     *,
     check_crcs: bool = True,
-) -> Pulled | OutOfRange:
+) -> Pulled | PullOutOfRange:
     """Interpret a broker's reply to a pull from `offset`.
 
     Raises:
@@ -273,7 +273,7 @@ def interpret(
         # An empty queue replies so to any offset, and a reader waits at offset 0 only.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
     ):
-        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset, reply.deletion)
+        return PullOutOfRange(queue, offset, reply.min_offset, reply.max_offset, reply.deletion)
     # No message; `next_offset` has increased if the filter excluded messages.
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 

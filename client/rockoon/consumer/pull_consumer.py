@@ -14,7 +14,7 @@ from rockoon.consumer.prefetcher import (
     Ready,
     end_tasks,
 )
-from rockoon.consumer.pull import OutOfRange, PullLimits
+from rockoon.consumer.pull import PullLimits, PullOutOfRange
 from rockoon.consumer.pull_loop import PullRules
 from rockoon.errors import (
     ConsumeDisabled,
@@ -455,7 +455,7 @@ class PullConsumer(ClosedOnExit):
         is_gone = isinstance(error, TopicNotFound | QueueNotFound)
         return is_gone and self._missing.waits and queue.topic in self._following
 
-    async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
+    async def _relocate(self, assigned: Assigned, found: PullOutOfRange) -> None:
         """Find a new position for a queue that no longer has the offset to read."""
         self.statistics.out_of_range += 1
         self.statistics.gap_total += found.gap

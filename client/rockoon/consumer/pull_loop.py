@@ -15,9 +15,9 @@ from typing import Protocol, Self
 
 from rockoon.consumer.pull import (
     EmptyAnswers,
-    OutOfRange,
     Pulled,
     PullLimits,
+    PullOutOfRange,
     asked_now,
     interpret,
     messages_of,
@@ -28,7 +28,7 @@ from rockoon.consumer.pull import (
 from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
-from rockoon.net.large_replies import PlainReply, Reply, refusal_of
+from rockoon.net.large_replies import PullReplyFields, Reply, refusal_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
@@ -125,7 +125,7 @@ class PullLoop:
         if self._streamed is not None:
             self._streamed.end()
 
-    async def ask(self, offset: int) -> Pulled | OutOfRange:
+    async def ask(self, offset: int) -> Pulled | PullOutOfRange:
         """Pull once; for errors see `pull`."""
         self._counts.pulls += 1
         self._offset, self._asked_at = offset, self._loop.time()
@@ -157,7 +157,7 @@ class PullLoop:
         tell_pulled(self._cluster, found, rules.group, asked_ns)
         return found
 
-    def _interpreted(self, reply: Reply) -> Pulled | OutOfRange:
+    def _interpreted(self, reply: Reply) -> Pulled | PullOutOfRange:
         check_crcs = self._rules.check_crcs
         return interpret(
             self._queue, self._offset, reply, self._subscription, check_crcs=check_crcs
@@ -172,7 +172,7 @@ class PullLoop:
             or reply.status != FOUND
             or reply.ended
             or len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES
-            or not (isinstance(reply, PlainReply) or refusal_of(reply) is None)
+            or not (isinstance(reply, PullReplyFields) or refusal_of(reply) is None)
         ):
             return False
         try:

@@ -6,10 +6,10 @@ topics, or each member reads all queues (`broadcasting`).
 A message is consumed when the handler has returned. Progress of a queue is the smallest offset that
 is not consumed. So after a crash some messages are delivered again and none is lost.
 
-Components: `Membership` sends heartbeats and knows the members of the group. `Assignment` computes
-the queues of this member, resolves their start positions and creates a `QueueReader` for each,
-which pulls into its process queue. `Delivery` calls the handler. `commit` stores progress.
-`QueueRevocation` releases queues that another member gets.
+Components: `GroupMembership` sends heartbeats and knows the members of the group. `Assignment`
+computes the queues of this member, resolves their start positions and creates a `QueueReader` for
+each, which pulls into its process queue. `HandlerDelivery` calls the handler. `commit` stores
+progress. `QueueRevocation` releases queues that another member gets.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
-from rockoon.consumer.delivery import Delivery, Handler
-from rockoon.consumer.membership import Membership
+from rockoon.consumer.delivery import Handler, HandlerDelivery
+from rockoon.consumer.membership import GroupMembership
 from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
 from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits
@@ -190,7 +190,7 @@ class PushConsumer:
         self._membership = self._membership_with(allocation)
         self._store = offset_store or store_of(cluster, group, self._mode, self.member_id)
         hooks = cluster.hooks
-        self._delivery = Delivery(
+        self._delivery = HandlerDelivery(
             handler if hooks is None else hooks.around_handler(group, handler),
             concurrency=concurrency,
             batch_max=batch_max,
@@ -213,8 +213,8 @@ class PushConsumer:
         self._failure_was_raised = False
         self._state = "new"
 
-    def _membership_with(self, allocation: AllocationStrategy) -> Membership:
-        return Membership(
+    def _membership_with(self, allocation: AllocationStrategy) -> GroupMembership:
+        return GroupMembership(
             self._cluster,
             self.group,
             self.member_id,

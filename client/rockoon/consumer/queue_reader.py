@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rockoon.consumer.process_queue import Limit, ProcessQueue
-from rockoon.consumer.pull import OutOfRange, Pulled, pull
+from rockoon.consumer.pull import Pulled, PullOutOfRange, pull
 from rockoon.consumer.pull_loop import PullLoop, PullRules
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import (
@@ -60,7 +60,7 @@ class ReadRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class QueueDamage:
     """An offset of a queue that is to be skipped."""
 
     offset: int
@@ -103,7 +103,7 @@ class QueueReader:
         *,
         on_messages: Callable[["QueueReader"], None],
         on_gone: Callable[["QueueReader"], None],
-    ) -> OutOfRange | None:
+    ) -> PullOutOfRange | None:
         """Pull until the queue must be resolved again.
 
         Args:
@@ -135,7 +135,7 @@ class QueueReader:
         statistics: PullStatistics,
         on_messages: Callable[["QueueReader"], None],
         on_gone: Callable[["QueueReader"], None],
-    ) -> OutOfRange | None:
+    ) -> PullOutOfRange | None:
         loop = asyncio.get_running_loop()
         while True:
             if await self._wait_room(statistics):
@@ -162,10 +162,10 @@ class QueueReader:
                 continue
             self.failure = None
             pulls.answered()
-            if isinstance(answer, Damage):
+            if isinstance(answer, QueueDamage):
                 self._step_over(answer, statistics)
                 continue
-            if isinstance(answer, OutOfRange):
+            if isinstance(answer, PullOutOfRange):
                 return answer
             if answer.batch is not None:
                 pulls.brought_messages()
@@ -206,21 +206,23 @@ class QueueReader:
 
     async def _ask(
         self, cluster: Connection, pulls: PullLoop, rules: ReadRules
-    ) -> Pulled | OutOfRange | Damage:
+    ) -> Pulled | PullOutOfRange | QueueDamage:
         """Pull once. Raises StoreCorrupt for damage that is not to be skipped."""
-        answer: Pulled | OutOfRange | None = None
+        answer: Pulled | PullOutOfRange | None = None
         try:
             answer = await pulls.ask(self.process_queue.next_offset)
-            return answer if isinstance(answer, OutOfRange) else answer.intact()
+            return answer if isinstance(answer, PullOutOfRange) else answer.intact()
         except StoreCorrupt as error:
             if not rules.skip_damaged or self._damaged_in_a_row >= _DAMAGED_IN_A_ROW_MAX:
                 raise
             if isinstance(answer, Pulled):
-                return Damage(answer.offsets[0], error)
+                return QueueDamage(answer.offsets[0], error)
             # The broker reports damage of the first message that the subscription may include. The
             # message at `offset` may be excluded and intact.
             offset = self.process_queue.next_offset
-            return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
+            return QueueDamage(
+                offset, error, is_here=await self._is_damaged(cluster, rules, offset)
+            )
 
     async def _is_damaged(self, cluster: Connection, rules: ReadRules, offset: int) -> bool:
         everything = Subscription.parse(self.queue.topic, "*")
@@ -234,7 +236,7 @@ class QueueReader:
             return True
         return False
 
-    def _step_over(self, damage: Damage, statistics: PullStatistics) -> None:
+    def _step_over(self, damage: QueueDamage, statistics: PullStatistics) -> None:
         self._damaged_in_a_row += 1
         if damage.is_here:
             statistics.damaged += 1

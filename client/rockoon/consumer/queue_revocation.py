@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
-from rockoon.consumer.delivery import Delivery
+from rockoon.consumer.delivery import HandlerDelivery
 from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
@@ -41,7 +41,7 @@ class QueueRevocation:
         self,
         group: str,
         store: OffsetStore,
-        delivery: Delivery,
+        delivery: HandlerDelivery,
         listener: RebalanceListener,
         *,
         on_persisted: Callable[[Persisted], None],

@@ -9,7 +9,7 @@ from rockoon.message import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class HandlerFailure:
     """A handler call that raised, returned LATER, or took longer than it may."""
 
     messages: Sequence[Message]
@@ -25,10 +25,13 @@ class Failure:
     """No further attempt: the messages become dead letters, by the rules of an orderly consumer."""
 
 
+Failure = HandlerFailure  # former name, for programs with a `Redelivery` of their own
+
+
 class Redelivery(Protocol):
     """Decides how failed messages are delivered again."""
 
-    async def failed(self, failure: Failure) -> float | None:
+    async def failed(self, failure: HandlerFailure) -> float | None:
         """Handle failed messages. They are neither finished nor delivered during this call.
 
         Returns:
@@ -46,7 +49,7 @@ class LocalRedelivery:
     first_seconds: float = 1.0
     seconds_max: float = 60.0
 
-    async def failed(self, failure: Failure) -> float:
+    async def failed(self, failure: HandlerFailure) -> float:
         if failure.delay is not None and failure.delay.seconds is not None:
             return failure.delay.seconds
         doublings = min(failure.attempt - 1, 30)

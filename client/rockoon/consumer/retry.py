@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
+from rockoon.consumer.redelivery import HandlerFailure, LocalRedelivery, Redelivery
 from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, from_wire
 from rockoon.message import Message
 from rockoon.net.connection import Connection
@@ -115,7 +115,7 @@ class RetryTopic:
         # whole call is repeated locally; its next failure must not send these messages again.
         self._safe: dict[tuple[MessageQueue, int], None] = {}
 
-    async def failed(self, failure: Failure) -> float | None:
+    async def failed(self, failure: HandlerFailure) -> float | None:
         """See `Redelivery`. If it is cancelled, messages may be delivered twice."""
         home = failure.messages[0].queue.broker
         unsafe = [each for each in failure.messages if _place(each) not in self._safe]
@@ -158,7 +158,7 @@ class RetryTopic:
         return turned[:OTHER_BROKERS_MAX]
 
     async def _send(
-        self, broker: str, messages: list[Message], failure: Failure, *, with_records: bool
+        self, broker: str, messages: list[Message], failure: HandlerFailure, *, with_records: bool
     ) -> list[Message]:
         """Send messages back to a broker; return the messages that it did not accept."""
         left: list[Message] = []
@@ -191,7 +191,9 @@ class RetryTopic:
                     self._note(message, result, failure)
         return left
 
-    def _failed(self, message: Message, failure: Failure, with_record: bool) -> FailedMessage:
+    def _failed(
+        self, message: Message, failure: HandlerFailure, with_record: bool
+    ) -> FailedMessage:
         level, delay_ms = self._delay(message, failure)
         return FailedMessage(
             topic=message.queue.topic,
@@ -205,7 +207,7 @@ class RetryTopic:
             deliveries=min(failure.attempt, _INT32_MAX) if failure.is_last else 0,
         )
 
-    def _delay(self, message: Message, failure: Failure) -> tuple[int, int]:
+    def _delay(self, message: Message, failure: HandlerFailure) -> tuple[int, int]:
         """Return the delay level, or level 0 and the delay in milliseconds."""
         if failure.is_last:
             return -1, 0
@@ -218,7 +220,7 @@ class RetryTopic:
         level = self._policy.level_of(message.reconsume_times if came_back else 0)
         return min(level, _INT32_MAX), 0
 
-    def _note(self, message: Message, result: SentBack, failure: Failure) -> None:
+    def _note(self, message: Message, result: SentBack, failure: HandlerFailure) -> None:
         if not result.dead:
             self._statistics.sent_back += 1
             return
@@ -258,7 +260,7 @@ class DroppingRedelivery:
         self._attempts_max = attempts_max
         self._local = local or LocalRedelivery()
 
-    async def failed(self, failure: Failure) -> float | None:
+    async def failed(self, failure: HandlerFailure) -> float | None:
         """See `Redelivery`."""
         wanted = failure.delay
         is_unwanted = wanted is not None and wanted.level is not None and wanted.level < 0
@@ -302,7 +304,7 @@ def _place(message: Message) -> tuple[MessageQueue, int]:
     return message.queue, message.queue_offset
 
 
-def reason_of(failure: Failure) -> str:
+def reason_of(failure: HandlerFailure) -> str:
     """Return the reason of a failure, as text for the wire."""
     if failure.exception is None:
         return "the handler returned LATER"

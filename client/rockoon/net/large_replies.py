@@ -1,6 +1,6 @@
 """Decoding of pull stream replies without a copy of their records: protobuf would copy them twice.
 
-The compiled kernel decodes replies without an error (`PlainReply`).
+The compiled kernel decodes replies without an error (`PullReplyFields`).
 """
 
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class LargeReply:
         return getattr(self._rest, name)
 
 
-class PlainReply(NamedTuple):
+class PullReplyFields(NamedTuple):
     """A PullReply without an error; attributes as PullReply, except for the records."""
 
     status: PullStatus
@@ -67,7 +67,7 @@ class PlainReply(NamedTuple):
         return DELETION_REASON_UNSPECIFIED
 
 
-Reply = PullReply | LargeReply | PlainReply
+Reply = PullReply | LargeReply | PullReplyFields
 
 
 class Replies(NamedTuple):
@@ -78,7 +78,7 @@ class Replies(NamedTuple):
 
 def records_of(reply: Reply) -> Records:
     """Return the position of a reply's records."""
-    if isinstance(reply, PlainReply):
+    if isinstance(reply, PullReplyFields):
         # As `Records(...)`, without the call of a Python function.
         return tuple.__new__(Records, (reply.source, reply.bounds))
     return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
@@ -86,7 +86,7 @@ def records_of(reply: Reply) -> Records:
 
 def refusal_of(reply: Reply) -> Error | None:
     """Return the error of a reply; None if the queue can be read."""
-    if isinstance(reply, PlainReply) or not reply.HasField("error"):
+    if isinstance(reply, PullReplyFields) or not reply.HasField("error"):
         return None
     error: Error = reply.error
     return error
@@ -102,8 +102,8 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
         rows = kernel.native.pull_answers(message)
         if rows is not None:
             if len(rows) == 1:
-                return Replies([tuple.__new__(PlainReply, rows[0])])
-            return Replies([tuple.__new__(PlainReply, row) for row in rows])
+                return Replies([tuple.__new__(PullReplyFields, rows[0])])
+            return Replies([tuple.__new__(PullReplyFields, row) for row in rows])
     if len(message) < LARGE_BYTES:
         return PullStreamReply.FromString(message)
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from rockoon.consumer.redelivery import Failure
+from rockoon.consumer.redelivery import HandlerFailure
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic
 from rockoon.errors import RockoonError
 from rockoon.message import Batch, Message
@@ -110,7 +110,7 @@ class DeadLettering:
         if not found:
             return []
         messages = [Message(batch, index) for _, batch, index in found]
-        failure = Failure(messages, max(attempts, 1), reason, is_last=True)
+        failure = HandlerFailure(messages, max(attempts, 1), reason, is_last=True)
         topic = RetryTopic(self._cluster, group, RetryPolicy(), self._statistics)
         is_all = await topic.failed(failure) is None
         offsets = zip((at[0] for at in found), messages, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple
 
-from rockoon.consumer.pull import NoSuchRecords, OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import NoSuchRecords, Pulled, PullLimits, PullOutOfRange, pull
 from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
@@ -187,7 +187,7 @@ class OffsetReader:
         reading.unread = list(offsets[at:])
         return reading.unread
 
-    async def _pulled(self, queue: MessageQueue, first: int) -> Pulled | OutOfRange:
+    async def _pulled(self, queue: MessageQueue, first: int) -> Pulled | PullOutOfRange:
         """Pull from an offset on. Raises an error of UNREADABLE if the message at the offset cannot
         be read."""
         everything = Subscription.parse(queue.topic, ALL)
@@ -206,7 +206,7 @@ class OffsetReader:
             log.error("message %d of %s is damaged: %s", first, queue, damage)  # noqa: TRY400
             reading.damaged.append(first)
             return offsets[1:]
-        if isinstance(answer, OutOfRange):
+        if isinstance(answer, PullOutOfRange):
             if not answer.below_min:
                 raise answer.to_error()
             tail.min_offset = answer.min_offset
@@ -217,7 +217,7 @@ class OffsetReader:
         kept = self._kept.put(queue, first, answer, now)
         if kept.next_offset <= first:
             # The queue ends before an acquired offset: the log has lost messages.
-            raise OutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
+            raise PullOutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
         # Not read from the cache: it may have dropped the batch.
         rest = [each for each in offsets if each >= kept.next_offset]
         reading.add(kept, offsets[: len(offsets) - len(rest)])

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from rockoon.consumer.pull import OutOfRange, PullLimits
+from rockoon.consumer.pull import PullLimits, PullOutOfRange
 from rockoon.consumer.pull_loop import PullLoop, PullRules
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import RockoonError
@@ -259,7 +259,7 @@ class TailReader:
         pulls.answered()
         tail.failure = None
         former_end = tail.end_offset
-        if isinstance(answer, OutOfRange):
+        if isinstance(answer, PullOutOfRange):
             tail.min_offset, tail.end_offset = answer.min_offset, answer.max_offset
             tail.position = tail.end_offset
             if former_end is not None and not answer.below_min:

@@ -7,7 +7,7 @@ does reads queues like the SDK's pull consumer, and can commit a group's offset.
 import logging
 from collections.abc import AsyncGenerator
 
-from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import Pulled, PullLimits, PullOutOfRange, pull
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, QueueNotFound, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
@@ -62,7 +62,7 @@ class OffsetReads:
         """
         answer = await self._pull(request, call)
         messages: list[Message] = []
-        if isinstance(answer, OutOfRange):
+        if isinstance(answer, PullOutOfRange):
             following = answer.min_offset if answer.below_min else answer.max_offset
             result = status(Code.ILLEGAL_OFFSET, str(answer))
         else:
@@ -83,7 +83,9 @@ class OffsetReads:
             yield pb.PullMessageResponse(message=message)
         yield pb.PullMessageResponse(next_offset=following)
 
-    async def _pull(self, request: pb.PullMessageRequest, call: GatewayCall) -> Pulled | OutOfRange:
+    async def _pull(
+        self, request: pb.PullMessageRequest, call: GatewayCall
+    ) -> Pulled | PullOutOfRange:
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
