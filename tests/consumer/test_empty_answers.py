@@ -2,18 +2,18 @@
 
 import pytest
 
-from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS, EMPTY_PAUSE_SECONDS_MAX, EmptyAnswers
+from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS, EMPTY_PAUSE_SECONDS_MAX, EmptyReplies
 
 WAITS_MS = 15_000
 AT_ONCE = 0.001
 
 
-def pauses(empty: EmptyAnswers, count: int) -> list[float]:
+def pauses(empty: EmptyReplies, count: int) -> list[float]:
     return [empty.pause_seconds(AT_ONCE, moved=False) for _ in range(count)]
 
 
 def test_pauses_grow_to_a_second() -> None:
-    found = pauses(EmptyAnswers(WAITS_MS), 20)
+    found = pauses(EmptyReplies(WAITS_MS), 20)
     bounds = [min(EMPTY_PAUSE_SECONDS * 2**number, EMPTY_PAUSE_SECONDS_MAX) for number in range(20)]
     for pause, bound in zip(found, bounds, strict=True):
         assert bound / 2 <= pause <= bound
@@ -21,7 +21,7 @@ def test_pauses_grow_to_a_second() -> None:
 
 @pytest.mark.parametrize("ends", ["messages", "waited", "moved"])
 def test_an_answer_that_is_worth_it_ends_the_growth(ends: str) -> None:
-    empty = EmptyAnswers(WAITS_MS)
+    empty = EmptyReplies(WAITS_MS)
     pauses(empty, 10)
     if ends == "messages":
         empty.reset()
@@ -33,4 +33,4 @@ def test_an_answer_that_is_worth_it_ends_the_growth(ends: str) -> None:
 
 
 def test_pulls_that_are_not_to_wait_are_repeated_quickly() -> None:
-    assert max(pauses(EmptyAnswers(0), 20)) <= EMPTY_PAUSE_SECONDS
+    assert max(pauses(EmptyReplies(0), 20)) <= EMPTY_PAUSE_SECONDS

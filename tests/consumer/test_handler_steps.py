@@ -10,8 +10,8 @@ from rockoon.consumer.handler_steps import step_through
 from support.waiting import DEADLINE_SECONDS
 
 
-async def stepped(handler: Any, arguments: Any, may_begin: Any = lambda: True) -> tuple[int, Any]:
-    ended, begun = step_through(handler, arguments, may_begin, DEADLINE_SECONDS)
+async def stepped(handler: Any, arguments: Any, may_start: Any = lambda: True) -> tuple[int, Any]:
+    ended, begun = step_through(handler, arguments, may_start, DEADLINE_SECONDS)
     return ended, None if begun is None else await begun
 
 

@@ -22,7 +22,7 @@ def queue_of(*batches: list[int], start: int = 0, limits: FlowLimits | None = No
 
 
 def taken(queue: ProcessQueue[str], count: int) -> list[int]:
-    return [offset for run in queue.take(count) for offset in run.offsets]
+    return [offset for run in queue.hand_out(count) for offset in run.offsets]
 
 
 def test_commit_offset_of_an_untouched_queue_is_where_it_starts() -> None:
@@ -43,18 +43,18 @@ def test_messages_finished_out_of_order_wait_for_the_smallest_unfinished_one() -
 def test_messages_left_out_by_a_filter_count_as_finished() -> None:
     queue = queue_of([10, 17], start=5)
     assert queue.commit_offset == 10
-    queue.put_nothing(900)
+    queue.skip_to(900)
     queue.done(taken(queue, 5))
     assert queue.commit_offset == 900
 
 
 def test_a_run_never_crosses_a_batch_and_names_its_place_in_it() -> None:
     queue = queue_of([0, 1, 2], [5, 9])
-    assert [(run.batch, run.start, run.stop, list(run.offsets)) for run in queue.take(4)] == [
+    assert [(run.batch, run.start, run.stop, list(run.offsets)) for run in queue.hand_out(4)] == [
         ("batch 0", 0, 3, [0, 1, 2]),
         ("batch 1", 0, 1, [5]),
     ]
-    assert [(run.batch, run.start, run.stop) for run in queue.take(4)] == [("batch 1", 1, 2)]
+    assert [(run.batch, run.start, run.stop) for run in queue.hand_out(4)] == [("batch 1", 1, 2)]
     assert not queue.has_waiting
 
 
@@ -116,7 +116,7 @@ def test_a_dropped_queue_takes_and_gives_nothing() -> None:
     taken(queue, 2)
     queue.drop()
     queue.put("late", [3], next_offset=4, size_bytes=1)
-    assert queue.take(10) == []
+    assert queue.hand_out(10) == []
     assert queue.done([0, 1]) == 0
     assert not queue.has_waiting
     assert queue.blocked_by() is Limit.DROPPED
@@ -147,26 +147,26 @@ class AgainstModel(RuleBasedStateMachine):
             self.newest = offsets[-1]
             self.queue.put(0, offsets, next_offset=self.end, size_bytes=10 * len(offsets))
         else:
-            self.queue.put_nothing(self.end)
+            self.queue.skip_to(self.end)
         self.waiting += offsets
 
     @rule(count=st.integers(1, 8))
-    def take(self, count: int) -> None:
+    def hand_out(self, count: int) -> None:
         expected, self.waiting = self.waiting[:count], self.waiting[count:]
-        found = [offset for run in self.queue.take(count) for offset in run.offsets]
+        found = [offset for run in self.queue.hand_out(count) for offset in run.offsets]
         assert found == expected
         self.running += found
 
     @precondition(lambda self: self.waiting)
     @rule(count=st.integers(1, 8), data=st.data())
     def take_a_run_and_finish_its_beginning(self, count: int, data: st.DataObject) -> None:
-        run = self.queue.take_run(count)
+        run = self.queue.hand_out_run(count)
         assert run is not None
         offsets = list(run.offsets)
         assert offsets == self.waiting[: len(offsets)]
         finished = data.draw(st.integers(0, len(offsets)))
         kept = data.draw(st.integers(finished, len(offsets)))
-        self.queue.give_back(len(offsets) - kept)
+        self.queue.return_run(len(offsets) - kept)
         assert self.queue.done(run.offsets[:finished]) == finished
         self.running += offsets[finished:kept]
         del self.waiting[:kept]

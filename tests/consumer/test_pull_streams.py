@@ -85,13 +85,13 @@ async def test_a_queue_with_a_slow_handler_holds_no_other_one_up_and_is_bounded(
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each answer that was offered where it came was taken in there."""
     taken: list[bool] = []
-    take = QueueReader._take
+    accept = QueueReader._accept
 
     def noted(reader: QueueReader, *given: Any) -> bool:
-        taken.append(take(reader, *given))
+        taken.append(accept(reader, *given))
         return taken[-1]
 
-    monkeypatch.setattr(QueueReader, "_take", noted)
+    monkeypatch.setattr(QueueReader, "_accept", noted)
     return taken
 
 
@@ -247,7 +247,7 @@ async def test_a_broker_that_says_nothing_at_all_any_more_is_asked_again(
     fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pull_stream, "SILENT_SECONDS_MAX", 0.1)
-    monkeypatch.setattr(pull_stream, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(pull_stream, "CHECK_SECONDS", 0.05)
     broker = fake.brokers["broker-a"]
     broker.is_silent = True
     fake.create_topic("orders")
@@ -261,7 +261,7 @@ async def test_a_broker_that_says_nothing_at_all_any_more_is_asked_again(
 async def test_a_stream_of_which_nobody_wants_anything_ends(
     fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_stream, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(pull_stream, "CHECK_SECONDS", 0.05)
     fake.create_topic("orders")
     fake.append("orders", [b"x"])
     async with cluster.pull_consumer() as consumer:

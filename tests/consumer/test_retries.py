@@ -10,7 +10,7 @@ from rockoon.cluster import Cluster
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.redelivery import LocalRedelivery
-from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, parts_of
+from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, split_calls
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message
 from rockoon.offsets.own_start import Position, facts_of, start_on
@@ -312,5 +312,5 @@ async def test_calls_are_bounded(fake: FakeCluster, cluster: Cluster) -> None:
         messages: list[Message] = []
         while len(messages) < 1503:
             messages += list(await consumer.poll_batch(5) or [])
-    assert [len(part) for part in parts_of(messages, with_records=False)] == [1024, 479]
-    assert [len(part) for part in parts_of(messages, with_records=True)] == [2, 1024, 477]
+    assert [len(part) for part in split_calls(messages, with_records=False)] == [1024, 479]
+    assert [len(part) for part in split_calls(messages, with_records=True)] == [2, 1024, 477]

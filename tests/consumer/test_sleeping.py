@@ -25,7 +25,7 @@ def tenure(
 ) -> MembershipLease:
     """Of a member whose heartbeat at 100 s was answered."""
     made = MembershipLease(orderly=orderly)
-    made.ticks(100.0)
+    made.tick(100.0)
     made.answered(100.0, 100.1)
     made.renew(lease, handover, 3.0)
     return made
@@ -35,9 +35,9 @@ def runs(made: MembershipLease, since: float, until: float) -> None:
     """The clock ticks as it should."""
     now = since
     while now < until:
-        assert not made.ticks(now)
+        assert not made.tick(now)
         now += made.tick_seconds
-    made.ticks(until)
+    made.tick(until)
 
 
 def test_who_keeps_no_order_goes_on_however_long_the_service_is_silent() -> None:
@@ -55,15 +55,15 @@ def test_who_slept_trusts_nothing_from_before_and_nothing_at_all_until_it_is_hea
     made = tenure()
     assert made.valid_since(0, 104.4)
     assert not made.valid_since(0, 104.6), "the last heartbeat may be three seconds older"
-    assert made.ticks(200.0)
-    assert not made.ticks(200.1)
+    assert made.tick(200.0)
+    assert not made.tick(200.1)
     assert not made.valid_since(0, 200.2), "the clock ticks again, and that is all"
     assert made.answered(100.5, 200.2) is not None
     assert not made.valid_since(1, 200.2), "that answer is to what was sent before the sleep"
     assert made.answered(200.1, 200.3) is not None
     assert made.valid_since(2, 200.3)
     assert not made.valid_since(1, 200.3)
-    made.ticks(201.0)
+    made.tick(201.0)
     assert made.answered(201.0, 201.1) is None
 
 

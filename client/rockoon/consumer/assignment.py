@@ -150,14 +150,14 @@ class Assignment:
             on_gone=changes.note,
         )
         # Readers whose position is not valid: to be dropped without a commit and resolved again.
-        self._void: set[QueueReader] = set()
+        self._invalid: set[QueueReader] = set()
         # Queues without a reader that the offset service may have granted to this member: the reply
         # of Resolve was lost, or the reader is void. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
         # Claimed queues that were reset during the Resolve call.
-        self._reset_meanwhile: set[MessageQueue] = set()
+        self._reset_during_resolve: set[MessageQueue] = set()
         # Queues that another member still holds (`QueueHeld`).
-        self._awaited: set[MessageQueue] = set()
+        self._held_elsewhere: set[MessageQueue] = set()
         self._expirations_seen = 0
         self._was_idle = False
         membership.positions = self._positions
@@ -202,9 +202,9 @@ class Assignment:
         """
         self._statistics.rebalances += 1
         # The set is replaced first, because readers may be added while these are dropped.
-        void, self._void = self._void, set()
+        invalid, self._invalid = self._invalid, set()
         # A void reader may have been dropped and its queue assigned again.
-        current = [r for r in void if self.readers.get(r.queue) is r]
+        current = [r for r in invalid if self.readers.get(r.queue) is r]
         self._claims.update(reader.queue for reader in current)
         await self._drop(current)
         if self._membership.expirations != self._expirations_seen:
@@ -219,9 +219,9 @@ class Assignment:
                 raise
             log.warning("rebalance delayed because routes are unavailable, retrying: %s", error)
             return False
-        mine = self._share(create_revisions)
-        self._tell_idle(len(mine), create_revisions)
-        self._awaited &= mine
+        mine = self._allocated(create_revisions)
+        self._log_idle(len(mine), create_revisions)
+        self._held_elsewhere &= mine
         lost = [
             reader
             for queue, reader in self.readers.items()
@@ -238,7 +238,7 @@ class Assignment:
         gained = sorted(mine - self.readers.keys() - self._revocation.queues)
         return not gained or await self._assign(gained, create_revisions)
 
-    def _share(self, create_revisions: Collection[MessageQueue]) -> set[MessageQueue]:
+    def _allocated(self, create_revisions: Collection[MessageQueue]) -> set[MessageQueue]:
         if self._membership.is_paused:
             return set()
         if self._settings.mode == BROADCASTING:
@@ -251,7 +251,7 @@ class Assignment:
             self._membership.owners,
         )
 
-    def _tell_idle(self, queues: int, create_revisions: Collection[MessageQueue]) -> None:
+    def _log_idle(self, queues: int, create_revisions: Collection[MessageQueue]) -> None:
         """Log once that this member has no queues."""
         is_idle = not queues and bool(create_revisions) and not self._membership.is_paused
         if is_idle and not self._was_idle:
@@ -300,7 +300,7 @@ class Assignment:
         # Before the call: if the reply is lost, the service may have granted the queues, and this
         # member must release them.
         self._claims.update(queues)
-        self._reset_meanwhile.clear()
+        self._reset_during_resolve.clear()
         # Read before the call: if the lease expires during it, other members may own the queues,
         # and the grants are not valid.
         expirations = self._membership.expirations
@@ -316,7 +316,7 @@ class Assignment:
             queue for queue, start in found.items() if isinstance(start, Start)
         )
         for queue, start in found.items():
-            if queue in self._reset_meanwhile:
+            if queue in self._reset_during_resolve:
                 is_complete = False
                 continue
             self._claims.discard(queue)
@@ -325,7 +325,7 @@ class Assignment:
                 self._log_undecided(queue, start)
                 is_complete = False
                 continue
-            self._read(queue, start, create_revisions[queue], expirations)
+            self._start_reader(queue, start, create_revisions[queue], expirations)
         return is_complete
 
     def _check_undecided(self, error: RockoonError) -> None:
@@ -339,11 +339,11 @@ class Assignment:
     def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
         if not isinstance(error, QueueHeld):
             log.warning("%s cannot be resolved yet, retrying: %s", queue, error)
-        elif queue not in self._awaited:
-            self._awaited.add(queue)
+        elif queue not in self._held_elsewhere:
+            self._held_elsewhere.add(queue)
             log.info("%s waits for a queue: %s", self._membership.member_id, error)
 
-    def _read(
+    def _start_reader(
         self, queue: MessageQueue, start: Start, create_revision: int, expirations: int
     ) -> None:
         log.log(
@@ -361,9 +361,9 @@ class Assignment:
             start=start,
             create_revision=create_revision,
             process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
-            may_begin=partial(self._membership.valid_since, expirations),
+            may_start=partial(self._membership.valid_since, expirations),
         )
-        self._awaited.discard(queue)
+        self._held_elsewhere.discard(queue)
         self.starts[queue] = start
         self._statistics.starts[start.reason] += 1
         self._statistics.queues_gained += 1
@@ -406,9 +406,9 @@ class Assignment:
             )
             return
         readers = [r for queue in queues if (r := self.readers.get(queue))]
-        meanwhile = self._claims.intersection(queues)
-        self._reset_meanwhile |= meanwhile
-        self._statistics.resets += len(readers) + len(meanwhile)
+        claimed = self._claims.intersection(queues)
+        self._reset_during_resolve |= claimed
+        self._statistics.resets += len(readers) + len(claimed)
         self.resolve_again(readers)
 
     def resolve_again(self, readers: Iterable[QueueReader]) -> None:
@@ -416,7 +416,7 @@ class Assignment:
         for reader in readers:
             # Immediately, because its messages must not be delivered or committed any more.
             reader.process_queue.drop()
-            self._void.add(reader)
+            self._invalid.add(reader)
         self._changes.note()
 
     def _revoke(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
@@ -425,7 +425,7 @@ class Assignment:
             # If the queue is allocated to this member again, it must wait for the end of the
             # revocation.
             del self.readers[reader.queue]
-        self._revocation.begin(
+        self._revocation.start(
             lost,
             claims,
             min(self._settings.drain_seconds, _DRAIN_SHARE * self._membership.handover_seconds_max),
@@ -435,7 +435,7 @@ class Assignment:
     async def _drop(self, readers: list[QueueReader]) -> None:
         for reader in readers:
             reader.process_queue.drop()
-            self._delivery.forget(reader)
+            self._delivery.cancel_redeliveries(reader)
             self._store.remove(reader.queue)
             self.readers.pop(reader.queue, None)
         await cancel([reader.task for reader in readers])

@@ -49,9 +49,9 @@ _TRACEBACK_SECONDS_MIN = 5.0
 # Async handlers that never wait must yield to heartbeats and pulls after this time.
 _UNINTERRUPTED_SECONDS_MAX = 0.005
 # Messages of one queue that a worker handles before it handles the next queue.
-_IN_TURN_MAX = 64
+_RUN_MESSAGES_MAX = 64
 # Pause before the next check of a queue whose calls may not start now.
-_UNSURE_SECONDS = 0.1
+_DELAY_SECONDS = 0.1
 CONSUME_TIMEOUT_SECONDS = 900.0
 _OVERDUE_CHECKS_PER_TIMEOUT = 10
 _OVERDUE_CHECK_SECONDS_MAX = 60.0
@@ -80,7 +80,7 @@ class QueueSource(Protocol):
     """Number of running handler calls with its messages."""
 
     @property
-    def may_begin(self) -> Callable[[], bool]:
+    def may_start(self) -> Callable[[], bool]:
         """Function that returns False if another member may own the queue."""
         ...
 
@@ -108,7 +108,7 @@ class _HandlerCall:
     source: QueueSource
     messages: list[Message]
     offsets: Sequence[int]
-    begun: Awaitable[Any] | None = None
+    started: Awaitable[Any] | None = None
     """Awaitable of a call that was started by `step_through`."""
     attempt: int = 1
     overdue_from: float = 0.0
@@ -167,7 +167,7 @@ class HandlerDelivery:
         self._log_failures_from = 0.0
         self._log_unsure_from = 0.0
         self._failures_unlogged = 0
-        self._others_ran_at = 0.0
+        self._loop_ran_at = 0.0
 
     async def run_worker(self) -> None:
         """Call the handler until `stop`. `concurrency` tasks run this."""
@@ -175,21 +175,21 @@ class HandlerDelivery:
             work = await self._work.get()
             if self._stopping or work is None:
                 return
-            if self._work.ran_at > self._others_ran_at:
-                self._others_ran_at = self._work.ran_at
+            if self._work.ran_at > self._loop_ran_at:
+                self._loop_ran_at = self._work.ran_at
             source = work.source if isinstance(work, _HandlerCall) else work
             # A revoked queue may still be listed; its next owner handles its messages.
             if not source.process_queue.retired:
-                if not self._may_begin(source):
-                    self._put_off(work, source)
+                if not self._may_start(source):
+                    self._delay(work, source)
                     continue
                 handler_call = work if isinstance(work, _HandlerCall) else self._next_call(work)
                 if handler_call is not None:
-                    await self._deliver_noted(handler_call)
-            if time.monotonic() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
+                    await self._run_call(handler_call)
+            if time.monotonic() - self._loop_ran_at > _UNINTERRUPTED_SECONDS_MAX:
                 # A handler that never waits would block heartbeats and pulls.
                 await asyncio.sleep(0)
-                self._others_ran_at = time.monotonic()
+                self._loop_ran_at = time.monotonic()
 
     def start(
         self, start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]]
@@ -210,7 +210,7 @@ class HandlerDelivery:
             source.listed = True
             self._work.put(source)
 
-    def forget(self, source: QueueSource) -> None:
+    def cancel_redeliveries(self, source: QueueSource) -> None:
         """Cancel scheduled redeliveries of a source that was retired."""
         for work in list(self._timers):
             if work is source or (isinstance(work, _HandlerCall) and work.source is source):
@@ -257,41 +257,41 @@ class HandlerDelivery:
         # Not in steps: an orderly call can be interrupted, a call in a thread always waits, and a
         # list may have messages of several batches.
         if self._threads is not None or self._order is not None or self._batch_max > 1:
-            return self._take(source)
-        run = source.process_queue.take_run(_IN_TURN_MAX)
-        handler_call = self._handle_in_turn(source, run) if run is not None else None
+            return self._collect_call(source)
+        run = source.process_queue.hand_out_run(_RUN_MESSAGES_MAX)
+        handler_call = self._handle_run(source, run) if run is not None else None
         source.listed = False
         if source.process_queue.unfinished:
             self.offer(source)
         return handler_call
 
-    def _handle_in_turn(self, source: QueueSource, run: MessageRun[Batch]) -> _HandlerCall | None:
+    def _handle_run(self, source: QueueSource, run: MessageRun[Batch]) -> _HandlerCall | None:
         count = run.stop - run.start
         if count == 1:
             messages: Iterable[Message] = (Message(run.batch, run.start),)
         else:
             messages = map(Message, repeat(run.batch), range(run.start, run.stop))
-        rest_seconds = self._others_ran_at + _UNINTERRUPTED_SECONDS_MAX - time.monotonic()
-        ended, begun = step_through(
-            self._handler, messages, partial(self._may_go_on, source), rest_seconds
+        rest_seconds = self._loop_ran_at + _UNINTERRUPTED_SECONDS_MAX - time.monotonic()
+        ended, started = step_through(
+            self._handler, messages, partial(self._may_continue, source), rest_seconds
         )
         if ended == count:
             self._finish(source, run.offsets)
             return None
         # Before `_finish`, which deletes a batch with its last message.
-        source.process_queue.give_back(count - ended - (begun is not None))
+        source.process_queue.return_run(count - ended - (started is not None))
         if ended:
             self._finish(source, run.offsets[:ended])
-        if begun is None:
+        if started is None:
             return None
         message = Message(run.batch, run.start + ended)
-        return _HandlerCall(source, [message], run.offsets[ended : ended + 1], begun)
+        return _HandlerCall(source, [message], run.offsets[ended : ended + 1], started)
 
-    def _may_go_on(self, source: QueueSource) -> bool:
-        return self._may_begin(source) and not (self._stopping or source.process_queue.retired)
+    def _may_continue(self, source: QueueSource) -> bool:
+        return self._may_start(source) and not (self._stopping or source.process_queue.retired)
 
-    def _take(self, source: QueueSource) -> _HandlerCall | None:
-        runs = source.process_queue.take(self._batch_max)
+    def _collect_call(self, source: QueueSource) -> _HandlerCall | None:
+        runs = source.process_queue.hand_out(self._batch_max)
         # Without an order the source is listed again now, so that other workers handle its messages
         # concurrently. With an order it is listed again when this call is finished.
         if self._order is None or not runs:
@@ -306,7 +306,7 @@ class HandlerDelivery:
         offsets = runs[0].offsets if len(runs) == 1 else list(chain(*(run.offsets for run in runs)))
         return _HandlerCall(source, messages, offsets)
 
-    async def _deliver_noted(self, handler_call: _HandlerCall) -> None:
+    async def _run_call(self, handler_call: _HandlerCall) -> None:
         source = handler_call.source
         source.running += 1
         handler_call.has_returned = False
@@ -329,11 +329,11 @@ class HandlerDelivery:
         if handler_call.source.process_queue.retired:
             self.ended.note()
 
-    def _may_begin(self, source: QueueSource) -> bool:
+    def _may_start(self, source: QueueSource) -> bool:
         # Without an order `_busy` is empty.
-        return not (self._busy and source.queue in self._busy) and source.may_begin()
+        return not (self._busy and source.queue in self._busy) and source.may_start()
 
-    def _put_off(self, work: QueueSource | _HandlerCall, source: QueueSource) -> None:
+    def _delay(self, work: QueueSource | _HandlerCall, source: QueueSource) -> None:
         loop = asyncio.get_running_loop()
         self.statistics.unsure += 1
         if loop.time() >= self._log_unsure_from:
@@ -342,7 +342,7 @@ class HandlerDelivery:
                 "calls for %s delayed: another member may own it, or an earlier call still runs",
                 source.queue,
             )
-        self._timers[work] = loop.call_later(_UNSURE_SECONDS, self._hand_out, work)
+        self._timers[work] = loop.call_later(_DELAY_SECONDS, self._enqueue, work)
 
     async def _deliver(self, handler_call: _HandlerCall) -> None:
         result, exception = await self._outcome(handler_call)
@@ -406,8 +406,8 @@ class HandlerDelivery:
         argument: Any = handler_call.messages if self._batch_max > 1 else handler_call.messages[0]
         if self._threads is None:
             if self._order is None:
-                begun, handler_call.begun = handler_call.begun, None
-                return await (self._handler(argument) if begun is None else begun)
+                started, handler_call.started = handler_call.started, None
+                return await (self._handler(argument) if started is None else started)
             async with asyncio.timeout(None) as handler_call.interruption:
                 return await self._handler(argument)
         loop = asyncio.get_running_loop()
@@ -441,9 +441,9 @@ class HandlerDelivery:
 
     def _deliver_again(self, handler_call: _HandlerCall) -> None:
         self.statistics.redeliveries += 1
-        self._hand_out(handler_call)
+        self._enqueue(handler_call)
 
-    def _hand_out(self, work: QueueSource | _HandlerCall) -> None:
+    def _enqueue(self, work: QueueSource | _HandlerCall) -> None:
         self._timers.pop(work, None)
         self._work.put(work)
 
@@ -480,9 +480,9 @@ class HandlerDelivery:
             now = loop.time()
             for handler_call in list(self._calls):
                 if now >= handler_call.overdue_from and not handler_call.has_returned:
-                    await self._drop_waiting(handler_call)
+                    await self._handle_overdue(handler_call)
 
-    async def _drop_waiting(self, handler_call: _HandlerCall) -> None:
+    async def _handle_overdue(self, handler_call: _HandlerCall) -> None:
         if handler_call.source.process_queue.retired or handler_call not in self._calls:
             return
         # The call may return during the await below: then only this method may finish it.

@@ -14,7 +14,7 @@ from typing import Any, Final
 _SURE_SECONDS = 0.001
 
 
-class Begun:
+class StartedCall:
     """Awaitable for the rest of a handler call whose first step has run. To be awaited once.
 
     Args:
@@ -54,7 +54,7 @@ async def _outcome(value: object, error: BaseException | None) -> object:
 def step_through(
     handler: Callable[[Any], Any],
     arguments: Iterable[Any],
-    may_begin: Callable[[], bool],
+    may_start: Callable[[], bool],
     seconds_max: float,
 ) -> tuple[int, Awaitable[Any] | None]:
     """Call an async handler for one argument after the other while calls succeed without waiting.
@@ -62,7 +62,7 @@ def step_through(
     Args:
         handler: called in the running task.
         arguments: one for each call.
-        may_begin: true if a call may start; the caller has checked it for the first call.
+        may_start: true if a call may start; the caller has checked it for the first call.
         seconds_max: no call starts later than this.
 
     Returns:
@@ -76,7 +76,7 @@ def step_through(
     for argument in arguments:
         now = clock()
         if now >= sure_until:
-            if now >= until or not may_begin():
+            if now >= until or not may_start():
                 break
             sure_until = now + _SURE_SECONDS
         try:
@@ -92,5 +92,5 @@ def step_through(
             return ended, _outcome(value, None)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the user's code
             return ended, _outcome(None, error)
-        return ended, Begun(call, waits_for)
+        return ended, StartedCall(call, waits_for)
     return ended, None

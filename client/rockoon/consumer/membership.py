@@ -45,7 +45,7 @@ log = limited(logging.getLogger(__name__))
 _LEAVE_SECONDS_MAX = 2.0
 NAME_BYTES_MAX = 255
 # Heartbeats of an orderly member during the time for which it owns its queues without a reply.
-_BEATS_PER_SURE_TIME = 5
+_HEARTBEATS_PER_SAFE_TIME = 5
 
 
 class GroupMembership:
@@ -130,7 +130,7 @@ class GroupMembership:
             return True
         return self._lease.valid_since(expirations, asyncio.get_running_loop().time())
 
-    async def beat(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Send one heartbeat, which joins the group or renews the lease.
 
         Raises:
@@ -141,7 +141,7 @@ class GroupMembership:
         loop = asyncio.get_running_loop()
         # Before the call, because the service measures the lease from the arrival of the heartbeat.
         sent_at = loop.time()
-        self._lease.ticks(sent_at)
+        self._lease.tick(sent_at)
         reply = await self._cluster.call(
             self._cluster.offset_service().Heartbeat,
             HeartbeatRequest(
@@ -176,13 +176,13 @@ class GroupMembership:
         self._lease_seconds = reply.lease_seconds or self._lease_seconds
         self.handover_seconds_max = reply.handover_seconds_max
         self._lease.renew(self._lease_seconds, self.handover_seconds_max, self._heartbeat_seconds)
-        self._take_in_pause(is_paused=reply.consume_disabled)
+        self._apply_pause(is_paused=reply.consume_disabled)
         # An event may have arrived before this reply with a newer list of members.
         if reply.membership_version >= self._version:
-            self._take_in_owners(reply)
-            self._take_in(reply.membership_version, reply.members)
+            self._apply_owners(reply)
+            self._apply_members(reply.membership_version, reply.members)
 
-    async def stay(self) -> None:
+    async def keep_alive(self) -> None:
         """Send heartbeats without end.
 
         Raises:
@@ -197,7 +197,7 @@ class GroupMembership:
             self._heartbeat_now.clear()
             while True:
                 try:
-                    await self.beat()
+                    await self.send_heartbeat()
                     backoff.reset()
                     break
                 except RockoonError as error:
@@ -215,15 +215,15 @@ class GroupMembership:
     def _pause_seconds(self) -> float:
         if self._orderly:
             granted_seconds = self._lease.granted_seconds
-            return min(self._heartbeat_seconds, granted_seconds / _BEATS_PER_SURE_TIME)
+            return min(self._heartbeat_seconds, granted_seconds / _HEARTBEATS_PER_SAFE_TIME)
         return self._heartbeat_seconds
 
-    async def keep_time(self) -> None:
+    async def watch_clock(self) -> None:
         """Detect stops of this process by the clock, without end."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._lease.tick_seconds)
-            if self._lease.ticks(loop.time()):
+            if self._lease.tick(loop.time()):
                 self._heartbeat_now.set()
 
     async def watch(self) -> None:
@@ -285,16 +285,16 @@ class GroupMembership:
             raise GroupNotFound(group=self._group)
         if event.reset_queues:
             self._on_reset([queue_from_wire(ref) for ref in event.reset_queues])
-        self._take_in_pause(is_paused=event.consume_disabled)
+        self._apply_pause(is_paused=event.consume_disabled)
         if not self._wants_owners:
-            self._take_in(event.membership_version, event.members)
+            self._apply_members(event.membership_version, event.members)
         elif event.membership_version > self._version:
             # Members and owners must have the same version, and a heartbeat reply contains both.
             self._heartbeat_now.set()
         if event.routes_changed or event.released_queues:
             self._changes.note()
 
-    def _take_in_pause(self, *, is_paused: bool) -> None:
+    def _apply_pause(self, *, is_paused: bool) -> None:
         if is_paused != self.is_paused:
             self.is_paused = is_paused
             log.warning(
@@ -304,7 +304,7 @@ class GroupMembership:
             )
             self._changes.note()
 
-    def _take_in_owners(self, reply: HeartbeatReply) -> None:
+    def _apply_owners(self, reply: HeartbeatReply) -> None:
         if not reply.owners_known:
             owners, self._owners_version = None, 0
         elif reply.membership_version == self._owners_version:
@@ -316,7 +316,7 @@ class GroupMembership:
             self.owners = owners
             self._changes.note()
 
-    def _take_in(self, version: int, members: Collection[Member]) -> None:
+    def _apply_members(self, version: int, members: Collection[Member]) -> None:
         # Replies and events may arrive out of order.
         if version < self._version:
             return
@@ -329,11 +329,11 @@ class GroupMembership:
         if topics_of != self.topics_of:
             self.topics_of = topics_of
             self._changes.note()
-        said = contradictions(members)
-        for text in said:
+        texts = contradictions(members)
+        for text in texts:
             if text not in self._contradictions:
                 log.error("group %s: %s", self._group, text)
-        self._contradictions = said
+        self._contradictions = texts
 
 
 def _cut(name: str) -> str:

@@ -15,7 +15,7 @@ earlier grants never are.
 
 # Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
 # reply did not contain (one heartbeat interval), clock drift, and the start of a call.
-_SURE_SHARE = 0.75
+_SAFE_SHARE = 0.75
 # A stop of the process is at least this share of that time, so a busy event loop is not one.
 _SLEEP_SHARE_MIN = 0.25
 _TICKS_PER_SLEEP = 4
@@ -35,15 +35,15 @@ class MembershipLease:
         self.granted_seconds = float("inf")
         """Time for which the member keeps its queues without a heartbeat."""
         self.tick_seconds = 1.0
-        """Interval at which `ticks` is to be called."""
+        """Interval at which `tick` is to be called."""
         self._orderly = orderly
         self._lease_seconds = float("inf")
-        self._sure_seconds = float("inf")
+        self._safe_seconds = float("inf")
         self._sleep_seconds = float("inf")
         # Send time of the last heartbeat that got a reply.
-        self._heard_at = 0.0
-        # Time of the last call of `ticks`.
-        self._awake_at = 0.0
+        self._renewed_at = 0.0
+        # Time of the last call of `tick`.
+        self._ticked_at = 0.0
         # Time at which the end of the last stop was detected.
         self._woke_at = 0.0
 
@@ -56,24 +56,24 @@ class MembershipLease:
         # service grants the queue immediately, no time is safe, and the lease is used.
         self._lease_seconds = lease_seconds
         self.granted_seconds = granted = min(lease_seconds, handover_seconds_max or float("inf"))
-        self._sure_seconds = sure = _SURE_SHARE * granted
+        self._safe_seconds = safe = _SAFE_SHARE * granted
         # When a stop begins, the last heartbeat is up to one interval old.
-        self._sleep_seconds = max(sure - heartbeat_seconds, _SLEEP_SHARE_MIN * granted)
+        self._sleep_seconds = max(safe - heartbeat_seconds, _SLEEP_SHARE_MIN * granted)
         self.tick_seconds = min(self._sleep_seconds / _TICKS_PER_SLEEP, _TICK_SECONDS_MAX)
 
-    def ticks(self, now: float) -> bool:
+    def tick(self, now: float) -> bool:
         """Record that the process runs; return True if it was stopped for too long."""
-        slept = self._awake_at > 0 and now - self._awake_at > self._sleep_seconds
+        slept = self._ticked_at > 0 and now - self._ticked_at > self._sleep_seconds
         if slept:
             self._woke_at = now
-        self._awake_at = now
+        self._ticked_at = now
         return slept
 
     def answered(self, sent_at: float, now: float) -> float | None:
         """Record the reply to a heartbeat.
 
         Args:
-            sent_at: send time, with which `ticks` was called.
+            sent_at: send time, with which `tick` was called.
             now: time of the reply.
 
         Returns:
@@ -81,13 +81,15 @@ class MembershipLease:
         """
         # Upper bound: the service got this heartbeat before `now`, and the last one after its send
         # time.
-        silence = now - self._heard_at
-        silence_max = self._sure_seconds if self._orderly else self._lease_seconds
+        silence = now - self._renewed_at
+        silence_max = self._safe_seconds if self._orderly else self._lease_seconds
         # Second condition: the process was stopped between two heartbeats, maybe for less than a
         # lease. The decisions of the service during the stop are unknown until this reply.
-        lapsed = self._heard_at > 0 and (silence > silence_max or self._heard_at < self._woke_at)
+        lapsed = self._renewed_at > 0 and (
+            silence > silence_max or self._renewed_at < self._woke_at
+        )
         # The send time, not the time of the reply: the service may measure the lease from then.
-        self._heard_at = sent_at
+        self._renewed_at = sent_at
         if not lapsed:
             return None
         self.expirations += 1
@@ -104,5 +106,5 @@ class MembershipLease:
         if expirations != self.expirations:
             return False
         if self._orderly:
-            return now - self._heard_at < self._sure_seconds
-        return self._woke_at <= self._heard_at and now - self._awake_at <= self._sleep_seconds
+            return now - self._renewed_at < self._safe_seconds
+        return self._woke_at <= self._renewed_at and now - self._ticked_at <= self._sleep_seconds

@@ -101,7 +101,7 @@ class Prefetcher:
         self._relocate = relocate
         self._waits_for = waits_for
 
-    def begin(
+    def start(
         self, queue: MessageQueue, subscription: Subscription, offset: int, create_revision: int
     ) -> Assigned:
         """Start to prefetch a queue from an offset on."""
@@ -167,7 +167,7 @@ class Prefetcher:
         relocating = Backoff()
         while True:
             try:
-                answer = await pulls.ask(assigned.next_offset)
+                answer = await pulls.pull_once(assigned.next_offset)
                 if isinstance(answer, PullOutOfRange):
                     await self._relocate(assigned, answer)
                     await asyncio.sleep(relocating.next_seconds())

@@ -1,7 +1,7 @@
 """Process queue: messages of one queue that a consumer has pulled, and their progress.
 
 Invariants:
-- Messages are put and handed out (`take`) in offset order, each once.
+- Messages are put and handed out (`hand_out`) in offset order, each once.
 - `commit_offset` is the smallest unfinished offset. If all messages are finished, it is the start
   of the next pull, so messages that a filter excludes count as finished. It never decreases.
 - A retired queue accepts and hands out no messages; messages handed out before can be finished.
@@ -81,7 +81,7 @@ class _HeldBatch(Generic[Batch]):
     unfinished: int
     head: int = 0
     """Index of the smallest unfinished message."""
-    taken: int = 0
+    handed_out: int = 0
     """Index of the next message to hand out."""
 
     def index_of(self, offset: int) -> int | None:
@@ -97,7 +97,7 @@ class ProcessQueue(Generic[Batch]):
     """The messages of one queue between their pull and the commit."""
 
     next_offset: int
-    """Start of the next pull. Written by `put` and `put_nothing`."""
+    """Start of the next pull. Written by `put` and `skip_to`."""
     limits: FlowLimits = field(default_factory=FlowLimits)
     retired: bool = False
     """No message is accepted or handed out; also true of a dropped queue."""
@@ -111,7 +111,7 @@ class ProcessQueue(Generic[Batch]):
     """In offset order; each has an unfinished message."""
     _firsts: list[int] = field(default_factory=list)
     """First offset of each entry of `_held`, for bisecting."""
-    _taking: int = 0
+    _next_batch: int = 0
     """Index in `_held` of the batch from which the next message is handed out."""
 
     def put(
@@ -158,49 +158,49 @@ class ProcessQueue(Generic[Batch]):
         # pulled again and again.
         self.next_offset = next_offset
 
-    def put_nothing(self, next_offset: int) -> None:
+    def skip_to(self, next_offset: int) -> None:
         """Record that a pull returned no message before `next_offset`."""
         if not self.retired:
             # If no message is held, this is the commit offset: progress also advances if the
             # filter excludes all messages.
             self.next_offset = max(self.next_offset, next_offset)
 
-    def take(self, messages_max: int) -> list[MessageRun[Batch]]:
+    def hand_out(self, messages_max: int) -> list[MessageRun[Batch]]:
         """Hand out the next messages, at most `messages_max`; they are held until `done`."""
         runs: list[MessageRun[Batch]] = []
-        while messages_max > 0 and (run := self.take_run(messages_max)) is not None:
+        while messages_max > 0 and (run := self.hand_out_run(messages_max)) is not None:
             runs.append(run)
             messages_max -= run.stop - run.start
         return runs
 
-    def take_run(self, messages_max: int) -> MessageRun[Batch] | None:
+    def hand_out_run(self, messages_max: int) -> MessageRun[Batch] | None:
         """Hand out the next messages of one batch; None if none is waiting."""
-        if self.retired or self._taking >= len(self._held):
+        if self.retired or self._next_batch >= len(self._held):
             return None
-        held = self._held[self._taking]
-        start, offsets = held.taken, held.offsets
+        held = self._held[self._next_batch]
+        start, offsets = held.handed_out, held.offsets
         stop = min(start + messages_max, len(offsets))
-        held.taken = stop
+        held.handed_out = stop
         if stop == len(offsets):
-            self._taking += 1
+            self._next_batch += 1
             if not start:
                 return MessageRun(held.batch, 0, stop, offsets)
         return MessageRun(held.batch, start, stop, offsets[start:stop])
 
-    def give_back(self, count: int) -> None:
-        """Undo `take_run` for its last `count` messages, of which none is done. No other message
+    def return_run(self, count: int) -> None:
+        """Undo `hand_out_run` for its last `count` messages, which are not done. No other message
         may have been handed out since."""
         if count == 0 or self.retired:
             return
-        # `_taking` points to the next batch if the last message of a batch was handed out.
-        if self._taking == len(self._held) or self._held[self._taking].taken == 0:
-            self._taking -= 1
-        self._held[self._taking].taken -= count
+        # `_next_batch` points to the next batch if the last message of a batch was handed out.
+        if self._next_batch == len(self._held) or self._held[self._next_batch].handed_out == 0:
+            self._next_batch -= 1
+        self._held[self._next_batch].handed_out -= count
 
     @property
     def has_waiting(self) -> bool:
-        """True if `take` would return a message."""
-        return not self.retired and self._taking < len(self._held)
+        """True if `hand_out` would return a message."""
+        return not self.retired and self._next_batch < len(self._held)
 
     def done(self, offsets: Collection[int]) -> int:
         """Finish messages. A repeated call, or a call for a dropped queue, has no effect.
@@ -216,13 +216,13 @@ class ProcessQueue(Generic[Batch]):
             return 0
         if len(self._held) == 1:
             only, count = self._held[0], len(offsets)
-            if only.unfinished == only.taken == count and only.offsets == offsets:
+            if only.unfinished == only.handed_out == count and only.offsets == offsets:
                 # Fast path: the only batch is finished, for example of a single message.
-                self._taking = self.unfinished = self.bytes_held = 0
+                self._next_batch = self.unfinished = self.bytes_held = 0
                 self._held.clear()
                 self._firsts.clear()
                 return count
-        run = self._handed_out(offsets) if isinstance(offsets, range) else None
+        run = self._find_handed_out(offsets) if isinstance(offsets, range) else None
         finished = self._finish_each(offsets) if run is None else _finish_run(*run, len(offsets))
         self.unfinished -= finished
         self._forget_finished()
@@ -242,7 +242,7 @@ class ProcessQueue(Generic[Batch]):
                 if offset >= self.next_offset:
                     raise ValueError(f"message {offset} was never pulled")
                 continue  # its batch is finished and deleted, or a filter excluded it
-            if index >= held.taken:
+            if index >= held.handed_out:
                 raise ValueError(f"message {offset} was not handed out")
             if held.states[index]:
                 held.states[index] = 0
@@ -250,7 +250,7 @@ class ProcessQueue(Generic[Batch]):
                 finished += 1
         return finished
 
-    def _handed_out(self, offsets: range) -> tuple[_HeldBatch[Batch], int] | None:
+    def _find_handed_out(self, offsets: range) -> tuple[_HeldBatch[Batch], int] | None:
         """Return batch and index of messages that were handed out from one batch without gaps; None
         otherwise."""
         at = bisect_right(self._firsts, offsets.start) - 1 if offsets else -1
@@ -258,7 +258,7 @@ class ProcessQueue(Generic[Batch]):
             return None
         held = self._held[at]
         index = offsets.start - held.offsets[0]
-        is_within = offsets.step == 1 and index + len(offsets) <= held.taken
+        is_within = offsets.step == 1 and index + len(offsets) <= held.handed_out
         return (held, index) if is_within else None
 
     def _forget_finished(self) -> None:
@@ -266,7 +266,7 @@ class ProcessQueue(Generic[Batch]):
         whole = [held for held in self._held if not held.unfinished]
         if whole:
             # A batch without unfinished messages was handed out whole, so its index is < _taking.
-            self._taking -= len(whole)
+            self._next_batch -= len(whole)
             self.bytes_held -= sum(held.size_bytes for held in whole)
             self._held = [held for held in self._held if held.unfinished]
             self._firsts = [held.offsets[0] for held in self._held]
@@ -318,7 +318,7 @@ class ProcessQueue(Generic[Batch]):
     def drop(self) -> None:
         """Delete all messages; they are neither finished nor committed any more."""
         self.retired = self.dropped = True
-        self.unfinished = self.bytes_held = self._taking = 0
+        self.unfinished = self.bytes_held = self._next_batch = 0
         self._held.clear()
         self._firsts.clear()
 

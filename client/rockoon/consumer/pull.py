@@ -34,7 +34,7 @@ EMPTY_PAUSE_SECONDS = 0.02
 EMPTY_PAUSE_SECONDS_MAX = 1.0
 
 
-class EmptyAnswers:
+class EmptyReplies:
     """Pauses before the next pull of a queue after empty replies.
 
     Args:
@@ -202,7 +202,7 @@ async def pull(
         BrokerUnavailable: the broker did not reply.
         RockoonError: the broker refused the pull.
     """
-    asked_ns = asked_now(cluster)
+    start_ns = pull_start_ns(cluster)
     request = request_of(cluster, queue, offset, subscription, limits, group)
     reply = await cluster.call(
         cluster.broker(queue.broker).Pull,
@@ -212,7 +212,7 @@ async def pull(
         broker=queue.broker,
     )
     answer = interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
-    tell_pulled(cluster, answer, group, asked_ns)
+    report_pulled(cluster, answer, group, start_ns)
     return answer
 
 
@@ -239,18 +239,18 @@ def request_of(
     )
 
 
-def asked_now(cluster: Connection) -> int:
-    """Return the start time of a pull for `tell_pulled`, epoch nanoseconds; 0 without hooks."""
+def pull_start_ns(cluster: Connection) -> int:
+    """Return the start time of a pull for `report_pulled`, epoch nanoseconds; 0 without hooks."""
     return 0 if cluster.hooks is None else time.time_ns()
 
 
-def tell_pulled(
-    cluster: Connection, answer: "Pulled | PullOutOfRange", group: str, asked_ns: int
+def report_pulled(
+    cluster: Connection, answer: "Pulled | PullOutOfRange", group: str, start_ns: int
 ) -> None:
     """Report pulled messages to the hooks, if the connection has hooks."""
     hooks = cluster.hooks
     if hooks is not None and isinstance(answer, Pulled) and answer.batch is not None:
-        hooks.on_pulled(answer.batch, answer.batch.frames, group, asked_ns)
+        hooks.on_pulled(answer.batch, answer.batch.frames, group, start_ns)
 
 
 def interpret(

@@ -47,13 +47,13 @@ log = limited(logging.getLogger(__name__))
 OnOutOfRange = Literal["earliest", "latest", "raise"]
 
 # Errors of a call while the offset service restarts.
-_AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
+_RETRIED_ERRORS = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
 # A reply of this size is received into its final buffer (`ClientStream.first_bytes_max`).
 PULL_LIMITS = PullLimits(messages_max=8192, bytes_max=2 << 20)
 
 
 @dataclass(slots=True)
-class _Following:
+class _FollowedTopic:
     subscription: Subscription
     task: asyncio.Task[None] | None = field(default=None)
 
@@ -123,7 +123,7 @@ class PullConsumer(ClosedOnExit):
         reader = f"the pull consumer of group {group}" if group else "the pull consumer"
         self._missing = MissingTopics(missing_topics, reader)
         self._assigned: dict[MessageQueue, Assigned] = {}
-        self._following: dict[str, _Following] = {}
+        self._following: dict[str, _FollowedTopic] = {}
         self._follow_failure: RockoonError | None = None
         self._subscribed: dict[str, int] = {}
         self._closed = False
@@ -179,7 +179,7 @@ class PullConsumer(ClosedOnExit):
         """
         route = await self._cluster.route(topic)
         await self.assign(route.queues, expression)
-        following = _Following(Subscription.parse(topic, expression))
+        following = _FollowedTopic(Subscription.parse(topic, expression))
         self._following[topic] = following
         following.task = self._cluster.tasks.create_task(
             self._follow(topic, expression), name=f"rockoon follow {topic}"
@@ -204,7 +204,7 @@ class PullConsumer(ClosedOnExit):
         starts = await self._start(added)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._assigned[queue] = self._prefetcher.begin(
+            self._assigned[queue] = self._prefetcher.start(
                 queue, subscriptions[queue.topic], start.offset, create_revisions.get(queue, 0)
             )
 
@@ -253,12 +253,12 @@ class PullConsumer(ClosedOnExit):
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue that the caller gets."""
-        return self._of(queue).position
+        return self._assigned_of(queue).position
 
     def lag(self, queue: MessageQueue) -> int | None:
         """Return the number of messages from `position` to the end of the queue at the last pull;
         None before the first pull."""
-        assigned = self._of(queue)
+        assigned = self._assigned_of(queue)
         if assigned.max_offset is None:
             return None
         return max(assigned.max_offset - assigned.position, 0)
@@ -267,9 +267,9 @@ class PullConsumer(ClosedOnExit):
         """Continue at an offset; prefetched messages are discarded."""
         if offset < 0:
             raise InvalidArgument(reason=f"{offset} is not an offset")
-        old = self._of(queue)
+        old = self._assigned_of(queue)
         await self._prefetcher.end([old])
-        self._assigned[queue] = self._prefetcher.begin(
+        self._assigned[queue] = self._prefetcher.start(
             queue, old.subscription, offset, old.create_revision
         )
 
@@ -288,11 +288,11 @@ class PullConsumer(ClosedOnExit):
     async def _seek_all(self, queues: Iterable[MessageQueue], to: ConsumeFrom) -> None:
         chosen = list(queues) or self.assignment
         for queue in chosen:
-            self._of(queue)
+            self._assigned_of(queue)
         for queue, start in (await self._retried(lambda: self._offsets.choose(chosen, to))).items():
             await self.seek(queue, start.offset)
 
-    def _of(self, queue: MessageQueue) -> Assigned:
+    def _assigned_of(self, queue: MessageQueue) -> Assigned:
         assigned = self._assigned.get(queue)
         if assigned is None:
             raise InvalidArgument(reason=f"{queue} is not assigned to this consumer")
@@ -357,7 +357,7 @@ class PullConsumer(ClosedOnExit):
                 message = Message(batch, ready.index)
                 self._prefetcher.hand_out(ready, 1)
                 yield message
-                self._check_going_on()
+                self._check_usable()
 
     def _first_ready(self) -> Ready | None:
         return self._prefetcher.ready[0] if self._prefetcher.ready else None
@@ -384,13 +384,13 @@ class PullConsumer(ClosedOnExit):
             raise closed(self._refused_in_child, "the consumer")
 
     def _check_failures(self) -> None:
-        self._check_going_on()
+        self._check_usable()
         for assigned in self._assigned.values():
             # Prefetched messages first: a seek past the failure would discard them.
             if assigned.failure is not None and not self._prefetcher.has_ready(assigned):
                 raise assigned.failure
 
-    def _check_going_on(self) -> None:
+    def _check_usable(self) -> None:
         self._check_open()
         if self._follow_failure is not None:
             raise self._follow_failure
@@ -415,20 +415,20 @@ class PullConsumer(ClosedOnExit):
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress to commit")
         if queue is not None:
-            assigned = self._of(queue)
+            assigned = self._assigned_of(queue)
             chosen = assigned.position if offset is None else offset
             store = self._store
             try:
-                await self._retried(lambda: store.commit(queue, chosen), _AWAY)
+                await self._retried(lambda: store.commit(queue, chosen), _RETRIED_ERRORS)
             except Fenced:
                 assigned.fenced = True
                 raise
             return
         for assigned in self._assigned.values():
             self._store.update(assigned.queue, assigned.position)
-        persisted = await self._retried(self._persist_all, _AWAY)
+        persisted = await self._retried(self._persist_all, _RETRIED_ERRORS)
         for lost in persisted.lost:
-            self._of(lost).fenced = True
+            self._assigned_of(lost).fenced = True
         for failure in (*persisted.lost.values(), *persisted.kept.values()):
             raise failure
 
@@ -437,13 +437,13 @@ class PullConsumer(ClosedOnExit):
         if self._store is None:
             raise InvalidArgument(reason="a consumer without a group has no progress")
         store = self._store
-        return await self._retried(lambda: store.read_store(queue), _AWAY)
+        return await self._retried(lambda: store.read_store(queue), _RETRIED_ERRORS)
 
     async def _persist_all(self) -> Persisted:
         assert self._store is not None
         persisted = await self._store.persist_all()
         for failure in persisted.kept.values():
-            if isinstance(failure, _AWAY):
+            if isinstance(failure, _RETRIED_ERRORS):
                 raise failure
         return persisted
 
@@ -487,7 +487,7 @@ class PullConsumer(ClosedOnExit):
         while True:
             seen = await changes.wait(seen)
             try:
-                await self._catch_up(topic, expression)
+                await self._update_queues(topic, expression)
                 backoff.reset()
             except RockoonError as error:
                 is_gone = isinstance(error, TopicNotFound | QueueNotFound) and self._missing.waits
@@ -499,7 +499,7 @@ class PullConsumer(ClosedOnExit):
                 seen = -1
                 await asyncio.sleep(backoff.next_seconds())
 
-    async def _catch_up(self, topic: str, expression: str) -> None:
+    async def _update_queues(self, topic: str, expression: str) -> None:
         route = self._cluster.routes.topic(topic)
         if route is None and topic in self._missing:
             return
@@ -531,7 +531,7 @@ class PullConsumer(ClosedOnExit):
         subscription = Subscription.parse(topic, expression)
         for queue, start in starts.items():
             self.starts[queue] = start
-            self._assigned[queue] = self._prefetcher.begin(
+            self._assigned[queue] = self._prefetcher.start(
                 queue, subscription, start.offset, route.create_revisions[queue]
             )
 

@@ -2,7 +2,7 @@
 
 A pull uses the broker's pull stream, or a call if the broker has no pull streams. The module pauses
 after failures and empty replies, and logs when a queue cannot be pulled and when it can be pulled
-again. The reader decides what a reply or failure means: it calls `ask` and then reports the result
+again. The reader interprets replies and failures: it calls `pull_once` and then reports the result
 (`answered`, `brought_messages`, `brought_nothing` or `failed`).
 """
 
@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rockoon.consumer.pull import (
-    EmptyAnswers,
+    EmptyReplies,
     Pulled,
     PullLimits,
     PullOutOfRange,
-    asked_now,
     interpret,
     messages_of,
     pull,
+    pull_start_ns,
+    report_pulled,
     request_of,
-    tell_pulled,
 )
 from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
@@ -37,10 +37,10 @@ from rockoon_proto.v1.broker_pb2 import FOUND
 
 log = limited(logging.getLogger(__name__))
 
-# Maximum number of messages of a reply that `taker` gets in the receive callback. `ask` returns
-# larger replies: a reply that a full reader rejects is decoded twice, and the callback blocks the
-# connection.
-TAKEN_MAX = 32
+# Maximum number of messages of a reply that `accept` gets in the receive callback. `pull_once`
+# returns larger replies: a reply that a full reader rejects is decoded twice, and the callback
+# blocks the connection.
+ACCEPTED_MAX = 32
 LENGTH_BYTES = 4
 
 
@@ -73,11 +73,10 @@ class PullLoop:
         subscription: filter of the messages.
         rules: rules for pulling.
         counts: counters.
-        taker: called with messages in the receive callback while `ask` waits. If it returns True,
-            `ask` does not return these messages and continues after them. `ask` raises its
-            exceptions.
-        on_taken: called after messages that `taker` has accepted were counted. `ask` raises its
-            exceptions.
+        accept: called with messages in the receive callback while `pull_once` waits. If it returns
+            True, `pull_once` does not return these messages and continues after them. `pull_once`
+            raises its exceptions.
+        on_accepted: called after accepted messages were counted. `pull_once` raises its exceptions.
 
     Attributes:
         heard_at: loop time of the broker's last reply; initially the time of construction.
@@ -91,8 +90,8 @@ class PullLoop:
         subscription: Subscription,
         rules: PullRules,
         counts: PullCounts,
-        taker: Callable[[Pulled], bool] | None = None,
-        on_taken: Callable[[], None] = lambda: None,
+        accept: Callable[[Pulled], bool] | None = None,
+        on_accepted: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
@@ -100,15 +99,15 @@ class PullLoop:
         self._subscription = subscription
         self._rules = rules
         self._counts = counts
-        # Hooks measure each pull, so with hooks `ask` returns all messages.
-        self._taker = taker if cluster.hooks is None else None
-        self._on_taken = on_taken
+        # Hooks measure each pull, so with hooks `pull_once` returns all messages.
+        self._accept = accept if cluster.hooks is None else None
+        self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff()
-        self._empty = EmptyAnswers(rules.limits.wait_ms)
+        self._empty = EmptyReplies(rules.limits.wait_ms)
         self._failure: type[RockoonError] | None = None
         self._offset = 0
-        self._asked_at = 0.0
+        self._started_at = 0.0
         self.heard_at = self._loop.time()
         # None before the first pull, and if the broker has no pull streams.
         self._streamed: QueueSubscription | None = None
@@ -125,11 +124,11 @@ class PullLoop:
         if self._streamed is not None:
             self._streamed.end()
 
-    async def ask(self, offset: int) -> Pulled | PullOutOfRange:
+    async def pull_once(self, offset: int) -> Pulled | PullOutOfRange:
         """Pull once; for errors see `pull`."""
         self._counts.pulls += 1
-        self._offset, self._asked_at = offset, self._loop.time()
-        asked_ns = asked_now(self._cluster)
+        self._offset, self._started_at = offset, self._loop.time()
+        start_ns = pull_start_ns(self._cluster)
         rules = self._rules
         try:
             reply = await self._reply(offset)
@@ -138,7 +137,7 @@ class PullLoop:
             answer = await pull(
                 self._cluster,
                 self._queue,
-                # Not `offset`: `taker` may have accepted messages during this call.
+                # Not `offset`: `accept` may have accepted messages during this call.
                 self._offset,
                 self._subscription,
                 rules.limits,
@@ -154,7 +153,7 @@ class PullLoop:
         found = self._interpreted(reply)
         if isinstance(found, Pulled):
             streamed.position = found.next_offset
-        tell_pulled(self._cluster, found, rules.group, asked_ns)
+        report_pulled(self._cluster, found, rules.group, start_ns)
         return found
 
     def _interpreted(self, reply: Reply) -> Pulled | PullOutOfRange:
@@ -163,15 +162,15 @@ class PullLoop:
             self._queue, self._offset, reply, self._subscription, check_crcs=check_crcs
         )
 
-    def _offer(self, reply: Reply) -> bool:
-        """Pass messages to `taker`; return False for replies that `ask` must return."""
-        streamed, taker = self._streamed, self._taker
+    def _on_reply(self, reply: Reply) -> bool:
+        """Pass messages to `accept`; return False for replies that `pull_once` must return."""
+        streamed, accept = self._streamed, self._accept
         if (
             streamed is None
-            or taker is None
+            or accept is None
             or reply.status != FOUND
             or reply.ended
-            or len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES
+            or len(reply.record_lengths) > ACCEPTED_MAX * LENGTH_BYTES
             or not (isinstance(reply, PullReplyFields) or refusal_of(reply) is None)
         ):
             return False
@@ -179,21 +178,21 @@ class PullLoop:
             found = messages_of(
                 self._queue, self._offset, reply, self._subscription, self._rules.check_crcs
             )
-        except Exception:  # noqa: BLE001 - `ask` decodes the reply again and raises the error
+        except Exception:  # noqa: BLE001 - `pull_once` decodes the reply again and raises the error
             return False
         if found.batch is None:
             return False
         try:
-            if not taker(found):
+            if not accept(found):
                 return False
             self._counts.pulls += 1
             self._offset = streamed.position = found.next_offset
             if self._failure is not None:
                 self.answered()
-            self._on_taken()
+            self._on_accepted()
         except Exception as failure:
             log.exception("messages of %s not accepted, the reader gets the error", self._queue)
-            # The reply is not left to `ask`, because the reader may have stored its messages.
+            # The reply is not left to `pull_once`, because the reader may have stored its messages.
             streamed.fail(failure)
         return True
 
@@ -216,14 +215,14 @@ class PullLoop:
                 raise NoPullStreams
             # Streams need no pauses after empty replies.
             self._empty.reset()
-            if self._taker is not None:
-                streamed.taker = self._offer
+            if self._accept is not None:
+                streamed.on_reply = self._on_reply
         try:
             return await streamed.answer()
         finally:
             self.heard_at = max(self.heard_at, streamed.heard_at)
 
-    def note_failure(self, error: RockoonError) -> None:
+    def log_failure(self, error: RockoonError) -> None:
         """Log why the queue cannot be pulled, once per class of error."""
         if self._failure is not type(error):
             log.warning("%s cannot be pulled, retrying: %s", self._queue, error)
@@ -232,7 +231,7 @@ class PullLoop:
     async def failed(self, error: RockoonError) -> None:
         """A pull failed with a retriable error: count and log it, then pause, longer each time."""
         self._counts.pulls_failed += 1
-        self.note_failure(error)
+        self.log_failure(error)
         await self._cluster.pause_for_broker(self._queue.broker, self._backoff.next_seconds())
 
     def answered(self) -> None:
@@ -252,6 +251,6 @@ class PullLoop:
         if self._streamed is not None:
             # Streams have no early empty replies.
             return
-        waited_seconds = self._loop.time() - self._asked_at
+        waited_seconds = self._loop.time() - self._started_at
         moved = next_offset != self._offset
         await asyncio.sleep(self._empty.pause_seconds(waited_seconds, moved=moved))

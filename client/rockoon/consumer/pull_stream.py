@@ -34,7 +34,7 @@ log = limited(logging.getLogger(__name__))
 
 # A broker sends a message at least every ten seconds, which may be empty.
 SILENT_SECONDS_MAX = 25.0
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 
 
 class NoPullStreams(Exception):
@@ -47,7 +47,7 @@ class QueueSubscription:
     Attributes:
         position: offset of the next message that `answer` may return. Written by the reader.
         is_over: the broker sends no more replies.
-        taker: called with each reply that arrives while `answer` waits, in the receive callback,
+        on_reply: called with each reply that arrives while `answer` waits, in the receive callback,
             which saves a wakeup. If it returns True, the reply is handled and there is room for
             another pull; otherwise `answer` returns the reply. It must not raise.
     """
@@ -65,14 +65,14 @@ class QueueSubscription:
         "_stream",
         "_waiter",
         "is_over",
+        "on_reply",
         "position",
-        "taker",
     )
 
     def __init__(self, stream: "PullStream", number: int, request: PullRequest) -> None:
         self.position = request.offset
         self.is_over = False
-        self.taker: Callable[[Reply], bool] | None = None
+        self.on_reply: Callable[[Reply], bool] | None = None
         self._number = number
         self._stream = stream
         self._messages_max, self._bytes_max = request.max_messages, request.max_bytes
@@ -134,15 +134,15 @@ class QueueSubscription:
         self.is_over = True
         self._stream.unsubscribe(self._number)
 
-    def take(self, reply: Reply, *, has_company: bool) -> None:
-        """Handle a reply; `has_company`: its message has replies of other queues."""
+    def receive(self, reply: Reply, *, shares_message: bool) -> None:
+        """Handle a reply; `shares_message`: its message has replies of other queues."""
         is_awaited = not (self._waiter is None or self._waiter.done() or self._answers)
-        if is_awaited and self.taker is not None and self.taker(reply):
+        if is_awaited and self.on_reply is not None and self.on_reply(reply):
             self._use_credit(reply.record_lengths)
             if self._messages <= self._messages_low or self._bytes <= self._bytes_low:
                 self._give_credit()
             return
-        if has_company and isinstance(reply, PullReply) and not is_awaited:
+        if shares_message and isinstance(reply, PullReply) and not is_awaited:
             # Copied, because a reply that waits would keep the whole message with the records of
             # other queues in memory.
             own = PullReply()
@@ -219,7 +219,7 @@ class PullStream:
         requests: requests of the stream.
         heard_at: loop time of the broker's last message; -inf before the first.
         is_over: it accepts no subscriptions.
-        is_known: False if the broker has no pull streams.
+        is_supported: False if the broker has no pull streams.
     """
 
     def __init__(self, cluster: Connection, broker: str, node: Node) -> None:
@@ -227,13 +227,13 @@ class PullStream:
         self.requests = StreamRequests()
         self.heard_at = float("-inf")
         self.is_over = False
-        self.is_known = True
+        self.is_supported = True
         self._cluster = cluster
         self._broker = broker
         self._subscriptions: dict[int, QueueSubscription] = {}
         self._last_number = 0
         self._loop = asyncio.get_running_loop()
-        self._watching: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
         self.task = cluster.tasks.create_task(self._run(), name=f"rockoon pull stream {broker}")
 
     def subscribe(self, request: PullRequest) -> QueueSubscription:
@@ -269,15 +269,15 @@ class PullStream:
         except RockoonError as error:
             return error
         call = stub.PullStream(self.requests, metadata=cluster.metadata)
-        self._watch(call, asyncio.get_running_loop().time())
+        self._check_silence(call, asyncio.get_running_loop().time())
         if isinstance(call, StreamCall):
-            call.on_message = self._take
+            call.on_message = self._on_message
         try:
             with cluster.followed(call, broker):
                 async for reply in call:
-                    self._take(reply)
+                    self._on_message(reply)
         except RpcError as failure:
-            return self._why(failure)
+            return self._error_of(failure)
         except aio.UsageError:
             # The channel was closed under the call.
             return Closed(what="the connection to the cluster")
@@ -286,24 +286,24 @@ class PullStream:
             if task is None or task.cancelling():
                 raise
         finally:
-            if self._watching is not None:
-                self._watching.cancel()
+            if self._silence_timer is not None:
+                self._silence_timer.cancel()
             call.cancel()
         return BrokerUnavailable(broker=broker)
 
-    def _take(self, reply: PullStreamReply | Replies) -> bool:
+    def _on_message(self, reply: PullStreamReply | Replies) -> bool:
         """Dispatch the replies of a message to their subscriptions."""
         self.heard_at = self._loop.time()
-        has_company = len(reply.answers) > 1
+        shares_message = len(reply.answers) > 1
         for answer in reply.answers:
             subscription = self._subscriptions.get(answer.subscription_id)
             if subscription is not None:
-                subscription.take(answer, has_company=has_company)
+                subscription.receive(answer, shares_message=shares_message)
         return True
 
-    def _why(self, failure: RpcError) -> Exception:
+    def _error_of(self, failure: RpcError) -> Exception:
         if isinstance(failure, aio.AioRpcError) and failure.code() is StatusCode.UNIMPLEMENTED:
-            self.is_known = False
+            self.is_supported = False
             return NoPullStreams()
         error = from_rpc_error(failure, BrokerUnavailable, broker=self._broker)
         if clock_corrected(self._cluster.access, error):
@@ -311,7 +311,7 @@ class PullStream:
             return BrokerUnavailable(broker=self._broker)
         return error
 
-    def _watch(
+    def _check_silence(
         self, call: "aio.StreamStreamCall[PullStreamRequest, PullStreamReply]", began_at: float
     ) -> None:
         """End a call if its broker is silent or no queue is subscribed."""
@@ -322,7 +322,9 @@ class PullStream:
             self.is_over = True
             call.cancel()
         else:
-            self._watching = loop.call_later(LOOK_SECONDS, self._watch, call, began_at)
+            self._silence_timer = loop.call_later(
+                CHECK_SECONDS, self._check_silence, call, began_at
+            )
 
 
 class PullStreams:
@@ -347,7 +349,7 @@ class PullStreams:
             raise BrokerUnavailable(broker=broker)
         stream = self._streams.get(broker)
         # Another process of the broker may have another version.
-        if stream is not None and not stream.is_known and stream.node == node:
+        if stream is not None and not stream.is_supported and stream.node == node:
             return None
         if stream is None or stream.is_over:
             stream = self._streams[broker] = PullStream(self._cluster, broker, node)

@@ -308,8 +308,8 @@ class PushConsumer:
             raise
         self._delivery.start(lambda work: self._start_task(work, "worker"))
         for name, work in {
-            "heartbeats": self._membership.stay,
-            "clock": self._membership.keep_time,
+            "heartbeats": self._membership.keep_alive,
+            "clock": self._membership.watch_clock,
             "group": self._membership.watch,
             "routes": self._follow_routes,
             "rebalance": self._assignment.keep_balanced,
@@ -340,7 +340,7 @@ class PushConsumer:
         backoff = Backoff()
         while True:
             try:
-                await self._membership.beat()
+                await self._membership.send_heartbeat()
             except RockoonError as error:
                 pause = backoff.next_seconds()
                 seconds_max = join_seconds_max(error, self._mode, self._cluster.retry_seconds)
@@ -527,13 +527,13 @@ class PushConsumer:
         """
         for reader in self._assignment.readers.values():
             self._update(reader)
-        self._note_persisted(await self._store.persist_all())
+        self._apply_persisted(await self._store.persist_all())
 
     def _update(self, reader: QueueReader) -> None:
         if not reader.process_queue.dropped:
             self._store.update(reader.queue, reader.process_queue.commit_offset)
 
-    def _note_persisted(self, persisted: Persisted) -> None:
+    def _apply_persisted(self, persisted: Persisted) -> None:
         self.statistics.count_persisted(persisted)
         if persisted.kept:
             queue, error = next(iter(persisted.kept.items()))

@@ -84,7 +84,7 @@ class QueueReader:
     attempts: dict[int, int] = field(default_factory=dict)
     listed: bool = False
     running: int = 0
-    may_begin: Callable[[], bool] = lambda: True
+    may_start: Callable[[], bool] = lambda: True
     """Function that returns False if another member may own the queue."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
@@ -123,8 +123,8 @@ class QueueReader:
                 retry would fail again, and skipping would silently lose the message.
         """
         where = (cluster, streams, self.queue, self.subscription)
-        on_taken = partial(on_messages, self)
-        with PullLoop(*where, rules.pulls, statistics, self._take, on_taken) as pulls:
+        on_accepted = partial(on_messages, self)
+        with PullLoop(*where, rules.pulls, statistics, self._accept, on_accepted) as pulls:
             return await self._pull_with(pulls, cluster, rules, statistics, on_messages, on_gone)
 
     async def _pull_with(
@@ -141,10 +141,10 @@ class QueueReader:
             if await self._wait_room(statistics):
                 pulls.heard_at = loop.time()
             try:
-                answer = await self._ask(cluster, pulls, rules)
+                answer = await self._pull_once(cluster, pulls, rules)
             except StoreCorrupt as damage:
                 self.failure = damage
-                pulls.note_failure(damage)
+                pulls.log_failure(damage)
                 # First wait for the handling of earlier messages: `raise` ends the consumer.
                 await self._wait_handled()
                 raise
@@ -163,7 +163,7 @@ class QueueReader:
             self.failure = None
             pulls.answered()
             if isinstance(answer, QueueDamage):
-                self._step_over(answer, statistics)
+                self._skip(answer, statistics)
                 continue
             if isinstance(answer, PullOutOfRange):
                 return answer
@@ -175,7 +175,7 @@ class QueueReader:
             else:
                 on_messages(self)
 
-    def _take(self, pulled: Pulled) -> bool:
+    def _accept(self, pulled: Pulled) -> bool:
         """Put messages into the process queue on their arrival, if none is damaged and the flow
         limits allow another pull after them."""
         batch, offsets, size_bytes = pulled.batch, pulled.offsets, pulled.size_bytes
@@ -195,7 +195,7 @@ class QueueReader:
         self._damaged_in_a_row = 0
         self.max_offset = pulled.max_offset
         if pulled.batch is None:
-            self.process_queue.put_nothing(pulled.next_offset)
+            self.process_queue.skip_to(pulled.next_offset)
         else:
             self.process_queue.put(
                 pulled.batch,
@@ -204,13 +204,13 @@ class QueueReader:
                 size_bytes=pulled.size_bytes,
             )
 
-    async def _ask(
+    async def _pull_once(
         self, cluster: Connection, pulls: PullLoop, rules: ReadRules
     ) -> Pulled | PullOutOfRange | QueueDamage:
         """Pull once. Raises StoreCorrupt for damage that is not to be skipped."""
         answer: Pulled | PullOutOfRange | None = None
         try:
-            answer = await pulls.ask(self.process_queue.next_offset)
+            answer = await pulls.pull_once(self.process_queue.next_offset)
             return answer if isinstance(answer, PullOutOfRange) else answer.intact()
         except StoreCorrupt as error:
             if not rules.skip_damaged or self._damaged_in_a_row >= _DAMAGED_IN_A_ROW_MAX:
@@ -236,12 +236,12 @@ class QueueReader:
             return True
         return False
 
-    def _step_over(self, damage: QueueDamage, statistics: PullStatistics) -> None:
+    def _skip(self, damage: QueueDamage, statistics: PullStatistics) -> None:
         self._damaged_in_a_row += 1
         if damage.is_here:
             statistics.damaged += 1
             log.error("message %d of %s skipped: %s", damage.offset, self.queue, damage.error)
-        self.process_queue.put_nothing(damage.offset + 1)
+        self.process_queue.skip_to(damage.offset + 1)
 
     async def _wait_handled(self) -> None:
         seen = self.finished.count

@@ -58,7 +58,7 @@ class QueueRevocation:
         self._on_gone = on_gone
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(
+    def start(
         self,
         readers: Collection[QueueReader],
         claims: Collection[MessageQueue],
@@ -76,7 +76,7 @@ class QueueRevocation:
         for reader in readers:
             # Not dropped yet, because messages of running calls are still finished and committed.
             reader.process_queue.retire()
-            self._delivery.forget(reader)
+            self._delivery.cancel_redeliveries(reader)
             if reader.task is not None:
                 reader.task.cancel()
         # Before the task starts: the next rebalance may run first.
@@ -104,13 +104,13 @@ class QueueRevocation:
                     interrupted = True
                     deadline = loop.time() + _INTERRUPTED_SECONDS_MAX
                     is_late = not self._interrupt(readers)
-                going = [reader for reader in readers if is_late or not reader.running]
-                if going or claims:
-                    self._tell_late(going)
+                ready = [reader for reader in readers if is_late or not reader.running]
+                if ready or claims:
+                    self._log_late(ready)
                     readers = [] if is_late else [each for each in readers if each.running]
-                    await self.store_last(going, claims)
+                    await self.store_last(ready, claims)
                     # After the last commit, which excludes dropped queues.
-                    self._drop(going, claims)
+                    self._drop(ready, claims)
                     claims = []
                     continue
                 try:
@@ -128,7 +128,7 @@ class QueueRevocation:
         interrupted = [self._delivery.interrupt(each) for each in readers if each.running]
         return any(interrupted)
 
-    def _tell_late(self, readers: Iterable[QueueReader]) -> None:
+    def _log_late(self, readers: Iterable[QueueReader]) -> None:
         for reader in readers:
             if reader.running:
                 log.warning(

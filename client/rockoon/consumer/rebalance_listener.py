@@ -44,18 +44,18 @@ class RebalanceListener:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._hidden_topic = hidden_topic
-        self._told: set[MessageQueue] = set()
+        self._reported: set[MessageQueue] = set()
 
     async def assigned(self, queues: Iterable[MessageQueue]) -> None:
         """Report queues before they are read."""
-        new = sorted(q for q in queues if q.topic != self._hidden_topic and q not in self._told)
-        self._told.update(new)
+        new = sorted(q for q in queues if q.topic != self._hidden_topic and q not in self._reported)
+        self._reported.update(new)
         await self._call(self._on_assigned, new)
 
     async def revoked(self, queues: Iterable[MessageQueue]) -> None:
         """Report queues before they are released, each once."""
-        gone = sorted(self._told.intersection(queues))
-        self._told.difference_update(gone)
+        gone = sorted(self._reported.intersection(queues))
+        self._reported.difference_update(gone)
         await self._call(self._on_revoked, gone)
 
     async def _call(self, function: QueuesFunction | None, queues: list[MessageQueue]) -> None:

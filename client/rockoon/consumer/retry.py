@@ -43,7 +43,7 @@ BROADCASTING_ATTEMPTS_MAX = 16
 # Limits of the wire's fields. Larger values of a handler are reduced, or the call would fail.
 _INT32_MAX = 2**31 - 1
 _DELAY_MS_MAX = 2**53
-SAFE_MAX = 65_536
+STORED_ELSEWHERE_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +113,26 @@ class RetryTopic:
         self._statistics = statistics
         # Messages that a broker stored while others of the same handler call were not accepted. The
         # whole call is repeated locally; its next failure must not send these messages again.
-        self._safe: dict[tuple[MessageQueue, int], None] = {}
+        self._stored_elsewhere: dict[tuple[MessageQueue, int], None] = {}
 
     async def failed(self, failure: HandlerFailure) -> float | None:
         """See `Redelivery`. If it is cancelled, messages may be delivered twice."""
         home = failure.messages[0].queue.broker
-        unsafe = [each for each in failure.messages if _place(each) not in self._safe]
-        left = await self._send(home, unsafe, failure, with_records=False)
-        for broker in self._others(home):
+        unstored = [
+            each for each in failure.messages if _position(each) not in self._stored_elsewhere
+        ]
+        left = await self._send(home, unstored, failure, with_records=False)
+        for broker in self._other_brokers(home):
             if not left:
                 break
-            taken = len(left)
+            before = len(left)
             left = await self._send(broker, left, failure, with_records=True)
-            self._statistics.elsewhere += taken - len(left)
+            self._statistics.elsewhere += before - len(left)
         if not left:
             for each in failure.messages:
-                self._safe.pop(_place(each), None)
+                self._stored_elsewhere.pop(_position(each), None)
             return None
-        self._note_safe(each for each in unsafe if each not in left)
+        self._add_stored(each for each in unstored if each not in left)
         self._statistics.kept_here += len(left)
         pause = await self._policy.local.failed(failure)
         log.warning(
@@ -143,15 +145,15 @@ class RetryTopic:
 
     def has_sent(self, message: Message) -> bool:
         """True if a broker stored the message in a call that did not succeed for all messages."""
-        return _place(message) in self._safe
+        return _position(message) in self._stored_elsewhere
 
-    def _note_safe(self, messages: Iterable[Message]) -> None:
-        self._safe.update((_place(each), None) for each in messages)
+    def _add_stored(self, messages: Iterable[Message]) -> None:
+        self._stored_elsewhere.update((_position(each), None) for each in messages)
         # Bounded, because messages of revoked queues are never removed.
-        while len(self._safe) > SAFE_MAX:
-            del self._safe[next(iter(self._safe))]
+        while len(self._stored_elsewhere) > STORED_ELSEWHERE_MAX:
+            del self._stored_elsewhere[next(iter(self._stored_elsewhere))]
 
-    def _others(self, home: str) -> list[str]:
+    def _other_brokers(self, home: str) -> list[str]:
         live = sorted(n.name for n in self._cluster.routes.nodes if n.kind == BROKER)
         # Starting after `home`, so that the messages of several unavailable brokers are spread.
         turned = [n for n in live if n > home] + [n for n in live if n < home]
@@ -162,7 +164,7 @@ class RetryTopic:
     ) -> list[Message]:
         """Send messages back to a broker; return the messages that it did not accept."""
         left: list[Message] = []
-        for part in parts_of(messages, with_records=with_records):
+        for part in split_calls(messages, with_records=with_records):
             request = SendBackRequest(
                 group=self._group,
                 messages=[self._failed(each, failure, with_records) for each in part],
@@ -188,7 +190,7 @@ class RetryTopic:
                     log.info("%s did not accept %s: %s", broker, message, refusal)
                     left.append(message)
                 else:
-                    self._note(message, result, failure)
+                    self._record_result(message, result, failure)
         return left
 
     def _failed(
@@ -220,7 +222,7 @@ class RetryTopic:
         level = self._policy.level_of(message.reconsume_times if came_back else 0)
         return min(level, _INT32_MAX), 0
 
-    def _note(self, message: Message, result: SentBack, failure: HandlerFailure) -> None:
+    def _record_result(self, message: Message, result: SentBack, failure: HandlerFailure) -> None:
         if not result.dead:
             self._statistics.sent_back += 1
             return
@@ -300,7 +302,7 @@ def redelivery_of(
     return chosen
 
 
-def _place(message: Message) -> tuple[MessageQueue, int]:
+def _position(message: Message) -> tuple[MessageQueue, int]:
     return message.queue, message.queue_offset
 
 
@@ -311,7 +313,7 @@ def reason_of(failure: HandlerFailure) -> str:
     return exception_text(failure.exception, REASON_CHARACTERS_MAX)
 
 
-def parts_of(messages: Sequence[Message], *, with_records: bool) -> list[list[Message]]:
+def split_calls(messages: Sequence[Message], *, with_records: bool) -> list[list[Message]]:
     """Split messages into calls within the limits of size and number."""
     parts: list[list[Message]] = []
     size = BYTES_PER_CALL_MAX

@@ -255,7 +255,7 @@ class TailReader:
         """
         is_new = not tail.is_readable
         position = tail.position = max(tail.position, tail.acquired_to)
-        answer = await pulls.ask(BEYOND_EVERY_END if tail.end_offset is None else position)
+        answer = await pulls.pull_once(BEYOND_EVERY_END if tail.end_offset is None else position)
         pulls.answered()
         tail.failure = None
         former_end = tail.end_offset
