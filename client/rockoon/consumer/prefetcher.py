@@ -141,26 +141,26 @@ class Prefetcher:
         self.arrived.note()
 
     async def _fetch(self, assigned: Assigned) -> None:
-        where = (self._cluster, self._streams, assigned.queue, assigned.subscription)
-        with PullLoop(*where, self._rules, self._statistics) as pulls:
-            await self._fetch_with(pulls, assigned)
-
-    async def _fetch_with(self, pulls: PullLoop, assigned: Assigned) -> None:
-        while True:
-            await assigned.room.acquire()
-            try:
-                pulled = await self._fetch_one(assigned, pulls)
-            except RockoonError as error:
-                assigned.failure = error
+        queue = assigned.queue
+        with PullLoop(
+            cluster=self._cluster,
+            streams=self._streams,
+            queue=queue,
+            subscription=assigned.subscription,
+            rules=self._rules,
+            counts=self._statistics,
+        ) as pulls:
+            while assigned.failure is None:
+                await assigned.room.acquire()
+                try:
+                    pulled = await self._fetch_one(assigned, pulls)
+                    self.ready.append(Ready(assigned, pulled))
+                except RockoonError as error:
+                    assigned.failure = error
+                except Exception as error:  # a bug: `poll` raises it, the connection stays open
+                    log.exception("unexpected error while reading %s (bug)", queue)
+                    assigned.failure = RockoonError(f"reading {queue} failed (bug): {error!r}")
                 self.arrived.note()
-                return
-            except Exception as error:  # a bug: `poll` raises it, the connection stays open
-                log.exception("unexpected error while reading %s (bug)", assigned.queue)
-                assigned.failure = RockoonError(f"reading {assigned.queue} failed (bug): {error!r}")
-                self.arrived.note()
-                return
-            self.ready.append(Ready(assigned, pulled))
-            self.arrived.note()
 
     async def _fetch_one(self, assigned: Assigned, pulls: PullLoop) -> Pulled:
         """Pull until a reply has a message."""

@@ -122,9 +122,16 @@ class QueueReader:
             StoreCorrupt: the next message is damaged, and all messages before it are handled. A
                 retry would fail again, and skipping would silently lose the message.
         """
-        where = (cluster, streams, self.queue, self.subscription)
-        on_accepted = partial(on_messages, self)
-        with PullLoop(*where, rules.pulls, statistics, self._accept, on_accepted) as pulls:
+        with PullLoop(
+            cluster=cluster,
+            streams=streams,
+            queue=self.queue,
+            subscription=self.subscription,
+            rules=rules.pulls,
+            counts=statistics,
+            accept=self._accept,
+            on_accepted=partial(on_messages, self),
+        ) as pulls:
             return await self._pull_with(pulls, cluster, rules, statistics, on_messages, on_gone)
 
     async def _pull_with(

@@ -224,10 +224,14 @@ class TailReader:
             topic.changed.note()
 
     async def _follow(self, topic: TrackedTopic, tail: TrackedQueue) -> None:
-        everything = Subscription.parse(topic.topic, ALL)
-        rules = PullRules(LIMITS)
-        where = (self._cluster, self._streams, tail.queue, everything)
-        with PullLoop(*where, rules, self._counts) as pulls:
+        with PullLoop(
+            cluster=self._cluster,
+            streams=self._streams,
+            queue=tail.queue,
+            subscription=Subscription.parse(topic.topic, ALL),
+            rules=PullRules(LIMITS),
+            counts=self._counts,
+        ) as pulls:
             while True:
                 seen = topic.changed.count
                 while not (topic.trackers or tail.has_room):
