@@ -9,8 +9,8 @@ import pytest
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.delivery import LocalRedelivery
 from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.errors import (
     InvalidArgument,
     InvalidOffset,

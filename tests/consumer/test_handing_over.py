@@ -11,9 +11,9 @@ import pytest
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.delivery import LocalRedelivery
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.queue_revocation import LAST_COMMIT_SECONDS_MAX
+from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue
 from support.consumer_settings import grouped

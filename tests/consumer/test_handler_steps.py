@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rockoon.consumer.handler_steps import step_through
+from rockoon.consumer.delivery import step_through
 from support.waiting import DEADLINE_SECONDS
 
 

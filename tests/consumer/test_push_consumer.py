@@ -10,10 +10,11 @@ import pytest
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.delivery import ConsumeResult, LocalRedelivery
+from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.process_queue import FlowLimits, Limit
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.errors import (
     GroupNotFound,
     InvalidArgument,

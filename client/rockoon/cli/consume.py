@@ -198,7 +198,7 @@ async def consume_in_group(
     Without `follow`, it ends once this member has read its queues to the ends they had at its
     start.
     """
-    from rockoon.consumer.push_consumer import ConsumeResult
+    from rockoon.consumer.consume_result import ConsumeResult
     from rockoon.consumer.redelivery import LocalRedelivery
     from rockoon.consumer.timing import Timing
     from rockoon.offsets.start import ConsumeFrom

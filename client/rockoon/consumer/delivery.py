@@ -14,12 +14,13 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Protocol
+from types import CoroutineType
+from typing import Any, Final, Protocol
 
 from rockoon.callbacks import is_async, is_being_cancelled
 from rockoon.consumer.consume_result import (
@@ -29,7 +30,6 @@ from rockoon.consumer.consume_result import (
     read_result,
     suspension_seconds,
 )
-from rockoon.consumer.handler_steps import step_through
 from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import MessageRun, ProcessQueue
 from rockoon.consumer.redelivery import HandlerFailure, LocalRedelivery, Redelivery
@@ -39,8 +39,6 @@ from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
-
-__all__ = ["ConsumeResult", "HandlerDelivery", "HandlerFailure", "LocalRedelivery", "Redelivery"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -52,6 +50,9 @@ _UNINTERRUPTED_SECONDS_MAX = 0.005
 _RUN_MESSAGES_MAX = 64
 # Pause before the next check of a queue whose calls may not start now.
 _DELAY_SECONDS = 0.1
+# Maximum time between checks that a call may start. With a longer time, a call could start for a
+# queue that another member got while this process was stopped.
+_START_CHECK_SECONDS = 0.001
 CONSUME_TIMEOUT_SECONDS = 900.0
 _OVERDUE_CHECKS_PER_TIMEOUT = 10
 _OVERDUE_CHECK_SECONDS_MAX = 60.0
@@ -518,3 +519,85 @@ class HandlerDelivery:
                 interrupted = handler_call.is_abandoned = True
                 handler_call.interruption.reschedule(asyncio.get_running_loop().time())
         return interrupted
+
+
+class StartedCall:
+    """Awaitable for the rest of a handler call whose first step has run. To be awaited once.
+
+    Args:
+        coroutine: the handler's coroutine after one step.
+        waits_for: object that the coroutine yielded to the event loop in that step.
+    """
+
+    __slots__ = ("_coroutine", "_waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+        self._coroutine: Final = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        waits_for = self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    self._coroutine.close()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - cancellation, above all, is the handler's
+                    waits_for = self._coroutine.throw(error)
+                else:
+                    waits_for = self._coroutine.send(sent)
+        except StopIteration as end:
+            return end.value
+
+
+async def _ended_call(value: object, error: BaseException | None) -> object:
+    if error is not None:
+        raise error
+    return value
+
+
+def step_through(
+    handler: Callable[[Any], Any],
+    arguments: Iterable[Any],
+    may_start: Callable[[], bool],
+    seconds_max: float,
+) -> tuple[int, Awaitable[Any] | None]:
+    """Call an async handler for one argument after the other while calls succeed without waiting.
+
+    Args:
+        handler: called in the running task.
+        arguments: one for each call.
+        may_start: true if a call may start; the caller has checked it for the first call.
+        seconds_max: no call starts later than this.
+
+    Returns:
+        The number of calls that ended with None or True, and an awaitable of the next call, which
+        waits, raised or returned another value. None if all calls succeeded or were not started.
+    """
+    clock = time.monotonic
+    now = clock()
+    until, checked_until = now + seconds_max, now + _START_CHECK_SECONDS
+    ended = 0
+    for argument in arguments:
+        now = clock()
+        if now >= checked_until:
+            if now >= until or not may_start():
+                break
+            checked_until = now + _START_CHECK_SECONDS
+        try:
+            call = handler(argument)
+            if type(call) is not CoroutineType:
+                return ended, call
+            waits_for = call.send(None)
+        except StopIteration as end:
+            value = end.value
+            if value is None or value is True:
+                ended += 1
+                continue
+            return ended, _ended_call(value, None)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the user's code
+            return ended, _ended_call(None, error)
+        return ended, StartedCall(call, waits_for)
+    return ended, None

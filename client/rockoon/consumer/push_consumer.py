@@ -21,7 +21,6 @@ from typing import Literal, Self
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
-from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import Handler, HandlerDelivery
 from rockoon.consumer.membership import GroupMembership
 from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
@@ -69,8 +68,6 @@ from rockoon_proto.v1.nameserver_pb2 import (
     ProvideGroupTopicRequest,
     SubscribeRequest,
 )
-
-__all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView", "Timing"]
 
 log = limited(logging.getLogger(__name__))
 
