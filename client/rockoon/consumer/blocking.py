@@ -13,8 +13,8 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class BlockingPushConsumer:
-    """A `PushConsumer` with blocking methods. Handlers run in threads, so they may block and use
-    the connection.
+    """A `PushConsumer` with blocking methods. Handlers run in threads and may block or use the
+    connection.
 
         with rockoon.sync.connect("127.0.0.1:9876") as cluster:
             cluster.push_consumer("billing", {"orders": "*"}, handle).run()

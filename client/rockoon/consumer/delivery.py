@@ -394,7 +394,7 @@ class HandlerDelivery:
             self._failures_unlogged += 1
             return
         log.warning(
-            "the handler failed on %s, delivery %d (%d more failures since the last such line)",
+            "the handler failed on %s, delivery %d (%d failures not logged since the last line)",
             handler_call.messages[0],
             handler_call.attempt,
             self._failures_unlogged,

@@ -16,7 +16,7 @@ earlier grants never are.
 # Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
 # reply did not contain (one heartbeat interval), clock drift, and the start of a call.
 _SAFE_SHARE = 0.75
-# A stop of the process is at least this share of that time, so a busy event loop is not one.
+# A pause of the event loop counts as a stop of the process from this share of the granted time on.
 _SLEEP_SHARE_MIN = 0.25
 _TICKS_PER_SLEEP = 4
 _TICK_SECONDS_MAX = 10.0

@@ -136,7 +136,7 @@ class Prefetcher:
         assigned.room.release()
 
     def close(self) -> None:
-        """Stop pulling, and wake the caller. Call `end` afterwards."""
+        """Stop pulling, and wake the caller. `end` must follow."""
         self._streams.close()
         self.arrived.note()
 

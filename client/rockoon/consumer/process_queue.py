@@ -302,7 +302,7 @@ class ProcessQueue(Generic[Batch]):
         return None
 
     def has_room_behind(self, offsets: Sequence[int], size_bytes: int) -> bool:
-        """True if another pull is allowed after `put` of these messages, at least one."""
+        """True if another pull is allowed after `put` of some messages, at least one."""
         limits = self.limits
         first = self.commit_offset if self._held else offsets[0]
         return not self.retired and (

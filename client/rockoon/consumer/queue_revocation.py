@@ -86,7 +86,7 @@ class QueueRevocation:
         task.add_done_callback(self._tasks.discard)
 
     async def wait(self) -> None:
-        """Wait for the end of all revocations, each of which has a time limit."""
+        """Wait for the end of all revocations; each has a time limit."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

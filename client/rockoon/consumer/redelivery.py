@@ -10,7 +10,7 @@ from rockoon.message import Message
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailure:
-    """A handler call that raised, returned LATER, or took longer than it may."""
+    """A handler call that raised, returned LATER, or exceeded its time limit."""
 
     messages: Sequence[Message]
     """Messages of the call."""

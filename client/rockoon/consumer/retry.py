@@ -111,8 +111,8 @@ class RetryTopic:
         self._group = group
         self._policy = policy
         self._statistics = statistics
-        # Messages that a broker stored while others of the same handler call were not accepted. The
-        # whole call is repeated locally; its next failure must not send these messages again.
+        # Messages that a broker stored although not all messages of their handler call were
+        # accepted. The whole call is repeated locally; its next failure must not send them again.
         self._stored_elsewhere: dict[tuple[MessageQueue, int], None] = {}
 
     async def failed(self, failure: HandlerFailure) -> float | None:

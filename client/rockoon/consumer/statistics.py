@@ -65,7 +65,7 @@ class QueueView:
     held_back_by: int | None
     """Offset of a failed message that blocks the commit offset."""
     attempts: int
-    """Number of failed deliveries of that message."""
+    """Failed deliveries of the message at `held_back_by`."""
     failure: RockoonError | None
     """Error of the last pull; None if it succeeded."""
 

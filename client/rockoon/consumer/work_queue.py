@@ -42,7 +42,7 @@ class _IdleWorker(asyncio.Future[None]):
         try:
             self._context.run(self._step, self)
         except BaseException as error:  # noqa: BLE001 - only KeyboardInterrupt and SystemExit leave a task
-            # These errors end the loop, so they are raised outside of the transport's callback.
+            # These errors must end the loop: raised outside of the transport's callback.
             self.get_loop().call_soon(_raise, error)
 
 

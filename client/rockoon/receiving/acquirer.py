@@ -100,7 +100,7 @@ class Acquirer:
         cluster: the connection.
         tail_reader: known ends of the message queues.
         reader: reads candidates.
-        take: delivers granted messages to receivers; returns their number.
+        deliver: delivers granted messages to receivers; returns their number.
     """
 
     def __init__(
@@ -433,18 +433,12 @@ class Acquirer:
         if not tails:
             self._no_queue_readable(receive_queue)
             return []
+        number = receive_queue.calls_started
         if group.is_fifo:
             known_ends = [await self._fifo_known_end(tail, group) for tail in tails]
             receivers = list(receive_queue.waiting)[:FIFO_RECEIVERS_MAX]
             acquires = [
-                PendingAcquire(
-                    receive_queue,
-                    group,
-                    receive_queue.calls_started,
-                    each.messages_max,
-                    each,
-                    [each.name],
-                )
+                PendingAcquire(receive_queue, group, number, each.messages_max, each, [each.name])
                 for each in receivers
             ]
             shares = {}
@@ -455,14 +449,9 @@ class Acquirer:
             if is_partial := bool(named) and receive_queue.may_be_partial(self._loop.time()):
                 tails = named
             known_ends = [known_end_of(tail) for tail in tails]
+            names = list(shares)
             acquire = PendingAcquire(
-                receive_queue,
-                group,
-                receive_queue.calls_started,
-                wanted,
-                None,
-                list(shares),
-                is_partial=is_partial,
+                receive_queue, group, number, wanted, None, names, is_partial=is_partial
             )
             acquires = [acquire] if wanted else []
         filters = []
@@ -592,7 +581,7 @@ class Acquirer:
         self, receive_queues: dict[ReceiveQueue, ReceivingGroup], error: RockoonError
     ) -> None:
         if not error.retriable and len(receive_queues) > 1:
-            # One of them may have caused the error: repeat each in a separate call.
+            # A single entry may have caused the error: repeat each in a separate call.
             for receive_queue in receive_queues:
                 receive_queue.has_own_call = receive_queue.is_due_again = True
             return

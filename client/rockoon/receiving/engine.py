@@ -303,7 +303,7 @@ class ReceivingEngine:
             BrokerUnavailable: no broker stored some messages, which are still in flight.
             GroupNotFound, RockoonError: see `acknowledge`.
         """
-        # Excludes messages that another receiver holds; the others stay invisible until stored.
+        # Excludes messages of another receiver, and keeps the rest invisible until it is stored.
         held = await self.change_visibility(group, receipts, DEAD_LETTERING_MS, extend=True)
         by_queue: dict[MessageQueue, list[ReceiptHandle]] = {}
         for receipt in held:

@@ -141,8 +141,11 @@ class Granting:
         self._acquirer = acquirer
 
     def deliver(self, acquire: PendingAcquire, granted: Granted) -> int:
-        """Deliver messages that are in memory, and read the others in tasks; return the number of
-        granted messages."""
+        """Deliver messages that are in memory, and read the remaining ones in tasks.
+
+        Returns:
+            Number of granted messages.
+        """
         count = 0
         ready: Ready = {}
         unread: list[AcquiredMessages] = []
@@ -225,7 +228,7 @@ class Granting:
     ) -> None:
         acquire.pending_reads = len(unread)
         if is_in_order:
-            # One task reads all of them and delivers them together.
+            # A single task reads all messages and delivers them together.
             acquire.pending_reads = 1
             self.start_task(self._read(acquire, unread, ready))
         else:

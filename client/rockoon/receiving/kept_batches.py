@@ -32,7 +32,7 @@ class KeptBatch:
     _groups: list[int] | None = None
 
     def holds_all(self, offsets: Sequence[int]) -> bool:
-        """True if it has a message at each of these offsets, which are ascending."""
+        """True if it has a message at each offset; `offsets` is ascending."""
         return (
             isinstance(self.offsets, range)
             and len(self.offsets) == self.next_offset - self.first

@@ -43,7 +43,7 @@ class MatchedMessages(NamedTuple):
     def split(
         self, is_chosen: Callable[[Batch, int], bool]
     ) -> tuple["MatchedMessages", "MatchedMessages"]:
-        """Return the messages for which `is_chosen(batch, index)` is true, and the others."""
+        """Return the messages for which `is_chosen(batch, index)` is true, and the rest."""
         flags = [is_chosen(self.batch, index) for index in self.indices]
         return self._part(flags), self._part([not flag for flag in flags])
 

@@ -95,7 +95,7 @@ class ReceiveQueue:
     is_due_again: bool = False
     """It became due while a call was running."""
     has_own_call: bool = True
-    """It gets a separate call: a new or failing receive queue must not delay the others."""
+    """It gets a separate call: a new or failing receive queue must not delay other receivers."""
     topics_used: list[TrackedTopic] = field(default_factory=list)
     """Topics in which it is counted as a user."""
     topics_tracked: list[TrackedTopic] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Tail reader: follows the ends of message queues that receivers wait for.
 
 Each queue is followed on the pull stream of its broker, without a filter and for all groups. New
-messages are kept in memory, so they are read from the broker once. A queue is not followed while
-receivers are far behind its end, and some time after the last receiver has left.
+messages are read from the broker once and kept in memory. A queue is not followed while receivers
+are far behind its end, and some time after the last receiver has left.
 """
 
 import asyncio
