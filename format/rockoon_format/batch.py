@@ -56,23 +56,24 @@ _STORE = np.dtype([("timestamp", ">i8"), ("host", f"V{HOST_V4_BYTES}")])
 
 
 def with_checksums(frames: bytes, layout: BatchLayout) -> tuple[bytes, BatchLayout]:
-    """Make room for a checksum in every record that has none, and is not too long for it.
+    """Reserve space for a checksum in every record that has none and is not too long for it.
 
-    The records become longer by it: where each is in the log is not what their sender can tell.
+    These records become longer, so a producer cannot compute their physical offsets from the sizes
+    that it sent.
 
     Args:
-        frames: what was checked.
-        layout: from `check_batch` of it.
+        frames: checked records.
+        layout: result of `check_batch` for them.
 
     Returns:
-        The frames and their layout, the same if all have room.
+        The records and their layout; unchanged if all records have space already.
     """
     if layout.has_room.all():
         return frames, layout
     ends = layout.starts + layout.lengths
     short = ~layout.has_room & (layout.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX)
     last = np.frombuffer(frames, np.uint8)[ends - 1]
-    # A record without properties ends with their length: its last byte says nothing about them.
+    # A record without properties ends with their length, whose last byte may equal the separator.
     unfinished = short & (layout.properties_lengths > 0) & (last != PROPERTY_SEPARATOR[0])
     tails = (b"", PROPERTY_CRC_ROOM, PROPERTY_SEPARATOR + PROPERTY_CRC_ROOM)
     kinds = short.astype(np.int64) + unfinished
@@ -86,7 +87,7 @@ def with_checksums(frames: bytes, layout: BatchLayout) -> tuple[bytes, BatchLayo
     starts = ends - lengths
     longer = bytearray().join(pieces)
     data = np.frombuffer(longer, np.uint8)
-    # The checksum covers both lengths, so they change here, before `patch_batch` works it out.
+    # The checksum covers both lengths, so they change here, before `patch_batch` computes it.
     sliding(data, ">i4")[starts] = lengths
     sliding(data, ">i2")[ends - properties_lengths - _SHORT.size] = properties_lengths
     return bytes(longer), replace(
@@ -109,14 +110,13 @@ def patch_batch(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> None:
-    """Write the fields that only the broker knows into every record, in place.
-
-    Then the checksum is known too: it is written where there is room for one.
+    """Write the fields that only the broker knows into every record, in place, and then its
+    checksum, if it has space for one.
 
     Args:
-        buffer: the frames that were checked, writable, uint8[total_bytes].
+        buffer: the checked records, writable, uint8[total_bytes].
         layout: from `check_batch` of the same frames.
-        first_queue_offset: queue offset of the first record; the rest count up from it.
+        first_queue_offset: queue offset of the first record; the next records have the next ones.
         first_physical_offset: CommitLog position of the first record.
         store_timestamp_ms: epoch milliseconds.
         store_host: 8 bytes (`record.encode_host` of an IPv4 address).
@@ -151,12 +151,12 @@ def stamp_batch(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> tuple[NDArray[np.uint8], EntryArray]:
-    """Copy a batch, patch the copy, and make its queue entries: all that an append needs.
+    """Copy a batch, write the broker's fields into the copy, and make its queue entries.
 
     Args:
-        frames: what was checked, with the checksums' room that `layout` says.
-        layout, first_queue_offset, first_physical_offset, store_timestamp_ms, store_host: as
-            `patch_batch` and `queue_entries` take them.
+        frames: checked records, with the space for checksums that `layout` states.
+        layout, first_queue_offset, first_physical_offset, store_timestamp_ms, store_host: as for
+            `patch_batch` and `queue_entries`.
 
     Returns:
         The bytes to be written, uint8[total_bytes], and n structured entries.
@@ -212,11 +212,11 @@ def queue_entries(
 
 
 def _entry_codes(layout: BatchLayout, store_timestamp_ms: int | None) -> NDArray[np.int64]:
-    """What the entries hold: tags codes, or when delayed messages are due."""
+    """The code in each entry: a tags code, or the due time of a delayed message."""
     if layout.delays_ms is None:
         return layout.tag_codes
     if store_timestamp_ms is None:
         raise ValueError("entries of delayed messages need the store timestamp")
-    # As in RocketMQ, whose schedule reads from the entry when a message is due.
+    # As in RocketMQ, whose schedule service reads the due time from the entry.
     due_ms = store_timestamp_ms + layout.delays_ms
     return np.where(layout.delays_ms > 0, due_ms, layout.tag_codes)

@@ -1,7 +1,8 @@
-"""Batches of several queues, checked and stamped in one go.
+"""Checks batches of several queues and writes the broker's fields into them ("stamps" them), in one
+call.
 
-The result is that of `check_batch` and `stamp_batch`, one batch after the other. A batch that is in
-doubt is left out, without a reason.
+The result equals that of `check_batch` and `stamp_batch` for one batch after the other. A batch
+that fails a check is left out, without a reason; the caller repeats `check_batch` to learn it.
 """
 
 from collections.abc import Sequence
@@ -26,39 +27,39 @@ class GivenBatch(NamedTuple):
     topic: str
     queue_id: int
     next_queue_offset: int
-    """Where its queue continues before the first batch of the group."""
+    """Next offset of its queue before the first batch of the group."""
     bounds: tuple[int, int] | None = None
-    """Where in `source` the records are; None: everywhere."""
+    """Start and end of the records in `source`; None: all of `source`."""
 
     @property
     def frames(self) -> bytes:
-        """The records alone."""
+        """The bytes of the records; a copy if the batch has `bounds`."""
         return self.source if self.bounds is None else self.source[slice(*self.bounds)]
 
 
 class StampedGroup(NamedTuple):
-    """Batches to be written one behind the other."""
+    """Stamped batches, back to back, to be written together."""
 
     stored: bytes | memoryview
-    """Records of the batches that are not left out."""
+    """Records of the batches that passed all checks."""
     entries: list[bytes | None]
-    """Queue entries of each batch; None: it is left out."""
+    """Queue entries of each batch; None: the batch is left out."""
     keys: PackedKeys | None
-    """Entries for the index by key; None: not wanted, or a text is not UTF-8."""
+    """Entries for the index by key; None: not requested, or a key is not UTF-8."""
 
 
 class GroupRules(NamedTuple):
-    """What all batches of one store have in common."""
+    """Limits and fields that apply to all batches of a store."""
 
     body_bytes_max: int
     properties_bytes_max: int
     record_bytes_max: int
-    """As of `check_batch`, like the two before."""
+    """Like the two limits before: see `check_batch`."""
     sys_flags_allowed: int
     with_room: bool
-    """Take only batches whose records all have room for a checksum."""
+    """Leave out batches that have a record without space for a checksum."""
     store_host: bytes
-    """As of `stamp_batch`."""
+    """See `stamp_batch`."""
 
 
 def stamp_batches(
@@ -69,14 +70,14 @@ def stamp_batches(
     first_physical_offset: int,
     store_timestamp_ms: int,
 ) -> StampedGroup:
-    """Check batches and stamp those that are right, in their order.
+    """Check batches, and stamp the valid batches in their order.
 
     Args:
-        batches: none of a topic of delayed messages. Those of one queue follow one another in it,
-            without a gap for one that is left out.
-        rules: the store's.
-        with_keys: look for keys, too.
-        first_physical_offset, store_timestamp_ms: those of the first batch; see `stamp_batch`.
+        batches: not of topics of delayed messages. Batches of one queue get consecutive offsets; a
+            batch that is left out uses none.
+        rules: rules of the store.
+        with_keys: also return entries for the index by key.
+        first_physical_offset, store_timestamp_ms: of the first record; see `stamp_batch`.
     """
     if kernel.native is None:
         place = (first_physical_offset, store_timestamp_ms)
@@ -98,7 +99,7 @@ def _stamp_by_numpy(
     offset, store_timestamp_ms = place
     stored = bytearray()
     entries: list[bytes | None] = []
-    # Where each queue continues.
+    # Next offset of each queue.
     following: dict[tuple[str, int], int] = {}
     for batch in batches:
         entries.append(None)

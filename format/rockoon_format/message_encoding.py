@@ -1,8 +1,8 @@
-"""Messages of a producer as records: their properties are put together here too.
+"""Encodes messages of a producer as records. The properties of a record:
 
 +---------------------+----------+----------+------+---------------------+-------+------------+
-| in front, of each   | own.head | UNIQ_KEY | 0x02 | behind it, of each  | __SEQ | room for a |
-| message (TAGS, ...) |          |          |      | message             |       | checksum   |
+| front properties of | own.head | UNIQ_KEY | 0x02 | other properties of | __SEQ | space for  |
+| the message (TAGS)  |          |          |      | the message         |       | a checksum |
 +---------------------+----------+----------+------+---------------------+-------+------------+
 """
 
@@ -30,11 +30,11 @@ from rockoon_format.sequences import SECTION_BYTES, encode_sequences, sequence_f
 
 _BORN_TIMESTAMP = struct.Struct(">q")
 assert _BORN_TIMESTAMP.size == AT_BORN_HOST - AT_BORN_TIMESTAMP
-# Of which it is kept what precedes the bodies of all their records.
+# Queues whose record heads (all fields in front of the body) are cached.
 QUEUES_MAX = 16384
 
 Extras = tuple[bytes, bytes]
-"""Encoded properties in front of UNIQ_KEY, and behind it."""
+"""Encoded properties of a message in front of UNIQ_KEY, and after it."""
 
 
 class FirstSequence(NamedTuple):
@@ -42,16 +42,17 @@ class FirstSequence(NamedTuple):
 
     producer_id: int
     first: int
-    """Of its first message."""
+    """Number of its first message."""
 
 
 class Envelope(NamedTuple):
-    """A protobuf message around records and their sizes, which are written into it at once."""
+    """A protobuf message that contains records and their sizes. The kernel encodes the records
+    directly into the message."""
 
     frames_tag: bytes
-    """Of the field that has the records; one byte."""
+    """Tag of the field with the records; one byte."""
     sizes_tag: bytes
-    """Of the field that has their sizes; one byte."""
+    """Tag of the field with their sizes; one byte."""
     rest: bytes
     """The other fields, serialised."""
 
@@ -63,12 +64,12 @@ class Envelope(NamedTuple):
 
 
 class OwnProperties(NamedTuple):
-    """What a producer adds to its messages' properties."""
+    """Properties that a producer adds to its messages."""
 
     head: bytes
-    """What precedes the value of UNIQ_KEY."""
+    """Name and separator in front of the value of UNIQ_KEY."""
     ids: bytes
-    """The values, one after the other, each as long."""
+    """The values of UNIQ_KEY, back to back, all of one length."""
     sequence: FirstSequence | None = None
 
 
@@ -83,21 +84,22 @@ def encode_messages(
     sys_flags: int | NDArray[np.int32] = 0,
     envelope: Envelope | None = None,
 ) -> tuple[bytes, bytes]:
-    """Encode messages of one queue as back-to-back records, with room for a checksum.
+    """Encode messages of one queue as back-to-back records, with space for a checksum.
 
     Args:
-        topic, queue_id: where to.
-        bodies: n as they are to be stored, compressed or not; at least one.
-        extras: by index, for messages that have properties of their own.
-        own: what every message has.
-        born_timestamp_ms, born_host, sys_flags: as of `encode_batch`.
-        envelope: what is to be made of them.
+        topic, queue_id: the message queue.
+        bodies: n bodies in stored form, compressed or not; at least one.
+        extras: properties of messages, by index of the message; a message may have none.
+        own: properties of the producer, for every message.
+        born_timestamp_ms, born_host, sys_flags: as for `encode_batch`.
+        envelope: the protobuf message to encode; None: records only.
 
     Returns:
-        The frames, or the message with them, and each record's size, packed little-endian u32.
+        The records, or the message that contains them, and the size of each record, packed
+        little-endian u32.
 
     Raises:
-        ValueError: as `encode_batch`, and when a sequence number is out of its bounds.
+        ValueError: as `encode_batch`, and if a sequence number is out of its bounds.
         RecordError: the topic is too long.
     """
     if kernel.native is not None:
@@ -135,7 +137,8 @@ def encode_messages(
 
 
 Given = tuple[bytes, bytes, bytes | None]
-"""What precedes the body of every record, the topic behind its length, system flags that differ."""
+"""Fields in front of the body of every record; length and name of the topic; system flags, if they
+differ between records."""
 
 
 def _given(
@@ -145,7 +148,7 @@ def _given(
     born_timestamp_ms: int,
     born_host: bytes,
 ) -> Given | None:
-    """What the kernel is given; None where a field does not fit."""
+    """Arguments of the kernel; None if a field is out of its range."""
     if isinstance(sys_flags, int):
         alike = _alike(topic, queue_id, sys_flags, born_host)
         try:
@@ -159,7 +162,7 @@ def _given(
     return _of_fields(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
 
 
-# A queue's batches differ in their time.
+# Cached without the born timestamp, in which the batches of a queue differ.
 @lru_cache(QUEUES_MAX)
 def _alike(topic: bytes, queue_id: int, sys_flags: int, born_host: bytes) -> Given | None:
     return _of_fields(topic, queue_id, sys_flags, 0, born_host)
@@ -181,13 +184,13 @@ def _of_fields(
 
 
 def _varint(number: int) -> bytes:
-    """A length as protobuf writes it."""
+    """Encode a length as a protobuf varint."""
     groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def _properties(count: int, extras: Mapping[int, Extras], own: OwnProperties) -> list[bytes]:
-    """The properties of each message, a column at a time."""
+    """Encode the properties of each message, column by column."""
     id_bytes = len(own.ids) // count
     fields = [("head", f"V{len(own.head)}"), ("id", f"V{id_bytes}"), ("end", "V1")]
     own_bytes = len(own.head) + id_bytes + 1
@@ -199,7 +202,7 @@ def _properties(count: int, extras: Mapping[int, Extras], own: OwnProperties) ->
     sections["head"] = np.void(own.head)
     sections["id"] = np.frombuffer(own.ids, f"V{id_bytes}")
     sections["end"] = np.void(PROPERTY_SEPARATOR)
-    # Structured items would leave NumPy as tuples.
+    # A list of structured items would contain tuples.
     properties: list[bytes] = sections.view(f"V{sections.itemsize}").tolist()
     for index, (front, behind) in extras.items():
         section = properties[index]
