@@ -163,8 +163,9 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AppendStream(self, request_iterator, context):
-        """The same, many in flight on one stream, and several batches in one message. Replies come in the
-        order of the requests; a failed batch is answered with an error and does not end the stream.
+        """The same on a stream: many requests may be in flight, and a request may have several batches.
+        Replies have the order of the requests. The reply to a refused batch has an error; the stream
+        continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

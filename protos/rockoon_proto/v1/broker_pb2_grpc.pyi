@@ -43,8 +43,9 @@ class BrokerStub:
     says (sync: on disk).
     """
     AppendStream: _grpc.StreamStreamMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]
-    """The same, many in flight on one stream, and several batches in one message. Replies come in the
-    order of the requests; a failed batch is answered with an error and does not end the stream.
+    """The same on a stream: many requests may be in flight, and a request may have several batches.
+    Replies have the order of the requests. The reply to a refused batch has an error; the stream
+    continues.
     """
     Pull: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
@@ -132,8 +133,9 @@ class BrokerAsyncStub(BrokerStub):
     says (sync: on disk).
     """
     AppendStream: _aio.StreamStreamMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]  # type: ignore[assignment]
-    """The same, many in flight on one stream, and several batches in one message. Replies come in the
-    order of the requests; a failed batch is answered with an error and does not end the stream.
+    """The same on a stream: many requests may be in flight, and a request may have several batches.
+    Replies have the order of the requests. The reply to a refused batch has an error; the stream
+    continues.
     """
     Pull: _aio.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]  # type: ignore[assignment]
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
@@ -230,8 +232,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_broker_pb2.AppendRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_broker_pb2.AppendReply], _abc.AsyncIterator[_broker_pb2.AppendReply]]:
-        """The same, many in flight on one stream, and several batches in one message. Replies come in the
-        order of the requests; a failed batch is answered with an error and does not end the stream.
+        """The same on a stream: many requests may be in flight, and a request may have several batches.
+        Replies have the order of the requests. The reply to a refused batch has an error; the stream
+        continues.
         """
 
     @_abc_1.abstractmethod

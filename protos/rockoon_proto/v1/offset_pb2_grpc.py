@@ -29,8 +29,8 @@ class OffsetServiceStub:
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
@@ -135,8 +135,8 @@ class OffsetServiceServicer:
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
@@ -184,7 +184,8 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Store how far queues are read, and let queues go. Each entry is taken or refused for itself.
+        """Store the next offsets of queues, and release queues. Each entry is accepted or refused
+        separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -369,8 +370,8 @@ class OffsetService:
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,

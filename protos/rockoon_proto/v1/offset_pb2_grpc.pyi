@@ -30,8 +30,8 @@ class OffsetServiceStub:
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
@@ -62,7 +62,9 @@ class OffsetServiceStub:
     A group that does not exist is not created: NameServer.Subscribe does that first.
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]
-    """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
+    """Store the next offsets of queues, and release queues. Each entry is accepted or refused
+    separately.
+    """
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]
@@ -95,8 +97,8 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
@@ -124,7 +126,9 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     A group that does not exist is not created: NameServer.Subscribe does that first.
     """
     Commit: _aio.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]  # type: ignore[assignment]
-    """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
+    """Store the next offsets of queues, and release queues. Each entry is accepted or refused
+    separately.
+    """
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
@@ -156,8 +160,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Progress: who has read what, and where does a reader start?
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
-    forward unless forced, and only the holder of the current epoch may commit: Resolve by another
-    member and every reset raise it. A commit that was answered is on disk.
+    forward unless forced. A commit must have the current epoch, which grows with each new owner and
+    each reset. An acknowledged commit is on disk.
 
     A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
     answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
@@ -219,7 +223,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.CommitReply, _abc.Awaitable[_offset_pb2.CommitReply]]:
-        """Store how far queues are read, and let queues go. Each entry is taken or refused for itself."""
+        """Store the next offsets of queues, and release queues. Each entry is accepted or refused
+        separately.
+        """
 
     @_abc_1.abstractmethod
     def PlanReset(
