@@ -30,8 +30,8 @@ from rockoon_proto.v1.offset_pb2 import (
 
 log = limited(logging.getLogger(__name__))
 
-# A member retries its commits itself, so a short timeout is better than a long wait. Commits of
-# other readers fail to their caller.
+# A member retries its commits itself, so a short timeout is better than a long wait. For readers
+# without membership, a failed commit is raised to the caller.
 MEMBER_COMMIT_SECONDS_MAX = 3.0
 
 
@@ -131,7 +131,7 @@ class _Position:
 
 
 class RemoteOffsetStore:
-    """Progress in the offset service. Source of the interface: RemoteBrokerOffsetStore.
+    """Progress in the offset service, as RocketMQ's RemoteBrokerOffsetStore.
 
     Args:
         cluster: the connection to the offset service.
@@ -160,8 +160,8 @@ class RemoteOffsetStore:
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> dict[MessageQueue, Start | RockoonError]:
-        """Decide where to start, as `OffsetStore.resolve`. It can be cancelled: the next call
-        returns a decision that was stored."""
+        """Decide where to start, as `OffsetStore.resolve`. It can be cancelled: a decision that the
+        service has stored is the result of the next call."""
         found: dict[MessageQueue, Start | RockoonError] = {}
         for some in in_calls(queues):
             reply = await self._cluster.call(
@@ -224,8 +224,8 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
-            # The last call includes all queues: for a queue with stored progress, only `release`
-            # informs the service that this reader has stopped.
+            # The last call includes all queues. A queue whose progress is stored already needs no
+            # commit, but only `release` informs the service that this reader has stopped.
             for some in in_calls(queues if is_last else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:

@@ -69,7 +69,7 @@ class SharedReads:
 
         Args:
             offset: position of its first record.
-            afresh: read the log, even if the piece is kept.
+            refresh: read the log, even if the piece is kept.
 
         Raises:
             ValueError: no record begins there, or it was deleted.

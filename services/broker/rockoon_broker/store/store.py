@@ -223,11 +223,10 @@ class Store(VisibleStore):
                 durable. It must pass that to the owner's thread, which calls `confirm`.
             on_failed: called on that thread, once, when a sync failed. The owner must end the
             process.
-            on_loss: called by `open` with the reason before it cuts records that may have been
-            durable.
-            by_quorum: the log has other copies, and the owner reports by `confirm` what is
-            committed;
-                records after the last recovery point count as uncommitted until then.
+            on_loss: called by `open` with the reason, before it cuts records that may have been
+                durable.
+            by_quorum: the log has other copies, and the owner reports the committed end by
+                `confirm`; until then, records after the last recovery point are uncommitted.
 
         Raises:
             StoreLocked: another process, or this one, has it open.
@@ -268,22 +267,24 @@ class Store(VisibleStore):
         """Store a batch of one queue.
 
         Args:
-            batch: records that name its topic and queue; of its sequence numbers the owner has
-                made sure.
-            now_ms: epoch milliseconds; earlier than the last, that one's, unless a run ends.
+            batch: records that contain its topic and queue. The store does not check sequence
+                numbers; the caller has checked them.
+            now_ms: store time, epoch milliseconds. If it is earlier than the last store time, the
+                last store time is used, unless a new run of store times begins (`TimeRuns`).
 
         Returns:
-            Where it went. It is not visible before `confirm` of its `end_offset`, but with
-            `flush=async` and one copy, where it need not be durable.
+            Offsets of the batch. Readers see it after `confirm` of its `end_offset`; with
+            `flush=async` and one copy they see it immediately, before it is durable.
 
         Raises:
-            BatchError: the records are not what they should be.
+            BatchError: a record is invalid, or exceeds a limit.
             BatchTooLarge, UnstorableTopic: the batch can never be stored.
             StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written. Records
-                that the broker made are refused later than those of clients: they have a reserve.
+                that the broker made have a reserve: they are accepted even if the disk is too full
+                for records of clients.
             StoreBusy: too many bytes wait to be committed.
             AppendFailed: the disk refused.
-            StoreFailed, StoreClosed: the store takes nothing any more.
+            StoreFailed, StoreClosed: the store accepts no calls any more.
         """
         self._check_room(for_client=not batch.internal)
         appended = self._appender.append(batch, now_ms)

@@ -6,7 +6,6 @@ Invariants:
    a crash, it would look like another topic, and its messages would be dropped.
 2. A deleted topic is removed from the table before its messages are dropped, so that nothing is
    appended after the mark below which they are deleted.
-
 """
 
 import asyncio
@@ -71,8 +70,7 @@ class ServedTopics:
         clock: measures the age of the written table.
         gone: called with each deleted topic as soon as it is no longer served.
         drop: drops the messages of deleted topics; raises StoreFailed, StoreClosed, or OSError,
-        which
-            is retried.
+            after which it is called again.
         changed: called when the table was replaced.
         record: appends a plan to the log and drops messages of deleted topics; raises RockoonError.
 
@@ -173,18 +171,19 @@ class ServedTopics:
         return found
 
     async def catch_up(self, queues: list[tuple[str, int]], route_revision: int) -> None:
-        """Wait, at most 2 s, for routes that a caller has and this broker has not.
+        """Wait, at most 2 s, until this broker has the routes that a caller has used.
 
-        Also waits if all queues are known: a topic may have been recreated, and messages
-        appended to the old one would be lost. But then only briefly, because mostly it is the
-        same, and not while no nameserver answers.
+        If all queues are known, the wait is shorter (0.25 s), and there is none while no nameserver
+        answers. Known queues need the wait because a topic may have been recreated: messages
+        appended to the deleted topic would be lost.
         """
         if route_revision <= self.table.revision:
             return
         known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
         now = asyncio.get_running_loop().time
         given_up = route_revision <= self._missed_revision
-        # Another caller waited just now; of many batches in a message, not each one should wait.
+        # A caller has waited for this revision a moment ago. Without this check, each batch of a
+        # message would wait for the whole time.
         in_vain = given_up and now() < self._missed_seconds + CATCH_UP_SECONDS_MAX
         if in_vain or (known and (given_up or not self.routes.following)):
             self.routes.doubt()

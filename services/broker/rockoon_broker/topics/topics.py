@@ -2,10 +2,9 @@
 
 Invariants:
 1. Data is dropped only on proof: nameservers report that the topic was deleted after its
-incarnation
-   was created (see rockoon_node.deletions). Routes without the topic, or with another incarnation,
-   are no proof: etcd may have been restored, emptied, or replaced. Such routes make incarnations
-   unknown, and data of an unknown incarnation is kept.
+   incarnation was created (see rockoon_node.deletions). Routes without the topic, or with another
+   incarnation, are no proof: etcd may have been restored, emptied, or replaced. Such routes make
+   incarnations unknown, and data of an unknown incarnation is kept.
 2. A topic's incarnation only increases, like etcd's revisions, unless etcd is restored.
 """
 

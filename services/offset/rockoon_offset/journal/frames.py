@@ -13,8 +13,8 @@ followed by a mark, which is written after the sync and before callers are notif
 overwrites the mark. The mark is synced only when the journal is closed, so a power cut may lose it.
 
 So an invalid frame before a valid one is damage to acknowledged data. An invalid frame after a mark
-is an unfinished write. An invalid frame without a valid frame or mark around it is either an
-unfinished write, or the newest frame, damaged after a power cut lost its mark.
+is an unfinished write. If neither a mark precedes nor a valid frame follows an invalid frame, it is
+either an unfinished write, or the newest frame: damaged, with a mark that a power cut lost.
 
 `sequence` counts records over all files; a gap means that records are missing.
 """

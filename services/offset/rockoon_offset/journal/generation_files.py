@@ -125,7 +125,15 @@ def is_of_copies(directory: Path) -> bool:
 
 
 def read_journal(directory: Path, generation: int, sequence: int, *, newest: bool) -> Contents:
-    """Read one journal; `sequence` is that of its first record. Raises StoreCorrupt."""
+    """Read one journal.
+
+    Args:
+        sequence: expected sequence of its first record.
+        newest: no later journal exists, so that the file may end with an unfinished write.
+
+    Raises:
+        StoreCorrupt: acknowledged records cannot be read.
+    """
     path = journal_path(directory, generation)
     try:
         data = path.read_bytes()

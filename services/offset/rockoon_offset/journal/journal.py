@@ -5,8 +5,9 @@
 
     reserve                 reserves room on the disk; has no content
 
-One thread writes. Records that arrive during a sync share the next frame and its sync, so more
-concurrent changes share more. A mark follows the synced frames (see frames.py).
+One thread writes. Changes that arrive during a sync share the next frame and its sync, so the
+number of syncs does not grow with the number of concurrent changes. A mark follows the synced
+frames (see frames.py).
 
 When a journal exceeds its bound, the next generation starts, and a second thread writes its
 snapshot: to a temporary name, sync, rename, sync of the directory. The former generation stays
@@ -14,13 +15,14 @@ until the next change of generation, so that one damaged snapshot loses no recor
 
 A failed sync, or a write that failed for another reason than a full disk, ends the journal: the
 contents of the disk are then unknown, and a retry does not help (the kernel may have dropped the
-pages and report success for the next sync). The owner must end the process. The next start writes
-cached pages again before it uses them.
+pages and report success for the next sync). The owner must end the process. The next start drops
+cached pages, reads the newest journal from the disk, and writes and syncs its valid frames again.
 
 A full disk does not end the journal. The first write without room deletes the reserve file, so that
 accepted changes can be stored. Changes are refused until the reserve can be allocated again. If
-even the reserve is too small, accepted changes wait, and their callers are not notified. A new
-generation or a snapshot that finds no room is retried later.
+the reserve is too small as well, the journal keeps accepted changes and writes them when the disk
+has room; their callers get StoreNotWritable. A new generation or a snapshot that finds no room is
+retried later.
 """
 
 import contextlib
@@ -91,7 +93,7 @@ class Journal:
         directory: directory of the files; must exist.
         on_synced: called by the writer thread with the number of durable batches.
         on_failed: called once by the writer thread when the disk failed.
-        on_held: called by the writer thread when waiting batches find no room.
+        on_held: called by the writer thread, at each attempt, while waiting batches find no room.
         bytes_max: above this size a new generation is requested.
         waiting_bytes_max: `admit` refuses while more than this many bytes wait for the disk.
 
@@ -138,8 +140,9 @@ class Journal:
         self._snapshot_thread: threading.Thread | None = None
         # Written by the writer thread; the caller's thread reads it without the lock.
         self._shortage = ""
-        # Monotonic. Written by the writer and the snapshot thread.
+        # Monotonic time of the next attempt. Written by the writer and the snapshot thread.
         self._rotate_after = 0.0
+        # The last snapshot found no room. Written by the snapshot thread only.
         self._lacks_snapshot = False
         self._reserve()
         # Guards the next four attributes.
@@ -151,7 +154,8 @@ class Journal:
         # Written by the caller's thread only.
         self.appended_batches = 0
         self._closed = False
-        # Set by the caller's thread at a rotation, cleared when the rotation ends.
+        # Set by the caller's thread at a rotation; cleared by the writer or the snapshot thread at
+        # the end of the rotation.
         self._rotating = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
@@ -342,8 +346,8 @@ class Journal:
     def _start_generation(self, snapshot: Iterator[bytes]) -> None:
         generation = self._generation + 1
         try:
-            # Only the newest journal may end with an unfinished write. So write the mark again, as
-            # it may have found no room before, and sync it.
+            # Only the newest journal may end with an unfinished write. So the last mark must be in
+            # the file: it is written again, because its first write may have found no room.
             if self._end > frames.FILE_HEADER_BYTES:
                 self._disk.write_all(self._fd, frames.mark(self._sequence), self._end)
             self._sync(self._fd)
@@ -352,8 +356,8 @@ class Journal:
             if not is_shortage(failure):
                 raise
             if (path := journal_path(self._directory, generation)).exists():
-                # Deleted durably before the old journal grows: its header names its first record,
-                # which would become wrong.
+                # Deleted durably before the old journal grows: the header of the new file contains
+                # the sequence of its first record, and the old journal would reuse that sequence.
                 self._disk.unlink(path)
                 self._sync_directory()
             self._rotation_failed(failure)

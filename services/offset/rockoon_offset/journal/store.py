@@ -9,7 +9,8 @@
 
 The event loop's thread changes the ledger in memory and queues the records without an await in
 between, so the journal has the order of the changes. Every reply, also one without a change, waits
-until all records queued before it are on disk. So a crash never undoes a state that a caller saw.
+until all records queued before it are on disk. So a crash never undoes a state that a reply has
+reported.
 """
 
 import asyncio
@@ -147,7 +148,8 @@ class Store:
         """See `ProgressStore`. Raises StoreNotWritable, StoreFailed."""
         if self._failure is not None:
             raise self._failure
-        # All records, not only the caller's: a crash must not undo other changes that it saw.
+        # All records, not only the caller's: the reply may depend on changes of other callers, and
+        # a crash must not undo them after the reply.
         wanted = self._journal.appended_batches
         if self._synced >= wanted:
             return

@@ -128,7 +128,7 @@ class Commits:
         self._ends = ends
         self._release = release
         self._now_ms = now_ms
-        # Commits of one queue since the start; refused ones by the error's name.
+        # Accepted commits, each of one queue, since the start; refused commits by the error's name.
         self.accepted = 0
         self.refused: Counter[str] = Counter()
 
@@ -185,8 +185,8 @@ class Commits:
     def _end(self, commit: OffsetCommit) -> int | None:
         """End of the queue for the check of a commit; None: unknown, the broker did not answer.
 
-        Then the commit is accepted: the reader has read these messages, a refusal would only cause
-        redelivery, and Resolve compares with the real end later.
+        With an unknown end the commit is accepted: the reader has read these messages, a refusal
+        would only cause redelivery, and the next Resolve compares the offset with the real end.
         """
         known = self._ends.known(commit.queue)
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known

@@ -5,7 +5,7 @@ caller makes the records durable before it replies. Replaying the records of all
 empty ledger gives the same ledger.
 
 Invariants
-- An epoch is used once: one counter, which survives deletions, gives all epochs. So a commit from
+- No epoch is used twice: all epochs come from one counter that survives deletions. So a commit from
   before a deletion is never accepted for the new queue or group.
 - Progress moves back only by a forced commit, a reset or an import; a reset and an import start a
   new epoch.
@@ -15,7 +15,8 @@ Invariants
 
 `reconciliation` has the changes by routes, `ledger_state` has the effect of each record.
 
-Here "group" means any reader (see `readers`), unless a member is an argument beside it.
+An argument `group` is the name of a reader: a group, or `group@member` (see `readers`). In methods
+that also have a member or a reset step as argument, it is the group alone.
 """
 
 from collections.abc import Sequence

@@ -24,8 +24,8 @@ class ProgressTable:
         self._progress: dict[str, dict[MessageQueue, Progress]] = {}
         # (reader, deleted queue) → incarnation, the oldest entry first.
         self._deleted: dict[tuple[str, MessageQueue], int] = {}
-        # Progress removed by the undo of a reset; only its owner matters. Without entries where
-        # there is progress.
+        # Progress removed by the undo of a reset; only its owner matters. A queue with current
+        # progress has no entry.
         self._reverted: dict[str, dict[MessageQueue, Progress]] = {}
 
     # Queries.

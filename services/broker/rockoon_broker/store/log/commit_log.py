@@ -112,7 +112,7 @@ class CommitLog:
         """
         if self.files and not in_next_file:
             last = self.files[-1].start
-            # As `fits`, which would be a call for each append.
+            # The condition of `fits`, without a function call for each append.
             behind = self.end + batch_bytes + BLANK_BYTES_MIN
             if last <= self.end and behind <= last + self.file_bytes:
                 return self.end
@@ -133,7 +133,7 @@ class CommitLog:
         return self.files[-1].start
 
     def write(self, offset: int, batch: memoryview | bytes) -> None:
-        """Write a patched batch, bytes, at the offset that `place` returned for its size.
+        """Write a batch with its final fields at the offset that `place` returned for its size.
 
         Raises:
             AppendFailed: the disk refused the write; `end` has not moved.
@@ -147,7 +147,7 @@ class CommitLog:
             if offset != self.end:
                 self._write_blank()
             last = self.files[-1]
-            # Most batches: without a call.
+            # Most batches go to the last file, which needs no function call.
             file = last if offset >= last.start else self.file_at(offset)
             position = offset - file.start
             # Set before the write, which may stop halfway.

@@ -1,7 +1,8 @@
 """Decides whether syncs are short enough to run on the event loop's thread. Pure.
 
-Handing a sync to the syncer's thread costs about 100 µs of CPU. The owner syncs inline as
-long as the delay by slow inline syncs is smaller than that on average.
+If the syncer's thread syncs, the handover costs about 100 µs of CPU. If the owner syncs, a slow
+sync delays the owner. So the owner syncs as long as this delay, averaged over recent syncs, is
+smaller than the cost of a handover.
 """
 
 SHORT_SECONDS_MAX = 0.001
