@@ -191,7 +191,7 @@ def answer(info: AccessKeyInfo, revision: int) -> KeyReply:
 
 
 def without_verifiers(info: AccessKeyInfo) -> AccessKeyInfo:
-    """A copy for callers that are not services."""
+    """Return a copy of a key without its verifiers, for callers that are not services."""
     shown = AccessKeyInfo()
     shown.CopyFrom(info)
     shown.ClearField("verifier")
@@ -286,7 +286,7 @@ def well_named(resource: str) -> bool:
 
 
 class AccessKeyService(AccessKeysServicer):
-    """See access.proto.
+    """The gRPC service AccessKeys (access.proto): creates, changes, deletes and lists access keys.
 
     Args:
         keys: makes the changes.
@@ -335,7 +335,9 @@ class AccessKeyService(AccessKeysServicer):
             yield update
 
     async def _served(self, reply: pb.KeyReply) -> pb.KeyReply:
-        """Return the reply once this nameserver applies the change to its own callers."""
+        """Return the reply to a change of a key once this nameserver checks its callers by the new
+        key.
+        """
         await self._follower.wait_served(reply.revision)
         return reply
 

@@ -50,7 +50,8 @@ def next_record(
 
 
 def missing_records(state: LogState, record: CommittedEnd | None, winner: str, rank: Rank) -> str:
-    """Return why the winner of an election must not lead; empty if it has all recorded records.
+    """Return why the winner of an election must not lead: its log ends before the committed end.
+    Empty if it may lead.
 
     Args:
         state: of the log, with the winner among its replicas.

@@ -29,7 +29,7 @@ EPOCH_MAX = (1 << 31) - 1
 
 
 class LogDecision(NamedTuple):
-    """Result of a call.
+    """Decision about the state of a log, after a call from a replica or an operator.
 
     Attributes:
         state: the next state; the same object if nothing changes.
@@ -41,7 +41,7 @@ class LogDecision(NamedTuple):
 
 
 def suspect(state: LogState, caller: ReplicaCall, *, retract: bool = False) -> LogDecision:
-    """A follower has lost its leader, or (`retract`) found it again.
+    """Record that a follower has lost its leader, or (`retract`) has found it again.
 
     The epoch ends when enough followers suspect the leader to elect another one: a leader that
     fewer followers cannot reach may still commit.
@@ -70,13 +70,14 @@ def report(
     reported: Report,
     lacks: Callable[[str, Rank], str] = lambda _winner, _rank: "",
 ) -> LogDecision:
-    """A replica has promised the epoch and reports its rank; the last report needed elects.
+    """Record the rank of a replica that has promised the epoch. If no further report is needed,
+    elect the leader.
 
     Reports of replicas that do not vote are kept: an operator may have to elect one.
 
     Args:
         state: of the log.
-        caller, told: the replica, and its report.
+        caller, reported: the replica, and its report.
         lacks: returns why a winner with a rank must not lead; see `committed_ends.missing_records`.
     """
     if not (0 <= reported.rank.epoch < max(caller.epoch, 1) and reported.rank.end >= 0):
@@ -100,7 +101,7 @@ def report(
 
 
 def confirm(state: LogState, caller: ReplicaCall) -> LogDecision:
-    """The leader's first record is committed: the epoch no longer counts as a vain one."""
+    """Record that the first record of the leader is committed: this epoch was not in vain."""
     if not leads(state, caller):
         return LogDecision(state, done=False)
     if state.confirmed:
@@ -111,7 +112,7 @@ def confirm(state: LogState, caller: ReplicaCall) -> LogDecision:
 
 
 def resign(state: LogState, caller: ReplicaCall) -> LogDecision:
-    """The leader resigns; an election begins."""
+    """Remove the leader at its own request, and begin an election."""
     if not leads(state, caller):
         return LogDecision(state, done=caller.epoch < state.epoch)
     after = changed(state)
@@ -120,10 +121,11 @@ def resign(state: LogState, caller: ReplicaCall) -> LogDecision:
 
 
 def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) -> LogDecision:
-    """The leader, which accepts no records, names its successor.
+    """Hand over the log from its leader to the successor that the leader named. The former leader
+    accepts no records.
 
-    It must know the current state of the log: this call may arrive after the leader stopped waiting
-    for its reply and committed records that the successor does not have.
+    The leader must know the current state of the log: this call may arrive after the leader stopped
+    waiting for its reply and committed records that the successor does not have.
     """
     if successor == caller.replica_id or (leads(state, caller) and successor not in state.in_sync):
         raise InvalidArgument(reason=f"{successor!r} is not another member of the in-sync set")
@@ -139,7 +141,7 @@ def hand_over(state: LogState, caller: ReplicaCall, successor: str, rank: Rank) 
 def change_in_sync(
     state: LogState, caller: ReplicaCall, in_sync: Sequence[str], quorum: int
 ) -> LogDecision:
-    """The leader proposes another in-sync set; which ones are safe is its decision.
+    """Store the in-sync set that the leader proposes; the leader decides which sets are safe.
 
     Raises:
         InvalidArgument: this log cannot have this in-sync set.
@@ -169,7 +171,7 @@ def change_in_sync(
 
 
 def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> LogDecision:
-    """An operator starts an election, or (`accept_loss`) ends one that cannot finish.
+    """Start an election for an operator, or (`accept_loss`) end an election that cannot finish.
 
     Raises:
         LogFrozen: the log is frozen.
@@ -242,7 +244,9 @@ def install_leader(after: LogState, leader: str, rank: Rank) -> None:
 
 
 def set_voters(after: LogState, in_sync: Sequence[str]) -> None:
-    """Set the voters, with the quorum, suspects and moves that follow."""
+    """Set the voters of a log. Adapt its quorum, and remove suspicions and moves that no longer
+    apply.
+    """
     after.in_sync[:] = sorted(in_sync)
     after.quorum = quorum_of(len(in_sync), 1)
     suspects = [each for each in after.suspects if each in in_sync]
@@ -253,7 +257,7 @@ def set_voters(after: LogState, in_sync: Sequence[str]) -> None:
 
 
 def copies_of(state: LogState) -> int:
-    """Number of copies that a log should have: an operator's wish, or its replicas' setting."""
+    """Number of copies that a log should have: the operator's request, or the replicas' setting."""
     return state.copies_wish.copies or state.copies
 
 
@@ -262,12 +266,14 @@ def leads(state: LogState, caller: ReplicaCall) -> bool:
 
 
 def knows(state: LogState, caller: ReplicaCall) -> bool:
-    """Whether the caller knows this state."""
+    """True if the caller knows the latest state of the log."""
     return (caller.history, caller.version) == (state.history, state.version)
 
 
 def preference(state: LogState) -> list[str]:
-    """Replicas in the order in which they lead if their ranks are equal; the former leader last."""
+    """Return the ids of replicas in the order in which they lead if their ranks are equal; the
+    former leader is last.
+    """
     former = state.former_leader
     others = [each.replica_id for each in state.replicas if each.replica_id != former]
     return [*others, former]

@@ -51,7 +51,9 @@ RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class StoredLease:
-    """A lease: its length, and its end by the loop's clock unless it is renewed."""
+    """A lease in memory: its length, and the time of the loop's clock at which it ends if it is not
+    renewed.
+    """
 
     ttl_seconds: int
     ends_at: float
@@ -131,7 +133,7 @@ class EmbeddedStore:
         return header
 
     async def versions(self) -> dict[str, str]:
-        """Empty: there is no server."""
+        """Return an empty dictionary: an embedded store has no servers with versions."""
         return {}
 
     async def read(self, key_range: KeyRange) -> RangeRead:

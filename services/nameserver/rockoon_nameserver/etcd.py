@@ -198,7 +198,8 @@ class Etcd:
         return ranges_found(await self._call("kv", "Txn", request))
 
     async def read_jointly(self, *key_ranges: KeyRange) -> tuple[Header, list[list[KeyValue]]]:
-        """Like `read_at_once`, but joined with the calls of the next `GATHER_SECONDS`.
+        """Read several ranges like `read_at_once`; calls made within `GATHER_SECONDS` share one
+        request to etcd.
 
         For periodic reads. Also returns the current revision, like `header`.
 
@@ -350,7 +351,7 @@ class Etcd:
     async def _attempt(
         self, request: str, operation: Callable[[Endpoint], Awaitable[Result]]
     ) -> Result:
-        """Run `_tried` and record its time."""
+        """Send a request to etcd with `_tried`, and record its duration in `request_times`."""
         start_seconds, answered = time.monotonic(), False
         try:
             result = await self._tried(operation)
@@ -361,7 +362,7 @@ class Etcd:
             times.note(time.monotonic() - start_seconds)
 
     async def _tried(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
-        """Run an operation on the member in use.
+        """Run an operation on the etcd member in use.
 
         The only retry is with a fresh token after etcd refused the old one: the refused call
         changed nothing. Any other retry might apply a write twice.
@@ -400,7 +401,7 @@ class Etcd:
 
 
 def translated(failure: aio.AioRpcError, endpoint: Endpoint) -> Exception:
-    """Return this module's exception for a failed call."""
+    """Convert the gRPC error of a failed etcd call to an exception of this module."""
     status, details = failure.code(), failure.details() or ""
     if status is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
         return Compacted(details)
@@ -498,7 +499,7 @@ def operation_request(operation: PutKey | DeleteKey) -> Any:
 
 
 class JointRequests(Generic[Request, Reply]):
-    """Collects requests and sends them as one. Not thread-safe.
+    """Collects requests to etcd and sends several in one call. Not thread-safe.
 
     Args:
         ask: sends several requests, returns replies in their order; its exception is raised to each
@@ -522,7 +523,7 @@ class JointRequests(Generic[Request, Reply]):
         self._gathered: list[tuple[Request, asyncio.Future[Reply]]] = []
 
     async def ask(self, request: Request) -> Reply:
-        """Return the reply to one request. Raises the exception of `ask`."""
+        """Add a request to the next call, and return its reply. Raises the exception of `ask`."""
         loop = asyncio.get_running_loop()
         replied: asyncio.Future[Reply] = loop.create_future()
         if not self._gathered:

@@ -44,7 +44,7 @@ class KeyEvent(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Origin of a reply."""
+    """Header of etcd's reply: its revision, and the id of the etcd cluster that replied."""
 
     revision: int
     # Another id means another etcd: its data was lost or replaced.
@@ -66,7 +66,9 @@ class WatchBatch(NamedTuple):
 
 
 class KeyCondition(NamedTuple):
-    """A condition on each key of `key_range`; if there is none, it is checked with revision 0."""
+    """Condition of a transaction: compares the revision of each key in `key_range`. In an empty
+    range, revision 0 is compared.
+    """
 
     key_range: KeyRange
     # "create" or "mod".
@@ -77,7 +79,7 @@ class KeyCondition(NamedTuple):
 
 
 def absent(key_range: KeyRange) -> KeyCondition:
-    """No key of the range exists."""
+    """Return the condition that no key of the range exists."""
     return KeyCondition(key_range, "create", "=", 0)
 
 
@@ -86,12 +88,16 @@ def exists(key: str) -> KeyCondition:
 
 
 def unchanged(key: str, mod_revision: int) -> KeyCondition:
-    """The key's last change has this revision; 0: the key does not exist."""
+    """Return the condition that the key was last changed at a revision; 0: the key does not
+    exist.
+    """
     return KeyCondition(only(key), "mod", "=", mod_revision)
 
 
 def not_put_since(key_range: KeyRange, revision: int) -> KeyCondition:
-    """No key of the range was put after a revision. Deletions are not detected."""
+    """Return the condition that no key of the range was put after a revision. Deletions are not
+    detected.
+    """
     return KeyCondition(key_range, "mod", "<", revision + 1)
 
 
@@ -107,7 +113,7 @@ class DeleteKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """The outcome of a transaction.
+    """Result of an etcd transaction.
 
     Attributes:
         succeeded: the conditions held and the operations were done.

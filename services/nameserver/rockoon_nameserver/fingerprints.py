@@ -12,7 +12,7 @@ APART = {'"off"', '"on"'}
 
 
 class Fingerprints:
-    """Compares nodes with their cluster.
+    """Compares the settings of a node that registers with those of the nodes of its cluster.
 
     Args:
         cluster: its name.
@@ -26,7 +26,8 @@ class Fingerprints:
         self._settings = settings
 
     def check(self, request: RegisterNodeRequest, cluster_id: int) -> None:
-        """Refuse a node that does not belong here; nodes that are registered already stay.
+        """Refuse the registration of a node whose cluster, protocol or settings differ from this
+        cluster's. Nodes that are already registered stay.
 
         Args:
             request: of the node.

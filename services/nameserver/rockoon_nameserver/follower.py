@@ -109,7 +109,8 @@ class EtcdFollower:
 
     @property
     def etcd_cluster_id(self) -> int:
-        """Identity of the etcd that counted the table's revisions; 0 before the first snapshot.
+        """Cluster id of the etcd that counts the table's revisions; 0 before the first snapshot of
+        the routes.
 
         Its cluster id differs between etcds of different configuration. The number stored in it
         differs between etcds of equal configuration, for example after one was wiped.
@@ -118,12 +119,16 @@ class EtcdFollower:
 
     @property
     def cluster_id(self) -> int:
-        """Identity of the cluster: the number stored in etcd; 0 before the first snapshot."""
+        """Identity of the cluster: the number stored in etcd; 0 before the first snapshot of the
+        routes.
+        """
         return self._identity
 
     @property
     def history(self) -> int:
-        """See RouteUpdate.history."""
+        """Number of the table's history. It changes when etcd was restored: revisions of different
+        histories cannot be compared.
+        """
         return self._history + self.table.history
 
     @property
@@ -155,12 +160,12 @@ class EtcdFollower:
                 await asyncio.sleep(self._retry_seconds)
 
     async def wait_loaded(self) -> None:
-        """Wait for the first snapshot."""
+        """Wait until the first snapshot of the routes was read from etcd."""
         while not self.table.loaded:
             await self._changed.wait()
 
     async def wait_reached(self, revision: int) -> None:
-        """Wait until the table includes a revision.
+        """Wait until the route table includes a revision.
 
         Raises:
             NotReady: no snapshot was read in time, or this nameserver is stopping.
@@ -181,7 +186,8 @@ class EtcdFollower:
             raise RouteNotReached(wanted=revision, revision=self.table.revision) from None
 
     async def wait_served(self, revision: int) -> None:
-        """Wait until the table includes a change that etcd has made, `SERVED_SECONDS_MAX` at most.
+        """Wait until the route table includes a change that etcd has made, at most
+        `SERVED_SECONDS_MAX`.
 
         No error after that: the change is made, even if this nameserver does not show it yet.
         """
@@ -191,14 +197,16 @@ class EtcdFollower:
                     await self._changed.wait()
 
     async def wait_broker(self) -> None:
-        """Wait until a broker is live, `BROKER_SECONDS_MAX` at most; no error after that."""
+        """Wait until a broker is live, at most `BROKER_SECONDS_MAX`; after that, return without an
+        error.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(BROKER_SECONDS_MAX):
                 while not self.table.has_broker and not self._closing:
                     await self._changed.wait()
 
     def refuse_unloaded(self) -> None:
-        """Raises NotReady before the first snapshot."""
+        """Raises NotReady if the nameserver has not read its first snapshot."""
         if not self.table.loaded:
             raise NotReady(service="the nameserver", reason=f"waiting for etcd: {self.trouble}")
 
@@ -209,7 +217,8 @@ class EtcdFollower:
         seen_revision: int = 0,
         held_history: int = 0,
     ) -> AsyncIterator[RouteUpdate]:
-        """Yield a snapshot or the changes after a revision, then each change, until `close`.
+        """Yield a snapshot of the routes or the changes after a revision, then each change, until
+        `close`.
 
         No updates are queued per reader: each has a position in the table's log, and receives all
         changes after it when it is ready for more. A reader whose position has left the log, which
@@ -272,7 +281,8 @@ class EtcdFollower:
                 pass
 
     async def wakeups(self) -> AsyncIterator[bool]:
-        """Yield now, after each change of the table or of `reachable`, and as a heartbeat.
+        """Yield when a watcher may need an update: immediately, after each change of the table or
+        of `reachable`, and as a heartbeat.
 
         Yields:
             True if `heartbeat_seconds` have passed: the watcher needs an update without a change.
@@ -293,7 +303,7 @@ class EtcdFollower:
                     await changed.wait()
 
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
-        """Yield all access keys now and after each change of one, until `close`.
+        """Yield all access keys immediately, and again after each change of a key, until `close`.
 
         Args:
             away_seconds_max: how long to continue while etcd is unreachable; None: forever.
@@ -320,7 +330,7 @@ class EtcdFollower:
                 raise NotReady(service="this nameserver", reason="etcd is unreachable") from None
 
     def close(self) -> None:
-        """End all `updates`, and all other waits for a change."""
+        """End all `updates` of clients, and wake all calls that wait for a change."""
         self._closing = True
         self._announce_change()
 
@@ -345,7 +355,8 @@ class EtcdFollower:
         self._announce_change()
 
     async def _make_identity(self, *, has_routes: bool) -> None:
-        """Write a number into etcd, unless another nameserver was faster.
+        """Write a number into etcd if the key does not exist: another nameserver may have been
+        faster.
 
         If there are routes, they are older than these numbers: 0 keeps their present identity.
         """
@@ -354,7 +365,9 @@ class EtcdFollower:
         await self._etcd.transaction([absent(only(key))], [PutKey(key, identity_value(number))])
 
     async def _follow(self) -> None:
-        """Apply the watch until it breaks or etcd does not reply to a probe."""
+        """Apply the events of etcd's watch to the table until the watch fails or etcd does not
+        reply to a probe.
+        """
         # The end of the table: no change between the read and its watch is lost.
         start = self.table.revision + 1
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
@@ -453,7 +466,9 @@ class EtcdFollower:
 
 
 def identity_in(items: Iterable[KeyValue], keyspace: Keyspace) -> int | None:
-    """Return the number among some keys; None without its key, 0 if the value is unreadable."""
+    """Return the cluster's identity from the keys that were read: None if its key is missing, 0 if
+    its value is unreadable.
+    """
     for item in items:
         if item.key == keyspace.identity:
             try:

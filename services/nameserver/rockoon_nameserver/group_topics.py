@@ -43,7 +43,7 @@ ATTEMPTS_MAX = 8
 
 
 class GroupTopics:
-    """Creates the topics of groups in etcd."""
+    """Creates the retry and dead-letter topics of consumer groups in etcd."""
 
     def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: TopicRecords) -> None:
         self._etcd = etcd
@@ -51,7 +51,8 @@ class GroupTopics:
         self._topics = topics
 
     async def provide(self, request: ProvideGroupTopicRequest) -> TopicReply:
-        """Create the topic, or add the queues that it lacks on the requested brokers.
+        """Create a topic of a group, or add the queues that the topic lacks on the requested
+        brokers.
 
         Raises:
             GroupNotFound: the group does not exist.
@@ -109,7 +110,7 @@ def name_of(group: str, topic: GroupTopic) -> str:
 
 
 def queues_of(config: GroupConfig, topic: GroupTopic) -> int:
-    """How many queues the topic should have on a broker."""
+    """Return the number of queues that a retry or dead-letter topic should have on each broker."""
     if topic == GROUP_DEAD_LETTERS:
         return DEAD_LETTER_QUEUES
     return config.retry_queues if config.HasField("retry_queues") else RETRY_QUEUES_DEFAULT
@@ -129,7 +130,7 @@ def missing_placements(topic: Topic, brokers: list[str], queues: int) -> list[Pl
 
 
 def deletions(keyspace: Keyspace, group: str) -> list[DeleteKey]:
-    """Operations that delete the topics of a group."""
+    """Return the operations that delete the retry and dead-letter topics of a group."""
     return [
         DeleteKey(key_range)
         for topic in (retry_topic(group), dlq_topic(group))

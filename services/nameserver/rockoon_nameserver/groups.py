@@ -46,7 +46,7 @@ ATTEMPTS_MAX = 8
 
 
 class GroupRecords:
-    """Changes groups and subscriptions in etcd."""
+    """Creates, changes and deletes consumer groups and their subscriptions in etcd."""
 
     def __init__(
         self, etcd: RouteStore, keyspace: Keyspace, oldest_deletions: OldestDeletions = lambda _: ()
@@ -56,7 +56,7 @@ class GroupRecords:
         self._oldest_deletions = oldest_deletions
 
     async def create(self, request: CreateGroupRequest) -> GroupReply:
-        """Create a group.
+        """Create a consumer group.
 
         Raises:
             InvalidGroupName: the name is invalid.
@@ -80,7 +80,7 @@ class GroupRecords:
         return GroupReply(group=group, revision=group.modified_revision)
 
     async def update(self, request: UpdateGroupRequest) -> GroupReply:
-        """Replace a group's configuration.
+        """Replace a consumer group's configuration.
 
         Raises:
             GroupNotFound: the group does not exist.
@@ -108,7 +108,7 @@ class GroupRecords:
         raise Busy(reason=f"group {config.name!r} keeps changing: try again")
 
     async def delete(self, name: str) -> DeleteReply:
-        """Delete a group, its subscriptions, and its retry and dead-letter topics.
+        """Delete a consumer group, its subscriptions, and its retry and dead-letter topics.
 
         All at one revision, unless they are more than etcd accepts in one transaction: then the
         group is deleted by the last of several.

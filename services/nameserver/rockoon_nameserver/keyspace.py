@@ -106,7 +106,9 @@ class AccessKeyName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeletionKey:
-    """Deletion of a topic or a group; with neither, since when deletions are recorded."""
+    """Key that records the deletion of a topic or a group. Without topic and group: the key of the
+    revision since which deletions are recorded.
+    """
 
     topic: str = ""
     group: str = ""
@@ -126,7 +128,7 @@ RouteKey = (
 
 
 class Keyspace:
-    """The keys of one cluster.
+    """Names of all keys of one cluster in etcd.
 
     Raises:
         ValueError: the cluster's name is not valid in a key.
@@ -183,7 +185,7 @@ class Keyspace:
         return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
 
     def replicas(self, kind: NodeKind, log: str = "") -> KeyRange:
-        """Live replicas, of one log or of all."""
+        """Key range of the live replicas of one log, or of all logs."""
         return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
     def blocks(self, topic: str) -> KeyRange:
@@ -241,7 +243,9 @@ def identity_value(number: int) -> bytes:
 
 
 def read_identity(value: bytes) -> int:
-    """Raises UnreadableKey: the value is not what `identity_value` writes."""
+    """Return the cluster's identity from the value of its key. Raises UnreadableKey if
+    `identity_value` did not write the value.
+    """
     try:
         number = json.loads(value)["number"]
         if isinstance(number, int) and 0 <= number < 1 << 63:
@@ -279,7 +283,9 @@ def committed_end_value(record: CommittedEnd) -> bytes:
 
 
 def read_committed_end(value: bytes) -> CommittedEnd:
-    """Raises UnreadableKey: the value is not what `committed_end_value` writes."""
+    """Return a log's committed end from the value of its key. Raises UnreadableKey if
+    `committed_end_value` did not write the value.
+    """
     try:
         fields = json.loads(value)
         record = CommittedEnd(*(fields[each] for each in CommittedEnd._fields))
@@ -307,7 +313,7 @@ def block_value(queues: int) -> bytes:
 
 
 def read_block(value: bytes) -> int:
-    """Return the number of queues of a block.
+    """Return the number of queues of a block (queues of a topic on one broker).
 
     Raises:
         UnreadableKey: the value is not what `block_value` writes.
@@ -356,7 +362,9 @@ def json_value(fields: dict[str, object]) -> bytes:
 
 @lru_cache(maxsize=VALUES_PARSED_MAX)
 def as_binary(kind: type[Message], value: bytes) -> bytes:
-    """Serialize a value's message; cached because each renewal of a lease reads it again."""
+    """Convert the JSON of a key's value to serialized protobuf; cached because each renewal of a
+    lease reads it again.
+    """
     return parse_json(value, kind()).SerializeToString()
 
 

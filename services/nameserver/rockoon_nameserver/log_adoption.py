@@ -14,7 +14,8 @@ EPOCHS_LEFT_OUT = 65_536
 
 
 def newer_state_known(state: LogState, who: str, epoch: int, history: int, version: int) -> str:
-    """Return how a replica shows that etcd went back; empty if it does not.
+    """Return the evidence that etcd was restored: the replica knows a newer state than etcd. Empty
+    without evidence.
 
     Args:
         state: of the log in etcd.
@@ -33,7 +34,7 @@ def newer_state_known(state: LogState, who: str, epoch: int, history: int, versi
 
 
 def frozen(state: LogState, reason: str) -> LogState:
-    """Return the log frozen, without the reports of an election."""
+    """Return the state of the log as frozen, without the reports of an election."""
     after = LogState()
     after.CopyFrom(state)
     after.frozen = reason
@@ -42,7 +43,7 @@ def frozen(state: LogState, reason: str) -> LogState:
 
 
 def report_frozen(state: LogState, caller: ReplicaCall, reported: Report) -> LogDecision:
-    """Keep a replica's report of a frozen log for its adoption."""
+    """Store the report of a replica of a frozen log; the operator who adopts the log needs it."""
     if state.reports.get(caller.replica_id) == reported:
         return LogDecision(state, done=True)
     after = changed(state)
@@ -51,7 +52,7 @@ def report_frozen(state: LogState, caller: ReplicaCall, reported: Report) -> Log
 
 
 def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> LogDecision:
-    """An operator unfreezes a log: an election begins in an epoch that no replica has used.
+    """Unfreeze a log for an operator: an election begins in an epoch that no replica has used.
 
     Args:
         state: of the log, with the reports of its replicas.
@@ -92,7 +93,7 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> LogDecis
 
 
 def newest_in_sync(state: LogState) -> list[str]:
-    """Return the in-sync set of the newest version that a replica knows.
+    """Return the in-sync set of the newest state that any replica knows.
 
     Raises:
         InvalidArgument: the replicas that know that version have lost its set.

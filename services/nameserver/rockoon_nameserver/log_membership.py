@@ -27,9 +27,11 @@ def registered(
     Args:
         state: None if etcd has none.
         node: the replica.
-        facts: its report about its store.
-        comes: it was not registered before: a process that has just started suspects no leader.
-        name_exists: the log is older than its state: it has queues, or a node of its name is live.
+        facts: report of the replica about its store.
+        is_new: the node was not registered before: a process that has just started suspects no
+            leader.
+        name_exists: the log is older than its state: topics have queues on it, or a node of its
+            name is live.
 
     Raises:
         InvalidArgument: the facts are impossible.
@@ -71,9 +73,10 @@ def registered(
 
 
 def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
-    """Return a replica's entry. The known start stays unless the reported one is later: a store
-    with no more starts than etcd knows is an older snapshot, and its replica detects that by the
-    entry (rule 13 in docs/understand/replication.md)."""
+    """Return a replica's entry in the log's state. The known start stays unless the reported one is
+    later: a store with no more starts than etcd knows is an older snapshot, and its replica detects
+    that by the entry (rule 13 in docs/understand/replication.md).
+    """
     is_later = facts.starts > known.starts
     return Replica(
         replica_id=node.store_id,
@@ -111,7 +114,8 @@ def registered_without_replication(state: LogState | None, node: Node) -> LogSta
 
 
 def of_one_copy(state: LogState) -> LogState:
-    """The log's only voter is started as its only copy: it accepts no followers.
+    """Return the state of a log whose only voter was started as its only copy: it accepts no
+    followers.
 
     Other registered replicas may become copies when it is started as one of several.
     """
@@ -124,12 +128,13 @@ def of_one_copy(state: LogState) -> LogState:
 
 
 def is_only_voter(state: LogState, replica_id: str) -> bool:
-    """Whether the replica is the log's only voter, and the log is not frozen."""
+    """True if the replica is the only voter of a log that is not frozen."""
     return list(state.in_sync) == [replica_id] and not state.frozen
 
 
 def move(state: LogState, asked: Move, *, withdraw: bool) -> LogDecision:
-    """An operator requests one replica instead of another; the leader carries it out.
+    """Store (or withdraw) an operator's request to replace one replica by another; the leader
+    carries it out.
 
     Raises:
         LogFrozen: the log waits for its adoption.
@@ -155,7 +160,7 @@ def move(state: LogState, asked: Move, *, withdraw: bool) -> LogDecision:
 
 
 def set_copies(state: LogState, copies: int, stays: str) -> LogDecision:
-    """An operator requests more or fewer copies; the leader carries it out.
+    """Store an operator's request for more or fewer copies; the leader carries it out.
 
     Raises:
         LogFrozen: the log waits for its adoption.
@@ -187,7 +192,7 @@ def set_copies(state: LogState, copies: int, stays: str) -> LogDecision:
 
 
 def go_on_alone(state: LogState, caller: ReplicaCall) -> LogDecision:
-    """The only voter turns its log into one without replication.
+    """Turn a log into one without replication, at the request of its only voter.
 
     The epoch ends and the other replicas are removed: a learner may have bytes of this epoch that
     the caller lost in a crash and will write differently. The learner is refused when it registers.
@@ -204,7 +209,7 @@ def go_on_alone(state: LogState, caller: ReplicaCall) -> LogDecision:
 
 
 def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogState:
-    """Return the state of a log that etcd has no state of."""
+    """Return the first state of a log that has no state in etcd."""
     who, copies = node.store_id, facts.copies or 1
     state = LogState(kind=node.kind, log=node.name, copies=copies)
     if facts.promised or facts.version:
@@ -227,7 +232,9 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
 
 
 def make_only_replica(state: LogState, node: Node) -> LogState:
-    """Make the replica the log's only one; its records before the next epoch are committed."""
+    """Make the replica the only copy of the log; its records before the next epoch are
+    committed.
+    """
     state.version = max(1, state.version)
     state.epoch += 1
     state.leader, state.former_leader, state.confirmed = node.store_id, "", True
@@ -241,7 +248,7 @@ def make_only_replica(state: LogState, node: Node) -> LogState:
 
 
 def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: ReplicaFacts) -> LogState:
-    """Add a replica that the log did not have; it does not vote yet."""
+    """Add a new replica to the log; it does not vote yet."""
     # If it reported a later version than etcd's, the caller has frozen the log.
     is_known = frozen_or_same.frozen and (facts.version or facts.promised)
     if state.frozen and not is_known:
@@ -270,8 +277,8 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
 
 
 def request_replacement(after: LogState, node: Node) -> None:
-    """Request a move from the voter of this replica's name, whose disk was emptied, to this one,
-    unless the voter already leaves. The leader changes the voters only once the copy is made.
+    """Request that a replica with an emptied disk replaces the voter of the same name, unless the
+    voter already leaves. The leader changes the voters when the replica has copied the log.
     """
     moving = {who for each in after.moves for who in move_replicas(each)}
     for each in after.replicas:
@@ -281,7 +288,9 @@ def request_replacement(after: LogState, node: Node) -> None:
 
 
 def obsolete_moves(state: LogState, who: str) -> list[Move]:
-    """Moves away from a replica to one of its name: obsolete, it has returned with its disk."""
+    """Return the moves from a replica to another of its name. They are obsolete: the replica has
+    returned with its disk.
+    """
     names = {each.replica_id: each.name for each in state.replicas}
     return [
         each
@@ -291,7 +300,7 @@ def obsolete_moves(state: LogState, who: str) -> list[Move]:
 
 
 def remove_former(after: LogState, node: Node) -> None:
-    """Make room for a replica: remove the former one of its name, unless that one votes.
+    """Remove the former replica of a new replica's name, unless the former one votes.
 
     Moves to the former one become moves to this one, because the operator meant the process.
     """

@@ -16,7 +16,8 @@ from rockoon_runtime.tls import peer_identity
 
 
 class LogStateService(LogsServicer):
-    """See logs.proto.
+    """The gRPC service Logs (logs.proto): returns states of logs, and changes them for replicas and
+    operators.
 
     Args:
         logs: makes the changes.
@@ -128,7 +129,9 @@ class LogStateService(LogsServicer):
         return await self._served(self._logs.adopt(request))
 
     async def _served(self, change: Awaitable[pb.LogReply]) -> pb.LogReply:
-        """Return the reply to an operator once this nameserver shows the change."""
+        """Return the reply to an operator's change of a log once this nameserver shows the
+        change.
+        """
         reply = await change
         await self._follower.wait_served(reply.revision)
         return reply
@@ -140,7 +143,9 @@ class LogStateService(LogsServicer):
         return log
 
     def _check_replica(self, logs: Any, context: Any) -> None:
-        """Raises InvalidArgument, WrongIdentity if the caller must not be their replica."""
+        """Refuse a caller that is not a replica of the logs that it names. Raises InvalidArgument,
+        WrongIdentity.
+        """
         if self._external:
             raise InvalidArgument(
                 reason="this is the nameserver's external listener, which is for clients"

@@ -14,7 +14,7 @@ from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind
 
 
 class LogCounts(NamedTuple):
-    """Number of logs, in total and by problem."""
+    """Counts of logs: all, those without a leader, and those that are frozen."""
 
     all: int
     without_leader: int
@@ -23,7 +23,7 @@ class LogCounts(NamedTuple):
 
 @dataclass(slots=True)
 class LogEntry:
-    """A log as its keys arrive; `state` is None while only replicas are known."""
+    """Entry of one log in the table; `state` is None while only its replicas have been read."""
 
     state: LogState | None = None
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -31,19 +31,19 @@ class LogEntry:
 
 
 class LogTable:
-    """States and live replicas by log."""
+    """State and live replicas of each log, as read from etcd."""
 
     def __init__(self) -> None:
         self._records: dict[LogKey, LogEntry] = {}
 
     def put_state(self, key: LogKey, state: LogState | None, revision: int) -> None:
-        """Set the state of a log; None: it has none."""
+        """Store the state of a log in the table; None removes it."""
         record = self._record(key, revision)
         record.state = state
         self._drop_empty(key, record)
 
     def put_node(self, key: LogKey, replica_id: str, node: Node | None, revision: int) -> None:
-        """Set a live replica; None: it has left."""
+        """Store a live replica of a log in the table; None removes it."""
         record = self._record(key, revision)
         record.nodes.pop(replica_id, None)
         if node is not None:
@@ -55,23 +55,23 @@ class LogTable:
         return None if record is None else record.state
 
     def with_state(self) -> list[LogKey]:
-        """Keys of logs that have a state, sorted."""
+        """Sorted keys of the logs that have a state."""
         return sorted(key for key, record in self._records.items() if record.state is not None)
 
     def log(self, key: LogKey) -> Log | None:
-        """Return a log with its live replicas; None if it has no state."""
+        """Return the state and live replicas of a log; None if it has no state."""
         record = self._records.get(key)
         if record is None or record.state is None:
             return None
         return Log(state=record.state, nodes=[record.nodes[who] for who in sorted(record.nodes)])
 
     def changed_since(self, kind: NodeKind, logs: Collection[str], revision: int) -> list[Log]:
-        """Return the logs that changed after a revision.
+        """Return the logs whose state or replicas changed after a revision.
 
         Args:
-            kind: of their nodes.
-            logs: their names; empty means all.
-            revision: 0 for all logs.
+            kind: of the nodes that have the logs.
+            logs: names of logs; empty: all.
+            revision: of etcd; 0: all logs are returned.
         """
         keys = sorted(LogKey(kind, log) for log in logs) if logs else self.with_state()
         found = []
@@ -130,8 +130,9 @@ class LogTable:
 
 
 def is_without_leader(record: LogEntry) -> bool:
-    """Whether a log has no leader: an election runs, or the leader is not live and too few
-    replicas are left to elect another. The only copy of a log counts as a missing node instead."""
+    """True if a log has no leader: an election runs, or the leader is not live and too few replicas
+    are left to elect another. The only copy of a log counts as a missing node instead.
+    """
     state = record.state
     if state is None or (state.leader and len(state.in_sync) == 1):
         return False

@@ -40,7 +40,7 @@ Decision = Callable[[pb.LogState], LogDecision]
 
 
 class Logs:
-    """Changes the states of logs.
+    """Changes the states of logs in etcd, at the request of replicas and operators.
 
     Args:
         etcd: a connection.
@@ -73,7 +73,7 @@ class Logs:
         return await self._call(request.caller, decide, also_frozen=True)
 
     async def record_committed_end(self, request: pb.RecordCommittedEndRequest) -> pb.LogReply:
-        """Write how far a log is committed to its own key, if the caller leads the log."""
+        """Write a log's committed end to its own key, if the caller leads the log."""
         caller = request.caller
         key = checked(caller.kind, caller.log)
         name = self._keyspace.committed_end(key)
@@ -172,7 +172,8 @@ class Logs:
     async def _call(
         self, caller: pb.ReplicaCall, decide: Decision, *, also_frozen: bool = False
     ) -> pb.LogReply:
-        """Decide about a replica's call, unless it shows that etcd went back.
+        """Decide about a replica's call and write the next state of its log. If the call shows that
+        etcd was restored, freeze the log.
 
         Raises:
             LogNotFound: the log does not exist.
@@ -270,7 +271,9 @@ async def freeze_when_etcd_goes_back(follower: EtcdFollower, logs: Logs) -> None
 
 
 def committed_in(found: Sequence[KeyValue]) -> CommittedEnd | None:
-    """Return the committed end in a key that was read; None if it is missing or unreadable."""
+    """Return the committed end from its key, if it was read; None if it is missing or
+    unreadable.
+    """
     try:
         return read_committed_end(found[0].value) if found else None
     except UnreadableKey as failure:

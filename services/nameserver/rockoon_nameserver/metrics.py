@@ -43,7 +43,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 
 
 class NameserverMetrics:
-    """Values of a nameserver's metrics."""
+    """Measures a nameserver's metrics."""
 
     def __init__(self, follower: EtcdFollower, etcd: RouteStore, logs: Logs) -> None:
         self._follower = follower
@@ -51,7 +51,7 @@ class NameserverMetrics:
         self._etcd = etcd
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of `TABLE`."""
+        """Return the present value of each metric in `TABLE`."""
         table = self._follower.table
         counts, logs = table.counts(), table.logs.counts()
         nodes = [

@@ -65,7 +65,7 @@ ENTRIES_COMPARED_MAX = 1_000
 
 
 class Entries(NamedTuple):
-    """Entries in etcd for the name that a node wants to register.
+    """etcd's entries for a node that registers: the owner of its name, and its log.
 
     Attributes:
         holder: the present owner. A key that exists is live: the end of its lease deletes it.
@@ -104,7 +104,7 @@ class Nodes:
         self._rounds = rounds
 
     async def register(self, request: RegisterNodeRequest) -> RegisterNodeReply:
-        """Put a node into the routes, or renew its lease (which makes no new revision).
+        """Register a node in the routes, or renew its lease. A renewal makes no new revision.
 
         Raises:
             InvalidArgument: a field of the node is missing or invalid.
@@ -151,7 +151,7 @@ class Nodes:
         raise Busy(reason=f"{node.name!r} keeps registering from elsewhere: try again")
 
     async def unregister(self, request: UnregisterNodeRequest) -> UnregisterNodeReply:
-        """Remove a node from the routes; a missing one is no error.
+        """Remove a node from the routes. A node that is not registered is no error.
 
         Raises:
             NodeNameTaken: the node of that name has another store.
@@ -187,7 +187,7 @@ class Nodes:
     async def _renew(
         self, key: NodeKey | ReplicaKey, request: RegisterNodeRequest
     ) -> RegisterNodeReply | None:
-        """Renew the lease of an unchanged node; None if it has to register again."""
+        """Renew the lease of an unchanged node; None if the node has to register again."""
         node, lease_id = request.node, request.lease_id
         entries = await self._entries(key, node, joint=True)
         found = entries.holder
@@ -205,7 +205,8 @@ class Nodes:
     async def _entries(
         self, key: NodeKey | ReplicaKey, node: Node, *, joint: bool = False
     ) -> Entries:
-        """Read the entries of a node's name, and for an offset service those of all names.
+        """Read etcd's entries for a node's name; for an offset service, those of all offset
+        services.
 
         A store that was its log's only one, or is so again, is still the same store.
         """
@@ -241,7 +242,7 @@ class Nodes:
         return Entries(next(iter([*same, *before]), None), is_named, state)
 
     def _name_in(self, key: str) -> str:
-        """Name of the node or log of a key."""
+        """Return the name of the node or log that a key belongs to."""
         found = self._keyspace.parse(key)
         assert isinstance(found, NodeKey | ReplicaKey)
         return found.name if isinstance(found, NodeKey) else found.log
@@ -249,7 +250,9 @@ class Nodes:
     def _log_changes(
         self, request: RegisterNodeRequest, entries: Entries
     ) -> list[tuple[KeyCondition, PutKey]]:
-        """Return the write of the node's log state and its condition; empty if it stays."""
+        """Return the change of a log's state that a registration causes, with its condition; empty
+        if the state stays.
+        """
         node = request.node
         key = LogKey(node.kind, node.name)
         state: LogState | None = None
@@ -273,7 +276,7 @@ class Nodes:
     def _registration_operations(
         self, key: NodeKey | ReplicaKey, put: PutKey, holder: KeyValue | None
     ) -> tuple[list[KeyCondition], list[PutKey | DeleteKey]]:
-        """Conditions and operations that register a node and remove the entry of `holder`."""
+        """Return the transaction that registers a node and removes the entry of `holder`."""
         if holder is not None:
             conditions = [unchanged(holder.key, holder.mod_revision)]
             if holder.key == put.key:
@@ -285,7 +288,7 @@ class Nodes:
         return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
-        """Lease of the process that a node replaces and that may still serve; 0: none.
+        """Return the lease of the process that a node replaces and that may still serve; 0: none.
 
         A process that had the store at the same path is over, because only one at a time can open
         it. A process with a copy is not: it may learn of its end with its next renewal. So its
@@ -301,7 +304,9 @@ class Nodes:
         return holder.lease_id
 
     def _refuse_if_taken(self, node: Node, holder: KeyValue | None, *, fresh: bool) -> Node | None:
-        """Return the name's registered node; raises NodeNameTaken if it must not be replaced."""
+        """Return the node that is registered under the name. Raises NodeNameTaken if it must not be
+        replaced.
+        """
         if holder is None:
             return None
         key = self._keyspace.parse(holder.key)
@@ -350,13 +355,14 @@ class Nodes:
 
 @lru_cache(maxsize=ENTRIES_COMPARED_MAX)
 def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, node_bytes: bytes) -> int | None:
-    """Return the predecessor's lease in an entry; None if the node differs from the entry.
+    """Return the lease of the node's predecessor, from the node's entry in etcd; None if the node
+    differs from the entry.
 
     Cached: usually both are unchanged, and JSON is half of an idle nameserver's CPU time.
 
     Args:
         key, value: of the entry.
-        told: the node, serialized.
+        node_bytes: the node, serialized.
     """
     node = Node.FromString(node_bytes)
     node.predecessor_lease_id = read_node(key, value).predecessor_lease_id
@@ -364,7 +370,7 @@ def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, node_bytes: bytes) -
 
 
 def checked(node: Node) -> Node:
-    """Return the node if it has all required fields."""
+    """Return the node if its fields are valid. Raises InvalidArgument."""
     if node.kind not in KIND_FOLDERS:
         raise InvalidArgument(reason="a node is a broker or an offset service")
     if not NODE_NAME.fullmatch(node.name):
@@ -398,7 +404,7 @@ def check_replica(node: Node) -> None:
 
 
 def key_of(node: Node) -> NodeKey | ReplicaKey:
-    """Key of a node's entry."""
+    """Return the key of a node's entry in etcd."""
     if node.replica:
         return ReplicaKey(node.kind, node.name, node.store_id)
     return NodeKey(node.kind, node.name)

@@ -93,7 +93,9 @@ def checked_group(config: GroupConfig) -> GroupConfig:
 
 
 def checked_placements(placements: Iterable[Placement]) -> list[Placement]:
-    """Return the placements if their brokers are distinct and their numbers of queues valid."""
+    """Return the placements (queues of a topic on each broker) if their brokers are distinct and
+    their numbers of queues are valid.
+    """
     checked = list(placements)
     if len(checked) > PLACEMENTS_MAX:
         raise InvalidArgument(
@@ -141,13 +143,15 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def refuse_unknown_attribute(name: str) -> None:
-    """Raises InvalidArgument that suggests a known name."""
+    """Refuse an attribute of a topic that no broker knows. Raises InvalidArgument, which suggests a
+    known name.
+    """
     if fault := unknown_attribute_fault(name):
         raise InvalidArgument(reason=fault)
 
 
 def check_topic_attributes(topic: str, attributes: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for a value that brokers do not support."""
+    """Refuse an attribute of a topic whose value brokers do not support. Raises InvalidArgument."""
     check_attributes(attributes)
     for name, value in attributes.items():
         if fault := attribute_fault(name, value):

@@ -1,4 +1,4 @@
-"""Rounds: common moments for the periodic work of a nameserver.
+"""Rounds: fixed times at which all periodic tasks of a nameserver run together.
 
 Waking a process costs more than the work itself, here, in etcd and in each node. So renewals of
 leases, heartbeats to watchers and probes of etcd happen at the same moments, and cost little more
@@ -12,10 +12,11 @@ SHARE_MIN = 0.25
 
 
 class Rounds:
-    """Moments of a fixed interval, common to all users of one clock.
+    """Common times for the periodic tasks of a nameserver: a process that wakes once for all uses
+    less CPU.
 
     Args:
-        apart_seconds: interval; 0: no waits.
+        interval_seconds: time between rounds; 0: no waits.
         clock: monotonic seconds.
     """
 
@@ -24,7 +25,9 @@ class Rounds:
         self._clock = clock
 
     def seconds_left(self) -> float:
-        """Seconds until the next round that is not too near: 0.25 to 1.25 intervals."""
+        """Return the seconds until the next common time at which periodic tasks run: 0.25 to 1.25
+        intervals. A nearer one is skipped.
+        """
         if not self._interval_seconds:
             return 0.0
         left = self._interval_seconds - self._clock() % self._interval_seconds

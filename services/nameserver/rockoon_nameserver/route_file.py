@@ -34,7 +34,7 @@ class DiskFull(OSError):
 
 
 class RouteFile:
-    """An open, locked file; created if missing.
+    """An open, locked SQLite file with the routes; created if missing.
 
     Args:
         path: in an existing directory.
@@ -160,7 +160,7 @@ def _as_os_error(failure: sqlite3.Error) -> OSError:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the entries of a directory."""
+    """Sync a directory's entries to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -22,7 +22,7 @@ NEVER_PUT = KeyValue("", b"", 0, 0, 0)
 
 
 class RouteKeys:
-    """Keys and the revision of their last change.
+    """All keys of an embedded route store, in memory, with the revision of their last change.
 
     Args:
         revision: of the last change.
@@ -48,7 +48,7 @@ class RouteKeys:
         return all(map(is_so, self.range(key_range) or [NEVER_PUT]))
 
     def change(self, operations: Sequence[PutKey | DeleteKey]) -> dict[str, KeyValue | None]:
-        """Do operations at the next revision.
+        """Put and delete keys, all at the next revision.
 
         Returns:
             The new value of each changed key, None if deleted; empty if nothing changed, and then
@@ -79,7 +79,7 @@ class RouteKeys:
         return changed
 
     def under_lease(self, lease_id: int) -> list[DeleteKey]:
-        """Operations that delete the keys of a lease."""
+        """Return the operations that delete the keys of a lease."""
         return [
             DeleteKey(only(item.key)) for item in self._items.values() if item.lease_id == lease_id
         ]
@@ -91,7 +91,7 @@ class RouteKeys:
 
 
 def events(changed: dict[str, KeyValue | None], revision: int) -> Iterator[KeyEvent]:
-    """Events of a change, for watches."""
+    """Yield the watch events of a change."""
     for key, item in changed.items():
         if item is None:
             yield KeyEvent(key, None, 0, revision)

@@ -26,7 +26,7 @@ REQUEST_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 2_500, 5_000)
 
 
 class Compacted(Exception):
-    """The requested revision is no longer kept."""
+    """The store no longer keeps the requested revision."""
 
 
 class LeaseGone(Exception):
@@ -34,7 +34,8 @@ class LeaseGone(Exception):
 
 
 class RouteStore(Protocol):
-    """Keys with revisions, transactions, leases and a watch, with etcd's semantics.
+    """Store of the routes, with etcd's semantics: keys with revisions, transactions, leases, a
+    watch.
 
     Each call may raise EtcdUnavailable: a write that failed this way may have been applied. `Etcd`
     documents each call.

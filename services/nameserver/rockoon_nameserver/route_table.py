@@ -59,7 +59,7 @@ DELETIONS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """Topics and groups that a reader wants; it receives all nodes.
+    """Topics and groups that a client watches; it receives all nodes.
 
     Attributes:
         topics: their names; None means all.
@@ -85,7 +85,7 @@ class Interest:
 
 @dataclass(slots=True)
 class TopicEntry:
-    """A topic as its keys arrive; `config` is None while only blocks are known."""
+    """Entry of one topic in the table; `config` is None while only its queues have been read."""
 
     config: TopicConfig | None = None
     incarnation: int = 0
@@ -94,7 +94,7 @@ class TopicEntry:
 
 
 class RouteCounts(NamedTuple):
-    """Number of entities in the routes."""
+    """Number of nodes, topics, groups and subscriptions in the routes."""
 
     # By NodeKind.
     nodes: Mapping[int, int]
@@ -104,7 +104,8 @@ class RouteCounts(NamedTuple):
 
 
 class RouteTable:
-    """See the module.
+    """Routes of a cluster in memory, and the changes since a revision. The follower writes it;
+    servicers read it.
 
     Args:
         keyspace: the cluster's keys.
@@ -156,11 +157,13 @@ class RouteTable:
 
     @property
     def deletions_since(self) -> int:
-        """Revision since which all deletions are recorded; 0: none is recorded."""
+        """Revision since which all deletions are recorded; 0: deletions are not recorded."""
         return next(iter(self._deletions.values()), 0)
 
     def oldest_deletions(self, count: int) -> list[DeletionKey]:
-        """The oldest deletions, to be removed when `count` more are recorded."""
+        """Return the oldest records of deletions: they must be removed before `count` more are
+        added.
+        """
         return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
 
     def counts(self) -> "RouteCounts":
@@ -176,7 +179,7 @@ class RouteTable:
         return [self._nodes[key] for key in sorted(self._nodes)]
 
     def log(self, key: LogKey) -> Log | None:
-        """A log with its live nodes, including a broker without replication."""
+        """Return a log with its live replicas; for a broker without replication, its node."""
         log, node = self.logs.log(key), self._registered.get(NodeKey(key.kind, key.log))
         if log is not None and node is not None:
             log.nodes.append(node)
@@ -184,7 +187,7 @@ class RouteTable:
 
     @property
     def has_broker(self) -> bool:
-        """Whether a broker is live."""
+        """True if any broker is live."""
         return any(node.kind == BROKER for node in self._nodes.values())
 
     def has_queues(self, broker: str) -> bool:
@@ -198,7 +201,7 @@ class RouteTable:
         return [self._subscriptions[key] for key in sorted(self._subscribed.get(group, ()))]
 
     def away_brokers(self) -> list[str]:
-        """Sorted names of brokers that have queues and are not live."""
+        """Sorted names of the brokers that have queues and are not live."""
         return sorted(
             broker
             for broker, count in self._block_counts.items()
@@ -239,7 +242,7 @@ class RouteTable:
         return complaints
 
     def apply(self, batch: WatchBatch) -> list[str]:
-        """Apply a batch of the watch.
+        """Apply a batch of events from etcd's watch.
 
         Events that a load has already applied are skipped.
 
@@ -250,11 +253,11 @@ class RouteTable:
         return self._apply(max(batch.revision, self.revision), new)
 
     def advance(self, revision: int) -> None:
-        """Nothing changed up to a revision."""
+        """Advance the table to a revision; no route has changed up to it."""
         self.revision = max(self.revision, revision)
 
     def snapshot(self, interest: Interest) -> RouteUpdate:
-        """All entities of an interest, ordered by name."""
+        """Return all routes that a client watches, ordered by name."""
         update = RouteUpdate(
             revision=self.revision, snapshot=True, deletions_since=self.deletions_since
         )
@@ -277,7 +280,8 @@ class RouteTable:
         return update
 
     def update_after(self, revision: int, interest: Interest) -> RouteUpdate:
-        """Changes after a revision; a snapshot if the log does not reach back to it.
+        """Return the changes of routes after a revision; a snapshot if the table no longer has
+        these changes.
 
         Args:
             revision: at most `self.revision`; 0 requests a snapshot.
@@ -298,7 +302,7 @@ class RouteTable:
         return update
 
     def _list(self, entity: Entity, update: RouteUpdate) -> None:
-        """Add an entity to an update, with its present value or as removed."""
+        """Add the present state of a topic, group or node to an update; or its removal."""
         match entity:
             case NodeKey(kind, name):
                 if entity in self._nodes:
@@ -445,7 +449,9 @@ class RouteTable:
         return self._records.setdefault(topic, TopicEntry())
 
     def _assemble(self, topic: str) -> None:
-        """Build a topic's message from its keys, once per change and not once per reader."""
+        """Build the protobuf of a topic from its keys in etcd, once per change and not once per
+        reader.
+        """
         record = self._record(topic)
         self._topics.pop(topic, None)
         if record.config is not None:

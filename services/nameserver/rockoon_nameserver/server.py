@@ -155,7 +155,9 @@ def registration(
     logs: Logs,
     node_identities: NodeIdentities | None,
 ) -> Callable[..., None]:
-    """Return a function that adds the services to a server; `external` is passed to NameServer."""
+    """Return a function that adds the gRPC services to a server; `external` is passed to
+    NameServer.
+    """
     oldest_deletions = follower.table.oldest_deletions
     topics = TopicRecords(etcd, keyspace, oldest_deletions, follower.wait_broker)
     has_queues = follower.table.has_queues
@@ -193,7 +195,9 @@ def registration(
 
 
 def identities(settings: NameserverSettings) -> tuple[Keyspace, NodeIdentities | None]:
-    """Return the cluster's keys and the required certificates. Raises SettingsError."""
+    """Return the names of the cluster's keys in etcd, and the certificates required from nodes.
+    Raises SettingsError.
+    """
     try:
         keyspace = Keyspace(settings.cluster)
         mutual = settings.tls == "mutual"
@@ -228,7 +232,7 @@ def route_store(
 
 
 async def keep_keys(gate: Gate, follower: EtcdFollower) -> None:
-    """Update the gate's keys until the follower is closed."""
+    """Update the access keys of this nameserver's own callers until the follower is closed."""
     async for update in follower.access_keys():
         gate.update(update.keys)
 
@@ -263,7 +267,7 @@ async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None
 
 
 async def wait_loaded(settings: NameserverSettings, follower: EtcdFollower, stop: Stop) -> bool:
-    """Wait for the first snapshot; False if a stop was requested before."""
+    """Wait for the first snapshot of the routes; False if a stop was requested before."""
     if settings.routes_path is None:
         log.info("waiting for etcd at %s", ", ".join(settings.etcd))
     async with asyncio.TaskGroup() as tasks:

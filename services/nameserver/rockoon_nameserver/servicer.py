@@ -25,7 +25,7 @@ ALL = Interest(groups=True)
 
 
 class Revised(Protocol):
-    """A reply with the revision of etcd at which its change was made."""
+    """Reply to a change; it contains the revision at which etcd made the change."""
 
     revision: int
 
@@ -34,7 +34,8 @@ Reply = TypeVar("Reply", bound=Revised)
 
 
 class NameServer(NameServerServicer):
-    """See nameserver.proto.
+    """The gRPC service NameServer (nameserver.proto): returns routes, registers nodes, changes
+    topics and groups.
 
     Args:
         cluster: its name, which each update has.
@@ -218,7 +219,7 @@ class NameServer(NameServerServicer):
         return reply
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:
-        """Return the reply to a change once this nameserver serves the change.
+        """Return the reply to a change once this nameserver serves the change to clients.
 
         etcd's watch reports a change after the reply to the writer: without the wait, a caller
         that reads its own change here may not find it.

@@ -72,7 +72,8 @@ OldestDeletions = Callable[[int], Sequence[DeletionKey]]
 def deletion_records(
     keyspace: Keyspace, oldest_deletions: OldestDeletions, *keys: DeletionKey
 ) -> list[PutKey | DeleteKey]:
-    """Operations that record deletions, for the transaction that makes them.
+    """Return the operations that record deletions of topics or groups, for the transaction that
+    deletes them.
 
     A reader that was disconnected learns of a deletion by its record. An entity that is missing
     without a record was lost with etcd's data: its progress and messages are kept.
@@ -85,7 +86,9 @@ def deletion_records(
 
 
 class TopicRecords:
-    """Changes topics in etcd; replies are built from etcd's replies, not from the route table."""
+    """Creates, changes and deletes topics in etcd. Replies are built from etcd's replies, not from
+    the route table.
+    """
 
     def __init__(
         self,
@@ -264,7 +267,7 @@ class TopicRecords:
         return [PutKey(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
     async def live_brokers(self, *, wait: bool = False) -> set[str]:
-        """Names of live brokers; `wait` like `create`."""
+        """Return the names of live brokers; `wait` as in `create`."""
         alive = await self._live_brokers()
         if wait and not alive:
             await self._wait_broker()
@@ -311,7 +314,7 @@ class TopicRecords:
 
 
 class NewTopic(NamedTuple):
-    """A topic whose request is valid and that can be created."""
+    """A topic to create, from a valid request."""
 
     config: TopicConfig
     placements: Sequence[Placement]
@@ -356,7 +359,9 @@ def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
 def in_transactions(
     requests: Iterable[CreateTopicRequest], alive: Collection[str]
 ) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
-    """Group requests by transaction, in their order; None: the request is refused."""
+    """Group the requests that fit into one transaction, in their order; None: the request is
+    refused.
+    """
     part: list[tuple[CreateTopicRequest, NewTopic | None]] = []
     names: set[str] = set()
     operations = 0
@@ -379,7 +384,7 @@ def in_transactions(
 
 
 def refuse_dead_brokers(placements: Sequence[Placement], alive: Collection[str]) -> None:
-    """Raises BrokerNotFound for a placement on a broker that is not alive."""
+    """Raises BrokerNotFound if a topic's queues are requested on a broker that is not live."""
     for placement in placements:
         if placement.broker not in alive:
             raise BrokerNotFound(broker=placement.broker)

@@ -10,7 +10,8 @@ Sees = Callable[[str], bool]
 
 
 def keep_visible(update: RouteUpdate, sees: Sees) -> None:
-    """Remove the resources from an update that a caller must not see, also their removals.
+    """Remove from an update the topics and groups that the caller must not see, and also their
+    removals.
 
     Args:
         update: changed.
@@ -48,7 +49,7 @@ def keep(field: Any, kept: list[Any]) -> None:
 
 
 def set_addresses(nodes: Iterable[Node], *, external: bool) -> None:
-    """Set the addresses of nodes in a reply to those of the caller's network.
+    """Set the addresses of nodes in a reply to those in the caller's network.
 
     Args:
         nodes: changed.
