@@ -14,7 +14,7 @@ from rockoon_replica.replica_facts import ReplicaFacts
 
 
 class Persist(NamedTuple):
-    """Write the facts, durably."""
+    """Write the replica's facts to disk, durably."""
 
     facts: ReplicaFacts
 
@@ -23,13 +23,15 @@ class Persist(NamedTuple):
 
 
 class OpenEpoch(NamedTuple):
-    """`log.open_epoch`; then connections of followers are accepted."""
+    """Call `log.open_epoch` to append the record that opens the epoch; then accept connections of
+    followers.
+    """
 
     epoch: int
 
 
 class WriteRecords(NamedTuple):
-    """`log.write`."""
+    """Call `log.write` to append records of the leader."""
 
     offset: int
     data: bytes
@@ -40,31 +42,32 @@ class Sync(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """`log.truncate`, durably."""
+    """Call `log.truncate` to cut the log at a position, durably."""
 
     offset: int
 
 
 class Drop(NamedTuple):
-    """`log.drop`, durably."""
+    """Call `log.drop` to record the leader's dropped topics, durably."""
 
     dropped: tuple[tuple[str, int], ...]
 
 
 class NeedGeneration(NamedTuple):
-    """`log.need_generation`, durably."""
+    """Call `log.need_generation` to record which generation the log needs, durably."""
 
     end: int
 
 
 class CommitUpTo(NamedTuple):
-    """`log.commit` up to `min(end, log.end)`, after the writes before this action."""
+    """Call `log.commit` up to `min(end, log.end)`, after the writes before this action."""
 
     end: int
 
 
 class AllowDeletion(NamedTuple):
-    """The leader has deleted records below; this replica may, once its own retention allows it.
+    """Permit this log to delete the records that the leader has deleted, once its own retention
+    allows it.
 
     The generation that both have in use contains those of their records that must be kept.
     """
@@ -86,18 +89,20 @@ class Connect(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Close the connection to a leader, and make no other before the next `Connect`."""
+    """Close the connection to the leader, and open no other before the next `Connect`."""
 
 
 class SayHello(NamedTuple):
-    """First message of a session."""
+    """Send the follower's first message of a session to the leader."""
 
     session: int
     hello: Hello
 
 
 class Acknowledge(NamedTuple):
-    """Message to the leader. It replaces earlier ones of the session that were not sent yet."""
+    """Send an acknowledgement to the leader. It replaces earlier ones of the session that were not
+    sent yet.
+    """
 
     session: int
     ack: Ack
@@ -107,14 +112,16 @@ class Acknowledge(NamedTuple):
 
 
 class SayWelcome(NamedTuple):
-    """First reply in a session; chunks follow from `truncate_to` on. None: the session ends."""
+    """Send the leader's first reply in a session to the follower; chunks follow from `truncate_to`
+    on. None: the session ends.
+    """
 
     session: int
     welcome: Welcome
 
 
 class EndSession(NamedTuple):
-    """Close a follower's connection, with a reason for its log.
+    """Close the connection to a follower; the follower logs the reason.
 
     `leads`: False if another replica, or this one in another epoch, may serve the follower.
     """
@@ -134,7 +141,7 @@ class SendRound(NamedTuple):
 
 
 class CompareCopies(NamedTuple):
-    """End the session: the leader has other bytes in a range.
+    """End the session with the leader, because its log has other bytes in a range than this one.
 
     Find the damaged copy by the records' checksums and by other copies, repair it, then reconnect.
     """
@@ -160,14 +167,16 @@ class ReportLog(NamedTuple):
 
 
 class ConfirmEpoch(NamedTuple):
-    """The record that opened the epoch is committed, so the election counts as successful."""
+    """Report to the nameservers that the record that opened the epoch is committed: the election
+    succeeded.
+    """
 
     epoch: int
     seen: StateVersion
 
 
 class RecordCommittedEnd(NamedTuple):
-    """The epoch's leader has committed its log up to `end`."""
+    """Report to the nameservers that the epoch's leader has committed its log up to `end`."""
 
     epoch: int
     seen: StateVersion
@@ -175,28 +184,32 @@ class RecordCommittedEnd(NamedTuple):
 
 
 class SuspectLeader(NamedTuple):
-    """This replica has lost its connection to the epoch's leader."""
+    """Report to the nameservers that this replica has lost its connection to the epoch's leader."""
 
     epoch: int
     seen: StateVersion
 
 
 class RetractSuspicion(NamedTuple):
-    """This replica has found the epoch's leader again."""
+    """Report to the nameservers that this replica has found the epoch's leader again."""
 
     epoch: int
     seen: StateVersion
 
 
 class Resign(NamedTuple):
-    """The epoch's leader cannot or must not lead: the nameservers start another epoch."""
+    """Resign the epoch at the nameservers, because this leader cannot or must not lead: they start
+    another epoch.
+    """
 
     epoch: int
     seen: StateVersion
 
 
 class ChangeInSync(NamedTuple):
-    """Propose a configuration; refused unless the log's state has this version."""
+    """Propose a configuration to the nameservers. They refuse it unless the log's state has this
+    version.
+    """
 
     epoch: int
     version: StateVersion
@@ -204,7 +217,9 @@ class ChangeInSync(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """Give the next epoch to a follower; refused unless the log's state has this version."""
+    """Request that the nameservers make a follower the next leader. They refuse unless the log's
+    state has this version.
+    """
 
     epoch: int
     version: StateVersion
@@ -216,25 +231,31 @@ class HandOver(NamedTuple):
 
 
 class Established(NamedTuple):
-    """The epoch's record is committed: this replica leads, and starts the work of a leader."""
+    """The epoch's record is committed: this replica leads, and the service starts the work of a
+    leader.
+    """
 
     epoch: int
 
 
 class AllowAppends(NamedTuple):
-    """Accept appends, or refuse them before they are written: too few followers, or a hand-over."""
+    """Accept clients' appends, or refuse them before they are written: too few followers, or a
+    hand-over.
+    """
 
     allowed: bool
 
 
 class RoundAgreed(NamedTuple):
-    """Reads of rounds up to this one may be served, with the records committed when they began."""
+    """Serve the waiting reads: a quorum has confirmed all rounds up to this number, so this replica
+    still leads. The reads see the records that were committed when their round began.
+    """
 
     round: int
 
 
 class Alarm(NamedTuple):
-    """An operator must know: this replica is blocked, or its log was damaged."""
+    """Alert the operator: this replica is blocked, or its log was damaged."""
 
     reason: str
 
@@ -243,7 +264,7 @@ class Alarm(NamedTuple):
 
 
 class Reopen(NamedTuple):
-    """No longer the leader: discard all state derived from the log, and open it again.
+    """This replica leads no longer: discard all state derived from the log, and open the log again.
 
     Appended records may be cut, and the derived state cannot be reverted.
     """
@@ -256,7 +277,9 @@ class Remake(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """A rule was broken: stop participating, and do not change the log (`write_halt`)."""
+    """This replica has violated a rule of replication: stop participating, and do not change the
+    log (`write_halt`).
+    """
 
     reason: str
 

@@ -39,7 +39,7 @@ PAUSE_SECONDS = 600.0
 
 
 class CheckResult(enum.Enum):
-    """Result of a check."""
+    """Result of a check of a record or range."""
 
     INTACT = "intact"
     REPAIRED = "it was damaged, and is repaired"
@@ -47,7 +47,7 @@ class CheckResult(enum.Enum):
 
 
 class DoubtedRange(NamedTuple):
-    """A range to check.
+    """A range of a log whose records may be damaged.
 
     Attributes:
         begin, end: positions.
@@ -68,7 +68,8 @@ class CheckCounts:
 
 
 class CopyCheck:
-    """Checks one copy, for one run of its replica. Used by the event loop's thread alone.
+    """Checks the records of one copy, and repairs damaged ones. Used by the event loop's thread
+    alone.
 
     Args:
         log_name: of the log.
@@ -115,7 +116,8 @@ class CopyCheck:
         return True
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
-        """Return checked records for another copy.
+        """Return records of this copy whose checksums are correct, for another copy that repairs
+        itself.
 
         Raises:
             StoreCorrupt: the first record is damaged here too.
@@ -132,7 +134,7 @@ class CopyCheck:
         return data if position is None else data[: position - offset]
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check the queued ranges, and all committed records in the background, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check_ranges(), name="checks of ranges")
             if self._bytes_per_second:
@@ -160,7 +162,7 @@ class CopyCheck:
                 continue
 
     async def _check_range(self, doubted: DoubtedRange) -> None:
-        """Check a range of this copy and repair its damaged records."""
+        """Check a range of this copy and repair its damaged records from other copies."""
         begin, end, leader = doubted
         if leader is not None:
             # The leader checks its own copy at the same time.
@@ -179,7 +181,9 @@ class CopyCheck:
             await self._vote(begin, end)
 
     async def _check_from(self, at: int, end: int, *, is_record: bool) -> CheckResult:
-        """Check all records up to a position and repair the damaged ones; see `_repair`."""
+        """Check all records of this copy up to a position and repair the damaged ones; see
+        `_repair`.
+        """
         outcome = CheckResult.INTACT
         while at < min(end, self._log.end):
             data, position = await self._read(at, PIECE_BYTES)
@@ -195,7 +199,9 @@ class CopyCheck:
         return outcome
 
     async def _read(self, at: int, bytes_max: int) -> tuple[bytes, int | None]:
-        """Read records of this copy, none if deleted or cut; also returns where damage begins."""
+        """Read records of this copy, none if deleted or cut; also return the position where damage
+        begins.
+        """
         try:
             data = await self._log.fetch(at, bytes_max)
         except (ValueError, OSError) as failure:
@@ -214,7 +220,8 @@ class CopyCheck:
     # Repairs.
 
     async def _repair(self, position: int, *, is_record: bool) -> bool:
-        """Rewrite the record at a position from another copy; returns whether it is intact now.
+        """Rewrite the record at a position from another copy; returns whether the record is intact
+        now.
 
         Args:
             position: of the record.
@@ -249,7 +256,7 @@ class CopyCheck:
             return False
 
     async def _declare(self, position: int, why: str) -> None:
-        """Persist that the record at a position is damaged."""
+        """Write the position of a damaged record to the replica's facts, durably."""
         if position not in self._damaged():
             log.error("log %s: the record at %d %s: it is damaged", self._log_name, position, why)
             await self._post(DamageFound(position))
@@ -311,7 +318,9 @@ class CopyCheck:
     # Scrub.
 
     async def _scrub(self) -> None:
-        """Check the committed records from the log's start to its end, in an endless loop."""
+        """Check the committed records from the log's start to its end, in an endless loop
+        (scrub).
+        """
         clock = asyncio.get_running_loop().time
         at = self._log.min_offset
         while True:

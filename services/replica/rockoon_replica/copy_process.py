@@ -1,4 +1,4 @@
-"""The process of a replica, until it stops.
+"""Process of a service with a replicated log: runs replicas of the log until it stops.
 
 If its log cannot be made equal to the leader's and it is no voter, its store is moved to another
 directory, and the process continues as another replica with an empty store.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyProcess:
-    """Runs a replica of a service's log.
+    """Runs the replicas of a service's log in its process, one after the other.
 
     Attributes:
         kind, service: of the service, and its short name.
@@ -98,7 +98,9 @@ class CopyProcess:
             await channels.close()
 
     async def _run_replica(self, copy: LogCopy[Any]) -> Remake | None:
-        """Run one replica until `stop`, or until it must be remade: returns the reason."""
+        """Run one replica until `stop`, or until the log must be replaced by an empty one: returns
+        the reason.
+        """
         stop, server = self.stop, self.server
         async with asyncio.TaskGroup() as tasks:
             over = asyncio.Event()
@@ -142,7 +144,9 @@ class CopyProcess:
 
 
 async def register_runs(copy: LogCopy[Any], registration: Registration) -> None:
-    """Register each increased count of starts without delay, because the copy waits for it."""
+    """Renew the registration at the nameservers whenever the count of starts was increased, because
+    the copy waits for it.
+    """
     while True:
         await copy.record.run_raised.wait()
         copy.record.run_raised.clear()
@@ -150,7 +154,9 @@ async def register_runs(copy: LogCopy[Any], registration: Registration) -> None:
 
 
 async def publish_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
-    """Report by grpc.health.v1 whether this copy leads, or is level with the leader."""
+    """Report through the gRPC health service whether this copy leads, or has all records of the
+    leader.
+    """
     while True:
         await server.set_serving(copy.record.is_ready)
         await copy.readiness_news.wait()
@@ -189,7 +195,7 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
 
 
 def _free_directory(lost: Path, name: str, names: set[str]) -> Path:
-    """Choose a directory without these names."""
+    """Return a directory in `lost` in which these names are free."""
     target = lost / name
     number = 0
     while any((target / each).exists() for each in names):

@@ -1,4 +1,5 @@
-"""Copying: a follower's side of a session, from Hello to acknowledgements. Pure.
+"""Copying: a follower's decisions in a session with its leader, from Hello to acknowledgements.
+Pure.
 
 Invariants
 - Acknowledgements are sent only after the log was made a prefix of the leader's in this session
@@ -28,11 +29,12 @@ from rockoon_replica.messages import Ack, Hello, RecordChunk, Welcome, tail_size
 
 
 class Refused(Exception):
-    """The log and the leader's cannot be made equal."""
+    """The follower's log cannot be made equal to the leader's log."""
 
 
 class OtherBytes(Exception):
-    """The leader's log has other bytes in a range whose epochs are the same: one copy is damaged.
+    """The logs of leader and follower differ in a range whose epochs are the same: one copy is
+    damaged.
 
     Attributes:
         begin, end: the range.
@@ -44,7 +46,9 @@ class OtherBytes(Exception):
 
 
 class CommittedCut(Exception):
-    """The leader requests a cut of records that are known to be committed."""
+    """The leader requests that the follower cuts records that the follower knows to be
+    committed.
+    """
 
 
 class Copying:
@@ -76,16 +80,18 @@ class Copying:
 
     @property
     def is_matched(self) -> bool:
-        """Whether the log is a prefix of the leader's in this session."""
+        """True if the follower's log is a prefix of the leader's log in this session."""
         return self._welcomed
 
     @property
     def is_current(self) -> bool:
-        """Whether all records that the leader had at the session's start are here and committed."""
+        """True if the follower has committed all records that the leader had at the session's
+        start.
+        """
         return self._welcomed and self._log.committed_end >= self._leader_end
 
     def follow(self, leader: str, epoch: int) -> None:
-        """Copy from a leader."""
+        """Follow a leader: request a connection, and copy its records."""
         target = Connect(leader, epoch)
         if target != self._target:
             self._clear_session()
@@ -93,7 +99,7 @@ class Copying:
             self._out.append(target)
 
     def leave(self) -> None:
-        """Copy from no leader."""
+        """Follow no leader: close the connection."""
         if self._target is not None:
             self._clear_session()
             self._target = None
@@ -115,7 +121,7 @@ class Copying:
             self.follow(*target)
 
     def opened(self, session: int) -> None:
-        """The connection is open."""
+        """The connection to the leader is open: send Hello."""
         if self._target is None:
             return
         log = self._log
@@ -125,7 +131,7 @@ class Copying:
         self._out.append(SayHello(session, hello))
 
     def closed(self, session: int) -> None:
-        """A connection ended; it may have been an earlier one."""
+        """A connection to a leader has ended; it may have been an earlier one."""
         if session == self._session:
             self._clear_session()
 
@@ -191,7 +197,7 @@ class Copying:
         return True
 
     def chunk(self, session: int, chunk: RecordChunk) -> None:
-        """Write the leader's records, then commit up to the end that it reported."""
+        """Write the leader's records, then commit up to the end that the leader reported."""
         if session != self._session or not self._welcomed or self._target is None:
             return
         if (chunk.leader, chunk.epoch) != self._target:
@@ -211,7 +217,7 @@ class Copying:
             self._acknowledge(chunk.round)
 
     def synced(self) -> None:
-        """More of the log is durable."""
+        """More records are durable: acknowledge them to the leader."""
         if self._welcomed and self._log.durable_end > self._acked.durable_end:
             self._acknowledge(self._acked.round)
 

@@ -63,7 +63,7 @@ class SessionClosed(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """The log's `durable_end` has grown."""
+    """The log's `durable_end` has increased."""
 
 
 class LeaderLost(NamedTuple):
@@ -75,29 +75,36 @@ class LeaderHeard(NamedTuple):
 
 
 class RepeatDue(NamedTuple):
-    """Some time has passed: calls to nameservers without an effect are repeated."""
+    """Time to repeat the calls to nameservers that had no effect yet: the call or its reply may be
+    lost.
+    """
 
 
 class RoundAsked(NamedTuple):
-    """A read must be confirmed: `RoundAgreed` reports when it may be served (rule 11).
+    """A client's read must be confirmed: `RoundAgreed` reports when it may be served (rule 11).
 
     The caller starts one round for all waiting reads; its number is then `Member.round`.
     """
 
 
 class HandOverAsked(NamedTuple):
-    """The leader should hand over. `successor` None: to the follower with the most records."""
+    """This leader should hand over to a successor. `successor` None: to the follower with the most
+    records.
+    """
 
     successor: str | None = None
 
 
 class HandOverAbandoned(NamedTuple):
-    """The hand-over timed out. Appends resume, unless the nameservers were already called."""
+    """The hand-over timed out. The leader accepts appends again, unless it has already called the
+    nameservers.
+    """
 
 
 class RetentionHeld(NamedTuple):
-    """Retention waited for copies long enough: records below `end` must be deleted. 0: it waits
-    for no copy any more."""
+    """Retention has waited long enough for slow copies: the log must delete the records below
+    `end`, even if a copy lacks them. 0: no copy delays retention.
+    """
 
     end: int
 
@@ -116,11 +123,11 @@ class DamageRepaired(NamedTuple):
 
 
 class LogStalled(NamedTuple):
-    """Syncs of the own log stalled for too long, while other replicas may be healthy."""
+    """Syncs of this replica's log stalled for too long; other replicas may be healthy."""
 
 
 class WritesChecked(NamedTuple):
-    """A check found that the own log can be written again, or no longer."""
+    """A check found that this replica's disk accepts writes again, or refuses them."""
 
     check: WriteCheck
 

@@ -1,4 +1,5 @@
-"""Follower's end of the stream: connects to the leader, passes its messages on, acknowledges.
+"""Follower's end of the stream: connects to the leader, forwards its messages to the member,
+acknowledges.
 
 Invariants:
 - One connection at a time, to the leader named last. Messages of an earlier one are dropped.
@@ -53,11 +54,11 @@ PAUSE_SECONDS = 1.0
 
 
 class ChecksumMismatch(Exception):
-    """A message's checksum is wrong."""
+    """The checksum of a message from the leader is wrong."""
 
 
 class LeaderSession:
-    """One connection to a leader."""
+    """State of one connection to a leader."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -68,7 +69,7 @@ class LeaderSession:
 
 
 class Following:
-    """The connection to the leader of a log.
+    """Keeps the follower's connection to the leader of a log.
 
     Args:
         log_name: of the log.
@@ -129,7 +130,9 @@ class Following:
         self._end_session()
 
     def pause(self) -> None:
-        """Close the connection, and reconnect after a pause: chunks cannot be written now."""
+        """Close the connection to the leader, and reconnect after a pause: chunks cannot be written
+        now.
+        """
         self._is_paused = True
         self._end_session()
 
@@ -150,7 +153,7 @@ class Following:
     # The connection.
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Keep the connection to the leader open until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_silence(), name="silence of the leader")
             while True:
@@ -194,7 +197,7 @@ class Following:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _run_session(self, address: str, tasks: asyncio.TaskGroup, backoff: Backoff) -> None:
-        """Run one connection from start to end.
+        """Run one connection to the leader from start to end.
 
         Raises:
             grpc.RpcError: it ended, or could not be opened.
@@ -225,7 +228,9 @@ class Following:
                 self._session = None
 
     async def _write(self, call: Any, session: LeaderSession) -> None:
-        """Send Hello, then acknowledgements: only the latest if several are pending."""
+        """Send Hello to the leader, then acknowledgements: only the latest if several are
+        pending.
+        """
         # Errors of an ended connection: the reading task reports the reason.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
@@ -277,7 +282,7 @@ def event_of(
 
 
 async def refuses_connections(address: str) -> bool:
-    """Whether a host refuses connections: the process has ended, and the host is up."""
+    """True if a host refuses connections: the leader's process has ended, and its host is up."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):

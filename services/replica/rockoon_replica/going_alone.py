@@ -38,7 +38,7 @@ async def leave_copies(
     file: "ReplicaFile",
     stop: Stop,
 ) -> ReplicaFacts | None:
-    """Make a store that was a copy its log's only one, before it is opened.
+    """Turn the store of a replica into the only copy of its log, before the log is opened.
 
     Args:
         nameservers, kind, log_name, replica_id, stop: see `go_on_alone`.
@@ -68,7 +68,8 @@ async def go_on_alone(
     facts: ReplicaFacts,
     stop: Stop,
 ) -> ReplicaFacts | None:
-    """Ask nameservers until one replies whether a replica may; it must not run before.
+    """Ask nameservers until one replies whether this replica may become the only copy; the service
+    must not run before.
 
     Args:
         nameservers: of the cluster.

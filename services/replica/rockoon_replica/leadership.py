@@ -42,7 +42,7 @@ VOTERS_MIN = 2
 
 
 class _Leaving(NamedTuple):
-    """A hand-over.
+    """A hand-over in progress.
 
     `asked`: the call, once it was made; `stays`: the hand-over was abandoned since; `is_wish`:
     requested by operators, and valid as long as they wish it and `wanted` is connected;
@@ -57,7 +57,7 @@ class _Leaving(NamedTuple):
 
 
 class Leadership:
-    """One epoch of one leader.
+    """Leadership of one replica in one epoch: decides on commits, voters and hand-overs.
 
     Args:
         replica: own id.
@@ -115,7 +115,9 @@ class Leadership:
     # States of nameservers
 
     def state_seen(self, state: LogState) -> None:
-        """A later state of this epoch: earlier requests have been applied or never will be."""
+        """Process a later state of this epoch from the nameservers: they have applied earlier
+        requests, or never will.
+        """
         self._version = state.version
         self._moves = () if state.frozen else state.moves
         self._copies = 1 if state.frozen else state.copies
@@ -134,7 +136,9 @@ class Leadership:
         self.advance()
 
     def repeat(self) -> None:
-        """Repeat requests without an effect: the call or its reply may be lost."""
+        """Repeat the requests to the nameservers that had no effect yet: the call or its reply may
+        be lost.
+        """
         if (asked := self._asked()) is not None:
             self._out.append(asked)
             return
@@ -153,12 +157,14 @@ class Leadership:
     # Messages of followers
 
     def knows(self, replica: str) -> bool:
-        """Whether it is another replica of this log, according to the newest state."""
+        """True if the id belongs to another replica of this log, according to the newest state."""
         known = {*self._assigned}.union(*(config.in_sync for config in self._configs))
         return replica in known - {self._replica}
 
     def hello(self, session: int, hello: Hello) -> None:
-        """A follower connects: reply up to where its log equals this one (rule 6)."""
+        """Reply to a follower that connects: up to which position its log equals this one (rule
+        6).
+        """
         follower = hello.replica
         for former, who in list(self._sessions.items()):
             if who == follower:
@@ -178,7 +184,9 @@ class Leadership:
         self._out.append(SayWelcome(session, welcome))
 
     def _matching(self, hello: Hello) -> int | None:
-        """Position from which a follower's log continues as this one; None: it must be remade."""
+        """Position up to which a follower's log equals the leader's log; None: the follower must
+        start with an empty log.
+        """
         if hello.end == hello.min_offset:
             begin = max(self._log.min_offset, hello.end)
             return begin if begin <= self._log.end else None
@@ -192,7 +200,7 @@ class Leadership:
         return point if blank is None else blank
 
     def acked(self, session: int, ack: Ack, sent_end: int) -> None:
-        """A follower acknowledged records (rule 7)."""
+        """Process a follower's acknowledgement of records (rule 7)."""
         follower = self._sessions.get(session)
         if follower is None:
             return
@@ -214,7 +222,7 @@ class Leadership:
         self.advance()
 
     def closed(self, session: int) -> None:
-        """A connection ended: its acknowledgements no longer count."""
+        """Remove the acknowledgements of a follower whose connection ended."""
         follower = self._sessions.pop(session, None)
         if follower is not None:
             self._ends.pop(follower, None)
@@ -278,7 +286,9 @@ class Leadership:
             self._out.append(AllowAppends(allowed))
 
     def _change_voters(self, committed: int, start: int) -> None:
-        """Propose the voters that operators want, once those have almost everything (rule 9)."""
+        """Propose the voters that operators requested, once these have almost all records (rule
+        9).
+        """
         version, config = self._version, self._configs[0]
         if version is None or self._change or self._leaving:
             return
@@ -302,7 +312,7 @@ class Leadership:
             self._out.append(self._change)
 
     def _wanted(self, in_sync: frozenset[str], committed: int) -> frozenset[str]:
-        """The voters that operators want and that can vote by now."""
+        """Return the voters that operators requested and that are able to vote at present."""
 
         def is_near(who: str) -> bool:
             # Only connected followers: the state of a disconnected one is unknown.
@@ -326,7 +336,8 @@ class Leadership:
         return in_sync - self._left_behind(in_sync)
 
     def _left_behind(self, in_sync: frozenset[str]) -> frozenset[str]:
-        """Voters for which retention waits no longer: those furthest behind; one other stays.
+        """Return the voters that delay retention for too long, those with the fewest records first;
+        one other voter stays.
 
         A replica whose log ends before this log's start must be remade, which a voter must not be.
         """
@@ -341,7 +352,9 @@ class Leadership:
         return frozenset(who for _, who in behind[:spare])
 
     def _is_whole(self, who: str) -> bool:
-        """Whether a replica has, in its log or its generation, the records of this generation."""
+        """True if a replica has all records of this log's generation, in its log or in its own
+        generation.
+        """
         if not self._log.generation.end:
             return True
         return who in self._ends and who not in self._lacking
@@ -349,7 +362,9 @@ class Leadership:
     def _fewer(
         self, in_sync: frozenset[str], wish: CopiesWish, is_near: Callable[[str], bool]
     ) -> frozenset[str]:
-        """Return fewer voters: the one that stays, the leader if possible, then the nearest."""
+        """Return a smaller set of voters: the one that the operator named, the leader if possible,
+        then those with the most records.
+        """
         first = wish.stays if wish.stays in in_sync else self._replica
         if first != self._replica and not is_near(first):
             return in_sync
@@ -369,12 +384,12 @@ class Leadership:
             self.advance()
 
     def writes_checked(self, *, fail: bool) -> None:
-        """The own disk refuses writes, or accepts them again."""
+        """Record that this leader's disk refuses writes, or accepts them again."""
         self._writes_fail = fail
         self.advance()
 
     def _leave_failing_disk(self) -> None:
-        """Hand over while the own disk refuses writes, if other voters can commit without it.
+        """Hand over while this leader's disk refuses writes, if other voters can commit without it.
 
         If too few other voters can write, the next leader could not open its epoch, and reads would
         end too. If no other voter may lead, for example because all are damaged, the wait for a
@@ -390,7 +405,9 @@ class Leadership:
             self._leaving = None
 
     def stay(self) -> None:
-        """Abandon the hand-over; if the nameservers were called, a later state decides about it."""
+        """Abandon the hand-over; if the nameservers were already called, a later state of the log
+        decides about it.
+        """
         if self._leaving is not None:
             asked = self._leaving.asked is not None
             self._leaving = self._leaving._replace(stays=True) if asked else None
@@ -398,7 +415,9 @@ class Leadership:
 
     @property
     def successors(self) -> frozenset[str]:
-        """Connected voters that may lead next, once they have all records."""
+        """Return the connected voters that may become the next leader, once they have all
+        records.
+        """
         voters = self._configs[0].in_sync.intersection(self._ends) - {self._replica}
         return voters - self._lacking - self._failing - self._damaged
 
@@ -432,6 +451,6 @@ class Leadership:
         return min(ends.get(who, 0) for who in voters)
 
     def retention_held(self, end: int) -> None:
-        """Records below `end` must be deleted even if a copy lacks them; 0: nothing must be."""
+        """Record that records below `end` must be deleted even if a copy lacks them; 0: none."""
         self._needed = end
         self.advance()

@@ -35,7 +35,7 @@ PACED_BYTES_MAX = 256 << 10
 
 
 class RecordBytes(NamedTuple):
-    """Whole records of a log."""
+    """Bytes of whole records of a log, with their position and checksum."""
 
     offset: int
     data: bytes
@@ -43,7 +43,8 @@ class RecordBytes(NamedTuple):
 
 
 class SharedReads:
-    """The newest pieces of a log that were read, shared by followers at the same position.
+    """Cache of the newest records that were read from the log, shared by followers at the same
+    position.
 
     Args:
         log: read if a piece is not kept.
@@ -65,10 +66,10 @@ class SharedReads:
         self._bytes = 0
 
     async def records(self, offset: int, *, refresh: bool = False) -> RecordBytes:
-        """Return the piece that begins at an offset; without data at the end of the log.
+        """Return the records that begin at an offset; without data at the end of the log.
 
         Args:
-            offset: position of its first record.
+            offset: position of the first record.
             refresh: read the log, even if the piece is kept.
 
         Raises:
@@ -91,7 +92,7 @@ class SharedReads:
 
 
 class FollowerSession:
-    """One stream of one follower."""
+    """State of one follower's stream."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -107,7 +108,7 @@ class FollowerSession:
         self.last_sent = (-1, -1)
 
     def end(self, refusal: RockoonError) -> None:
-        """End the stream with a refusal."""
+        """End the follower's stream with an error."""
         self.refusal = self.refusal or refusal
         if not self.welcome.done():
             self.welcome.set_exception(self.refusal)
@@ -117,7 +118,8 @@ class FollowerSession:
 
 
 class Leading:
-    """The sessions of one replica's followers.
+    """Sends the log to all followers of one replica, and passes their acknowledgements to the
+    member.
 
     Args:
         log_name, replica_id: of the log, and of this replica.
@@ -156,7 +158,7 @@ class Leading:
         return len(self._sessions)
 
     def not_leader(self) -> NotLeader:
-        """The error for callers that need the leader."""
+        """Return the error for callers that need the leader."""
         return NotLeader(replica=self._replica_id, log=self._log_name)
 
     # Called for the member's actions.
@@ -176,13 +178,13 @@ class Leading:
             session.changed.set()
 
     def wake(self) -> None:
-        """The log has grown, or its committed end."""
+        """Wake the streams of all followers: the log or its committed end has grown."""
         for session in self._sessions.values():
             if not session.is_holding:
                 session.changed.set()
 
     def end_all(self) -> None:
-        """This replica leads no more, or is closed: end all streams and refuse new ones."""
+        """End all streams and refuse new ones: this replica leads no more, or is closed."""
         self._refusal = self.not_leader()
         for session in self._sessions.values():
             session.end(self._refusal)
@@ -195,7 +197,7 @@ class Leading:
         requests: AsyncIterator[Any],
         spawn: Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"],
     ) -> AsyncIterator[pb.LeaderSays]:
-        """Serve one stream.
+        """Serve the stream of one follower.
 
         Args:
             hello: its first message.
@@ -268,12 +270,12 @@ class Leading:
         raise session.refusal
 
     def _room(self, session: FollowerSession) -> int:
-        """Number of bytes that may be sent now."""
+        """Number of bytes that may be sent to a follower now."""
         unacknowledged = session.sent_end - session.durable_end
         return min(self._log.end - session.sent_end, UNACKNOWLEDGED_BYTES_MAX - unacknowledged)
 
     def _pause(self, session: FollowerSession, state: tuple[int, int]) -> float:
-        """Minimum seconds between the last chunk and the next one."""
+        """Minimum pause in seconds between the last chunk sent to a follower and the next one."""
         room = self._room(session)
         if state[1] != session.last_sent[1] or room >= PACED_BYTES_MAX:
             return 0.0
@@ -303,7 +305,7 @@ class Leading:
     async def _read(
         self, session: FollowerSession, progress: FollowerProgress, requests: AsyncIterator[Any]
     ) -> None:
-        """Read acknowledgements; the root of a task."""
+        """Read the follower's acknowledgements; the root of a task."""
         now = asyncio.get_running_loop().time
         try:
             async for message in requests:

@@ -1,4 +1,5 @@
-"""Log interface of replication: positions, epochs, whole records; a CommitLog or a journal.
+"""Log interface of replication: positions, epochs, whole records; implemented by CommitLog and
+journal.
 
 Positions are opaque integers that grow by the bytes of the records.
 """
@@ -14,7 +15,7 @@ class LogFull(Exception):
 
 
 class WriteCheck(NamedTuple):
-    """Whether a log can be written at present. Empty texts: it can.
+    """Result of a check whether a log can be written. Empty texts: it can.
 
     Attributes:
         failure: why the disk refuses writes.
@@ -27,12 +28,13 @@ class WriteCheck(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why clients' records cannot be appended; empty if they can."""
+        """Reason why clients' records cannot be appended; empty if they can."""
         return self.failure or self.refusal
 
 
 class Generation(NamedTuple):
-    """A log's generation: the records of compacted topics that the log itself has deleted.
+    """Generation of a log: the result of a compaction, with the records of compacted topics that
+    the log has deleted.
 
     Attributes:
         identity: of the one in use, equal on all replicas with the same manifest; 0: none.
@@ -46,7 +48,7 @@ class Generation(NamedTuple):
 
     @property
     def is_lacking(self) -> bool:
-        """Whether records are missing that are neither in the log nor in a generation."""
+        """True if records are missing: neither the log nor a generation has them."""
         return self.end < self.needed_end
 
 
@@ -54,7 +56,7 @@ NO_GENERATION = Generation()
 
 
 class LogView(Protocol):
-    """Read access to a log. Calls do not wait; only `tail_crc` and `blank_at` read the disk."""
+    """Read access to a log. Calls do not block; only `tail_crc` and `blank_at` read the disk."""
 
     @property
     def end(self) -> int:
@@ -73,7 +75,9 @@ class LogView(Protocol):
 
     @property
     def committed_end(self) -> int:
-        """Position of the last `commit`; after a start, as far as it is known to be durable."""
+        """Position up to which the log is committed; after a start, as far as that is known to be
+        durable.
+        """
         ...
 
     @property
@@ -84,7 +88,7 @@ class LogView(Protocol):
 
     @property
     def generation(self) -> Generation:
-        """Records of compacted topics that the log itself has deleted."""
+        """Generation that this log uses."""
         ...
 
     def boundaries(self) -> Sequence[Boundary]:
@@ -110,11 +114,13 @@ class LogView(Protocol):
         ...
 
     def record_before(self, position: int) -> int:
-        """A position, at most the given one, where a record seems to begin; found quickly."""
+        """Return a position, at most the given one, where a record probably begins; found
+        quickly.
+        """
         ...
 
     def file_begin(self, position: int) -> int:
-        """A position, at most the given one, where a record surely begins."""
+        """Return a position, at most the given one, where a record certainly begins."""
         ...
 
     def blank_at(self, position: int) -> int | None:
@@ -124,7 +130,7 @@ class LogView(Protocol):
 
 
 class ReplicatedLog(LogView, Protocol):
-    """A log that replication writes. Called by one task; only `sync` and `fetch` wait."""
+    """A log that replication writes. Only one task calls it; only `sync` and `fetch` wait."""
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Return whole records from a position on, unmodified; empty at the end of the log.
@@ -137,11 +143,11 @@ class ReplicatedLog(LogView, Protocol):
         ...
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
-        """Like `read`, without blocking the event loop."""
+        """Like `read`, in a thread if the disk must be read: the event loop is not blocked."""
         ...
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append records of a leader; durable only after `sync`.
+        """Append records received from a leader; durable only after `sync`.
 
         Raises:
             ValueError: they do not begin at `end`, or are not whole records. Nothing was written.
@@ -175,7 +181,7 @@ class ReplicatedLog(LogView, Protocol):
         ...
 
     def truncate(self, offset: int) -> None:
-        """Make `offset` the end, durably; after a crash the end is the old or the new one.
+        """Cut the log at `offset`, durably; after a crash the end is the old or the new one.
 
         Cut records are kept in other files. A log without records also accepts a higher position,
         which then is its `min_offset`, `durable_end` and `committed_end` too.
@@ -186,12 +192,14 @@ class ReplicatedLog(LogView, Protocol):
         ...
 
     def drop(self, dropped: Mapping[str, int]) -> None:
-        """Drop topics, durably, like the leader; only positions beyond `end` are new."""
+        """Record the leader's dropped topics, durably; only positions beyond `end` are new."""
         ...
 
     def need_generation(self, end: int) -> None:
-        """Record durably that a log without records will begin after records that only a generation
-        has, made up to `end` or further; 0: it will not."""
+        """Record durably that this empty log needs a generation made up to `end` or further,
+        because the log will begin after records that only a generation has; 0: no generation is
+        needed.
+        """
         ...
 
     def commit(self, offset: int) -> None:

@@ -41,7 +41,7 @@ REPAIR_RETRY_SECONDS = 0.5
 
 
 class OpenLog(ReplicatedLog, Protocol):
-    """A log that a process has opened."""
+    """A replicated log that can be closed."""
 
     def close(self) -> None:
         """Close the log. Raises one of `LogService.log_failures` if that may have failed."""
@@ -49,7 +49,9 @@ class OpenLog(ReplicatedLog, Protocol):
 
 
 class LogService(Protocol):
-    """The service that uses a copy of its log. Only `live` waits."""
+    """Interface of the service (broker or offset service) that uses a copy of its log. Only `live`
+    waits.
+    """
 
     @property
     def log_failures(self) -> tuple[type[Exception], ...]:
@@ -58,11 +60,11 @@ class LogService(Protocol):
 
     @property
     def crc32(self) -> Callable[[bytes], int]:
-        """Like `zlib.crc32`, for all bytes that copies receive."""
+        """Function that computes CRC-32 like `zlib.crc32`, for all bytes that copies receive."""
         ...
 
     def open_log(self, lost: Callable[[str], None]) -> OpenLog:
-        """Open the log.
+        """Open the service's log.
 
         Args:
             lost: to be called, with the reason, before records are cut that this copy may have
@@ -93,19 +95,19 @@ class LogService(Protocol):
         ...
 
     def expect(self) -> None:
-        """This copy is about to lead: callers may wait for that."""
+        """Make clients' calls wait: this copy is about to lead."""
         ...
 
     def refuse(self, refusal: NotLeader) -> None:
-        """Refuse clients: another copy leads."""
+        """Refuse clients' calls: another copy leads."""
         ...
 
     def committed(self, end: int) -> None:
-        """See `rockoon_replica.replica.Owner`."""
+        """Process a larger committed end; see `rockoon_replica.replica.Owner`."""
         ...
 
     def may_delete(self, min_offset: int) -> None:
-        """See `rockoon_replica.replica.Owner`."""
+        """Process the leader's deletion of records; see `rockoon_replica.replica.Owner`."""
         ...
 
 
@@ -113,7 +115,7 @@ Service = TypeVar("Service", bound=LogService)
 
 
 class LogCopy(Generic[Service]):
-    """One replica of a service's log in this process.
+    """One copy of a service's log in this process: runs its replicas, one after the other.
 
     Args:
         kind: of the service.
@@ -182,7 +184,7 @@ class LogCopy(Generic[Service]):
         return self._link.names.get(replica_id, replica_id) if self._link else replica_id
 
     def facts(self) -> WireFacts:
-        """Facts for each registration at the nameservers."""
+        """Facts about this replica that each registration reports to the nameservers."""
         facts = self._file.read() or self._first_facts
         return WireFacts(
             empty=not self.halted and (self.log is None or self.log.end == self.log.min_offset),
@@ -196,7 +198,7 @@ class LogCopy(Generic[Service]):
         )
 
     def not_leader(self) -> NotLeader:
-        """The error for clients while another replica leads."""
+        """Return the error for clients while another replica leads."""
         return NotLeader(replica=self.replica_name, log=self.log_name)
 
     async def run(self) -> Remake | None:
@@ -226,7 +228,8 @@ class LogCopy(Generic[Service]):
         return None
 
     async def _stay_halted(self) -> None:
-        """Do not participate, and wait for the process to stop, with a store's exit status.
+        """Wait, without participating, until the process is stopped; it then ends with exit status
+        STORE.
 
         If the process ended, its supervisor would restart it in a loop.
         """
@@ -245,12 +248,12 @@ class LogCopy(Generic[Service]):
         self._stop.fail(Fatal(ExitStatus.STORE, what))
 
     async def hand_over(self) -> None:
-        """Hand over if this replica leads; the process is about to end."""
+        """Hand over to another replica if this one leads; the process is about to end."""
         if self.replica is not None and self._leads.is_set():
             await self.replica.hand_over(HAND_OVER_SECONDS)
 
     def close(self) -> None:
-        """End the present run; `run` returns once the process stops."""
+        """Stop the present replica; `run` returns once the process stops."""
         if self.replica is not None:
             self.replica.close()
 
@@ -291,7 +294,9 @@ class LogCopy(Generic[Service]):
                 opened.close()
 
     async def _open(self) -> OpenLog:
-        """Open the log; rewrite a damaged record that prevents it from another copy first."""
+        """Open the log. If a damaged record prevents it, rewrite that record from another copy
+        first.
+        """
         while True:
             try:
                 return self.service.open_log(self._lost)
@@ -307,7 +312,9 @@ class LogCopy(Generic[Service]):
                     raise
 
     async def _rewrite_closed(self, position: int) -> bool:
-        """Rewrite a damaged record of the closed log; returns whether that was done."""
+        """Rewrite a damaged record of the closed log from another copy; returns whether that was
+        done.
+        """
         link = NameserverLink(
             self._nameservers, self.kind, self.log_name, self.replica_id, lambda _: None
         )
@@ -338,7 +345,9 @@ class LogCopy(Generic[Service]):
         return bool(source)
 
     async def _rewrite_from(self, peers: Peers, position: int) -> str:
-        """Rewrite a record from the first copy that has it intact; returns its id, or ""."""
+        """Rewrite a record from the first copy that has the record intact; returns the copy's id,
+        or "".
+        """
         for who in peers.others():
             with suppress(RockoonError, ValueError):
                 self.service.rewrite(position, await peers.read_committed(who, position))

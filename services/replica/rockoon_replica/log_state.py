@@ -1,4 +1,4 @@
-"""State of one log, as nameservers keep it in etcd: leader, voters, operators' wishes.
+"""State of one log, as nameservers keep it in etcd: leader, voters, operators' requests.
 
 Independent of the wire format.
 """
@@ -22,7 +22,7 @@ class StateVersion(NamedTuple):
 
 
 class ProcessRun(NamedTuple):
-    """One start of a replica's process.
+    """One start of a replica's process, by its count and a random number.
 
     Attributes:
         starts: number of starts of a process on the store, including this one; 0: not counted.
@@ -37,14 +37,14 @@ NO_RUN = ProcessRun(0, 0)
 
 
 class Move(NamedTuple):
-    """An operator's wish to replace one replica by another; the leader carries it out."""
+    """An operator's request to replace one replica by another; the leader carries it out."""
 
     leaves: str
     joins: str
 
 
 class CopiesWish(NamedTuple):
-    """An operator's wish for a number of voters; the leader carries it out.
+    """An operator's request for a number of voters; the leader carries it out.
 
     `stays`: a replica that remains a voter if there are to be fewer; None: the leader.
     """
@@ -54,7 +54,7 @@ class CopiesWish(NamedTuple):
 
 
 class AcceptedLoss(NamedTuple):
-    """An operator's acceptance of lost committed records.
+    """An operator's decision to elect a leader although committed records are lost.
 
     `epoch` began with it, at the end of the chosen log, `end`. A log without that epoch that is
     longer than `end` has lost records.

@@ -64,7 +64,9 @@ DOUBLINGS_MAX = 4
 
 
 class Role(enum.Enum):
-    """Present role of a replica."""
+    """Role of a replica: follower, leader before or after its epoch's record is committed, or
+    ended.
+    """
 
     # Copies the leader's log, as a voter or a learner.
     FOLLOWER = "follower"
@@ -76,7 +78,7 @@ class Role(enum.Enum):
 
 
 class Member:
-    """One replica of one log.
+    """Decides for one replica of one log: receives events, returns actions.
 
     Args:
         replica: its id, the id of its store.
@@ -137,7 +139,7 @@ class Member:
 
     @property
     def role(self) -> Role:
-        """What it is at present."""
+        """The replica's present role."""
         if self._is_over:
             return Role.OVER
         if self._leadership is None:
@@ -146,22 +148,25 @@ class Member:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it leads; 0 if none."""
+        """The epoch in which this replica leads; 0 if it does not lead."""
         return self._leadership.epoch if self._leadership else 0
 
     @property
     def round(self) -> int:
-        """The latest round in this epoch."""
+        """Number of the latest round (a question whether this replica still leads, which a quorum
+        confirms) in this epoch.
+        """
         return self._leadership.round if self._leadership else 0
 
     @property
     def is_matched(self) -> bool:
-        """Whether its log is a prefix of the leader's in the present session."""
+        """True if the replica's log is a prefix of the leader's log in the present session."""
         return self._copying.is_matched
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads and has committed records, or is level with a leader that has.
+        """True if the replica leads and has committed records, or has all records of a leader that
+        has.
 
         A leader's end in a Welcome includes its epoch's record: once that is committed, all
         records are for which it was elected. A replica whose disk refuses writes is not ready.
@@ -184,16 +189,18 @@ class Member:
 
     @property
     def is_registered(self) -> bool:
-        """Whether it may participate: it leads, or etcd is known to have this start (rule 13)."""
+        """True if the replica may participate: it leads, or etcd has recorded this start of its
+        process (rule 13).
+        """
         return self._run_is_known or self._leadership is not None
 
     @property
     def refused(self) -> str | None:
-        """Why its log cannot be made equal to the leader's; None if it can."""
+        """Reason why the replica's log cannot be made equal to the leader's log; None if it can."""
         return self._refused
 
     def patience(self, seconds: float) -> float:
-        """Seconds of silence after which the leader counts as lost.
+        """Seconds without a message after which a follower counts its leader as lost.
 
         Doubles with each vain election: two replicas that reach the nameservers and not each other
         would depose each other forever.
@@ -202,7 +209,7 @@ class Member:
         return seconds * (1 << min(vain, DOUBLINGS_MAX))
 
     def retention_end(self) -> int:
-        """Position up to which a leader may delete its log: voters must not lack the rest."""
+        """Position up to which a leader may delete its log: voters must not lack later records."""
         return self._leadership.retention_end() if self._leadership else 0
 
     def handle(self, event: Event) -> Sequence[Action]:
@@ -263,7 +270,8 @@ class Member:
             self._join_epoch(state)
 
     def _see_frozen(self, state: LogState) -> None:
-        """Report to a frozen log, whatever its state says: an operator needs the reports.
+        """Report this replica's log to the nameservers if the log is frozen: an operator needs the
+        reports.
 
         The reply to a report is the state, which is not reported to again before `RepeatDue`.
         """
@@ -273,7 +281,7 @@ class Member:
             self._report(state)
 
     def _knows_run(self, state: LogState) -> bool:
-        """Whether etcd has this start of the process, or this replica leads (rule 13).
+        """True if etcd has recorded this start of the process, or this replica leads (rule 13).
 
         If etcd has a later start, or another one of the same count, the store is an older snapshot:
         it lacks later acknowledgements, promises and epochs. It is unsound, and resigns any epoch
@@ -303,7 +311,7 @@ class Member:
         return self.is_registered
 
     def _join_epoch(self, state: LogState) -> None:
-        """Do this replica's part in the promised epoch."""
+        """Participate in the promised epoch: vote, lead, or follow the leader."""
         if not state.epoch:
             # The log waits for its first replicas.
             return
@@ -316,7 +324,7 @@ class Member:
             self._copying.follow(state.leader, state.epoch)
 
     def _report(self, state: LogState) -> None:
-        """Vote in an election with the durable records (rule 2).
+        """Vote in an election: report the durable records to the nameservers (rule 2).
 
         Replicas that are no voters report too: an operator may have no other one to elect.
         """
@@ -424,7 +432,7 @@ class Member:
                 self._open_or_resign(self._leadership)
 
     def _open_or_resign(self, leadership: Leadership) -> None:
-        """Repeat the record that opens the epoch if the disk refused it, or resign."""
+        """Append the record that opens the epoch again if the disk refused it, or resign."""
         config = self.facts.config
         if leadership.epoch_start() is not None:
             return
@@ -462,7 +470,7 @@ class Member:
                 self._heals_at = event.welcome.leader_end
 
     def _was_given_up(self) -> bool:
-        """Whether an operator has accepted the loss of records that this log has."""
+        """True if this log has records that an operator has accepted as lost."""
         loss = self._seen.loss if self._seen else None
         if loss is None or self._log.end <= loss.end:
             return False

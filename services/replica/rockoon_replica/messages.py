@@ -15,7 +15,7 @@ TAIL_BYTES = 64 * 1024
 
 
 class Hello(NamedTuple):
-    """A follower's first message: the extent of its log."""
+    """A follower's first message to its leader: the extent of the follower's log."""
 
     epoch: int
     replica: str
@@ -25,7 +25,8 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """A leader's reply: up to where the follower's log equals its own.
+    """A leader's reply to Hello: the position up to which the follower's log equals the leader's
+    log.
 
     Attributes:
         epoch, leader: of the leader.
@@ -50,7 +51,8 @@ class Welcome(NamedTuple):
 
 
 class RecordChunk(NamedTuple):
-    """Whole records, or none; with the committed end and the leader's round.
+    """A leader's message to followers: whole records or none, its committed end, and the number of
+    its round.
 
     Attributes:
         offset: of `data`.
@@ -70,7 +72,7 @@ class RecordChunk(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """A follower's acknowledgement.
+    """A follower's acknowledgement to its leader.
 
     Attributes:
         durable_end: end of the durable records.

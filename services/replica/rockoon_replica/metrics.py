@@ -75,7 +75,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 
 
 def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
-    """Values of `TABLE`; without those of a replica if none runs."""
+    """Yield the metrics of one copy of a log; those of a replica only if one runs."""
     name, record = copy.log_name, copy.record
     now = asyncio.get_running_loop().time()
     yield UNREADY.at(record.unready_seconds(now), name)

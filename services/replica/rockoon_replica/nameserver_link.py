@@ -1,4 +1,6 @@
-"""Calls and watches of one replica at the nameservers: log state, addresses of replicas."""
+"""Connection of one replica to the nameservers: watches the log's state, and makes the replica's
+calls.
+"""
 
 import asyncio
 import logging
@@ -38,13 +40,14 @@ SILENT_SECONDS_MAX = 12.0
 
 
 class NameserverLink:
-    """Watches a log and makes its replica's calls, at any nameserver. A `Register`.
+    """Watches a log's state at any nameserver, and makes the calls of its replica. Implements
+    `Register`.
 
     Args:
         nameservers: of the cluster.
         kind: of the node.
         log_name, replica_id: of the log, and of this replica.
-        take: called with each state, in order of arrival.
+        on_state: called with each state, in order of arrival.
 
     Attributes:
         addresses: of each live replica, by its id.
@@ -69,7 +72,7 @@ class NameserverLink:
         self.names: dict[str, str] = {}
 
     async def run(self, stop: Stop) -> None:
-        """Watch until cancelled.
+        """Watch the log's state until cancelled.
 
         Args:
             stop: of the service; failed if the nameservers refuse this replica finally.
@@ -104,7 +107,7 @@ class NameserverLink:
             self._on_state(state_from_wire(message))
 
     async def ask(self, call: RegisterCall) -> LogState | None:
-        """See `Register`."""
+        """Make a call to a nameserver; see `Register`."""
         method, request = self._request(call)
 
         async def asked(channel: aio.Channel) -> pb.LogReply:
@@ -187,7 +190,7 @@ def state_from_wire(message: pb.LogState) -> LogState:
 
 
 def report_to_wire(action: ReportLog) -> pb.Report:
-    """Convert a replica's report, for an election or for an operator."""
+    """Convert a replica's report to the wire, for an election or for an operator."""
     rank, facts = action.report.rank, action.facts
     return pb.Report(
         rank=rank_to_wire(rank),

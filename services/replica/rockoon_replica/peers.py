@@ -20,7 +20,7 @@ CALL_SECONDS_MAX = 10.0
 
 
 class PeerRecords(NamedTuple):
-    """Records of another copy, which verified their checksums.
+    """Records that another copy has sent after it verified their checksums.
 
     Attributes:
         data: whole records.
@@ -34,7 +34,7 @@ class PeerRecords(NamedTuple):
 
 
 class Peers:
-    """Calls to the other copies of a log.
+    """Calls from one copy of a log to its other copies.
 
     Args:
         log_name: of the log.

@@ -82,10 +82,10 @@ LastAction = actions.Reopen | actions.Remake | actions.Halt
 
 
 class Register(Protocol):
-    """Calls of one log's replica to the nameservers."""
+    """Interface of a replica to the nameservers."""
 
     async def ask(self, call: RegisterCall) -> LogState | None:
-        """Make a call; returns the log's state after it, if the reply has one.
+        """Make a call to a nameserver; returns the log's state after it, if the reply has one.
 
         Raises:
             RockoonError: the call was refused, or no nameserver replied. It may have had an effect.
@@ -94,28 +94,31 @@ class Register(Protocol):
 
 
 class Owner(Protocol):
-    """The service that uses a log. Its methods are called by the task that handles events: they
-    must return quickly."""
+    """The service that uses a replicated log. The task that handles events calls its methods: they
+    must return quickly.
+    """
 
     def established(self, epoch: int) -> None:
         """This replica leads: start the work of a leader."""
         ...
 
     def readiness_changed(self) -> None:
-        """`record.is_ready` has changed."""
+        """The replica has become ready or unready (`record.is_ready`)."""
         ...
 
     def committed(self, end: int) -> None:
-        """The committed end has grown: readers may see more, and waiting calls may be answered."""
+        """The committed end has increased: the service may show more records to readers, and answer
+        waiting calls.
+        """
         ...
 
     def may_delete(self, min_offset: int) -> None:
-        """The leader has deleted records below."""
+        """The leader has deleted its records below a position: this log may delete them too."""
         ...
 
 
 class Replica:
-    """One replica of one log.
+    """Runs one replica of one log: carries out the decisions of its `Member`.
 
     Args:
         log_name: of the log, "broker-a".
@@ -214,12 +217,14 @@ class Replica:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it leads; 0 if none."""
+        """The epoch in which this replica leads; 0 if it does not lead."""
         return self.member.epoch
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads, or is level with a leader that commits; see `Member.is_ready`."""
+        """True if this replica leads, or has all records of a leader that commits; see
+        `Member.is_ready`.
+        """
         return not self._is_over and self.member.is_ready
 
     @property
@@ -229,11 +234,13 @@ class Replica:
 
     @property
     def appends_allowed(self) -> bool:
-        """Whether records appended now can be committed: it leads, and enough are connected."""
+        """True if records appended now can be committed: this replica leads, and enough voters are
+        connected.
+        """
         return self.may_append.is_set()
 
     def state_received(self, state: LogState) -> None:
-        """A nameserver has sent the log's state; states may arrive out of order."""
+        """Process a state of the log that a nameserver has sent; states may arrive out of order."""
         if self.state is None or state.version > self.state.version:
             self.state = state
         self._post(StateSeen(state))
@@ -245,7 +252,9 @@ class Replica:
         return self._channels.get(address) if address is not None else None
 
     def written(self) -> None:
-        """The leader has appended records: send them to followers, and sync at the same time."""
+        """Send records that this leader has appended to followers, and sync them at the same
+        time.
+        """
         self._leading.wake()
         self._sync_wanted.set()
 
@@ -274,11 +283,13 @@ class Replica:
         await self._waiting.round()
 
     def retention_held(self, end: int) -> None:
-        """Retention has waited long enough for replicas that lack records below `end`; 0: not."""
+        """Report that retention has waited long enough for replicas that lack records below `end`;
+        0: no replica delays retention.
+        """
         self._post(RetentionHeld(end))
 
     async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
-        """Have another replica lead; returns whether one does.
+        """Hand over to another replica; returns whether another replica leads.
 
         Args:
             seconds: limit of the time without appends.
@@ -305,7 +316,9 @@ class Replica:
             yield message
 
     async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
-        """Return checked records for another copy; see `CopyCheck.read`."""
+        """Return records of this copy whose checksums are correct, for another copy; see
+        `CopyCheck.read`.
+        """
         data = await self.check.read(offset, bytes_max)
         return pb.ReadCopyReply(
             data=data,
@@ -315,7 +328,7 @@ class Replica:
         )
 
     def close(self) -> None:
-        """End `run`, without a notification."""
+        """End `run`, without a hand-over and without a call to the nameservers."""
         if not self._is_over:
             self._events.put_nowait((None, asyncio.get_running_loop().create_future()))
 
@@ -356,7 +369,7 @@ class Replica:
         return self._last
 
     def _end(self) -> None:
-        """Stop handling events, and end all waits."""
+        """Stop handling events, and end all waiting calls."""
         if self._is_over:
             return
         self._is_over = True
@@ -525,7 +538,7 @@ class Replica:
         self._owner.committed(end)
 
     def _others(self) -> list[str]:
-        """Ids of the other replicas, the leader first, then other voters."""
+        """Ids of the other replicas: the leader first, then other voters, then the rest."""
         state = self.state
         if state is None:
             return []
@@ -533,7 +546,7 @@ class Replica:
         return sorted(known, key=lambda who: (who != state.leader, who not in state.config.in_sync))
 
     async def _not_repaired(self) -> None:
-        """A damaged leader hands over to an intact copy."""
+        """Hand over to an intact copy, because this leader's log is damaged."""
         if self.member.role is Role.OPENING:
             await self._post(LogStalled())
         now = asyncio.get_running_loop().time()
@@ -632,7 +645,8 @@ class Replica:
 
 
 class CommitWaits:
-    """Futures of waiting callers, in the order of their completion.
+    """Futures of callers that wait for a committed end, or for a round: a quorum's confirmation
+    that this replica still leads. They complete in order.
 
     Args:
         ask: starts a round. One runs at a time: later callers share the next one, so the number of
@@ -650,18 +664,20 @@ class CommitWaits:
         self._number = 0
 
     def committed(self, end: int) -> "asyncio.Future[None]":
-        """Completes when the log is committed up to an end."""
+        """Return a future that completes when the log is committed up to `end`."""
         reached = asyncio.get_running_loop().create_future()
         heapq.heappush(self._ends, (end, next(self._order), reached))
         return reached
 
     def reached(self, end: int) -> None:
-        """The log is committed up to `end`."""
+        """Complete the futures of callers that wait for a committed end up to `end`."""
         while self._ends and self._ends[0][0] <= end:
             finish(heapq.heappop(self._ends)[2])
 
     def round(self) -> "asyncio.Future[None]":
-        """Completes when a round that starts after this call is confirmed."""
+        """Return a future that completes when a quorum confirms that this replica still leads, by a
+        round that starts after this call.
+        """
         agreed = asyncio.get_running_loop().create_future()
         self._next.append(agreed)
         if len(self._next) == 1 and not self._asked:
@@ -669,12 +685,16 @@ class CommitWaits:
         return agreed
 
     def round_started(self, number: int) -> None:
-        """A round starts, for all callers that wait now."""
+        """Assign the round that starts to all callers that wait for a confirmation that this
+        replica leads.
+        """
         self._number = number
         self._asked, self._next = self._asked + self._next, []
 
     def agreed(self, number: int) -> None:
-        """A quorum has confirmed the rounds up to this number."""
+        """Complete the futures of all rounds up to this number: a quorum has confirmed that this
+        replica leads.
+        """
         if number < self._number:
             return
         asked, self._asked = self._asked, []
@@ -684,7 +704,7 @@ class CommitWaits:
             self._ask()
 
     def refuse(self, refusal: RockoonError) -> None:
-        """Fail all waits."""
+        """Fail all futures of waiting callers with an error."""
         ends = [reached for _, _, reached in self._ends]
         for each in (*ends, *self._asked, *self._next):
             if not each.done():

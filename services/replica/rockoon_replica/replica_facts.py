@@ -10,7 +10,8 @@ ANY_EPOCH = (1 << 31) - 1
 
 
 class ReplicaFacts(NamedTuple):
-    """Facts that a replica must know after any crash. With a lost or damaged file it must not run.
+    """Facts that a replica must know after any crash. If the file is lost or damaged, the replica
+    must not run.
 
     Attributes:
         promised: it accepts and acknowledges no records of epochs below this one.
@@ -36,7 +37,8 @@ class ReplicaFacts(NamedTuple):
     run_seen: bool = False
 
     def is_alone(self, replica: str) -> bool:
-        """Whether this replica is the only voter, leads, and no other has records of its epoch.
+        """True if this replica is the only voter, leads, and no other replica has records of its
+        epoch.
 
         Then it can resume without nameservers, and lead without a member.
         """
@@ -57,6 +59,8 @@ class ReplicaFacts(NamedTuple):
 def facts_alone(
     replica: str, epoch: int, version: StateVersion, run: ProcessRun = NO_RUN
 ) -> ReplicaFacts:
-    """Facts of a replica that is the only copy, from an epoch on that no other replica has."""
+    """Return the facts of a replica that is the only copy, from an epoch that no other replica
+    has.
+    """
     config = Config(frozenset({replica}), 1)
     return ReplicaFacts(epoch, epoch, alone=True, version=version, config=config, run=run)

@@ -40,7 +40,8 @@ assert ACKNOWLEDGED_BYTES == 12
 
 
 class AcknowledgedEnd:
-    """Position up to which a replica acknowledged its log, or counted it as a leader.
+    """Keeps, in a file, the position up to which a replica has acknowledged its log or counted it
+    as a leader.
 
     A log that ends below it has lost acknowledged records, even if its end looks like an incomplete
     write. The file is written before each acknowledgement and not synced: it survives a killed
@@ -60,7 +61,7 @@ class AcknowledgedEnd:
 
     @property
     def end(self) -> int:
-        """Position; 0 if the file is missing or damaged. Raises OSError."""
+        """Position in the file; 0 if the file is missing or damaged. Raises OSError."""
         if self._end is None:
             try:
                 self._end = decode_end(self._path.read_bytes())
@@ -69,7 +70,8 @@ class AcknowledgedEnd:
         return self._end
 
     def raise_to(self, end: int) -> None:
-        """Record the position, before the log is acknowledged up to it; the log is durable there.
+        """Write the position to the file before the replica acknowledges the log up to it; the log
+        is durable there.
 
         If the disk is full, the file keeps an older position.
 
@@ -85,12 +87,12 @@ class AcknowledgedEnd:
                 raise
 
     def lower(self, end: int) -> None:
-        """Lower the position, durably, before the log is cut there. Raises OSError."""
+        """Lower the position in the file, durably, before the log is cut there. Raises OSError."""
         if end < self.end:
             self._disk.fdatasync(self._write(end))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the acknowledged-end file."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None
@@ -104,13 +106,15 @@ class AcknowledgedEnd:
 
 
 def encode_end(end: int) -> bytes:
-    """The file's content."""
+    """Return the content of the acknowledged-end file for a position."""
     position = _POSITION.pack(end)
     return position + _CRC.pack(zlib.crc32(position))
 
 
 def decode_end(content: bytes) -> int:
-    """Return the position of a file's content; 0 if it is damaged."""
+    """Return the position in the content of an acknowledged-end file; 0 if the content is
+    damaged.
+    """
     position = content[: _POSITION.size]
     if content[_POSITION.size :] != _CRC.pack(zlib.crc32(position)):
         return 0
@@ -122,7 +126,7 @@ HALTED = "halted"
 
 
 def read_halt(directory: Path) -> str:
-    """Reason why a replica is halted; empty: it is not.
+    """Return the reason why the replica of a store is halted; empty if it is not.
 
     Args:
         directory: the store's `config`.
@@ -138,7 +142,7 @@ def read_halt(directory: Path) -> str:
 
 
 def write_halt(directory: Path, disk: Disk, reason: str) -> None:
-    """Keep the replica of a store from participating, durably, also after restarts.
+    """Halt the replica of a store, durably: it does not participate, also after restarts.
 
     A replica halts when its leader asks it to cut committed records: one of the two has lost data,
     and the replica may be the only one with acknowledged records. An operator rescues the records,
@@ -156,7 +160,7 @@ FORMAT = 1
 
 
 class Kept(NamedTuple):
-    """Content of the file.
+    """Content of a replica's facts file.
 
     Attributes:
         unsynced_boot: boot of the machine in which records were acknowledged before they were
@@ -168,7 +172,7 @@ class Kept(NamedTuple):
 
 
 class ReplicaFile:
-    """Keeps the facts of one replica. Its calls block on the disk.
+    """Keeps the facts of one replica in a file. Its calls block on the disk.
 
     Args:
         directory: the store's `config`; it exists.
@@ -226,7 +230,7 @@ class ReplicaFile:
         return kept.facts._replace(sound=False)
 
     def write(self, facts: ReplicaFacts) -> None:
-        """Replace the file; the facts are durable when it returns.
+        """Replace the facts file; the facts are durable when this call returns.
 
         Raises:
             OSError: the disk. The file has these facts, or the former ones.
@@ -238,11 +242,12 @@ class ReplicaFile:
         self._reserve_room()
 
     def halt(self, reason: str) -> None:
-        """Keep the replica from participating, durably; see `read_halt`. Raises OSError."""
+        """Halt the replica, durably; see `read_halt`. Raises OSError."""
         self._with_room(lambda: write_halt(self.directory, self._disk, reason))
 
     def begin_run(self, number: int) -> None:
-        """Count a start of the process, durably. A store that never was a replica counts nothing.
+        """Add one to the count of starts of the process, durably. In a store that never was a
+        replica, nothing is counted.
 
         The store is written before nameservers see the start. After a crash between the two, the
         store has counted more than etcd, which is sound; a store that has counted less is an older
@@ -296,7 +301,7 @@ class ReplicaFile:
         return True
 
     def _with_room(self, write: Callable[[], None]) -> None:
-        """Write a small file; if the disk is full, free the reserved blocks first."""
+        """Write a small file; if the disk is full, release the reserved blocks first."""
         try:
             write()
         except OSError as failure:
@@ -306,7 +311,7 @@ class ReplicaFile:
             write()
 
     def _reserve_room(self) -> None:
-        """Reserve blocks, unless they are reserved; on a full disk those of the replaced file."""
+        """Reserve disk blocks for the next write, unless they are reserved already."""
         if self._room.exists():
             return
         try:
@@ -326,7 +331,7 @@ class ReplicaFile:
 
 
 def this_boot() -> str:
-    """Id of the machine's boot; empty if the system does not provide it."""
+    """Return the id of the machine's boot; empty if the system does not provide it."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -334,7 +339,7 @@ def this_boot() -> str:
 
 
 def encode(kept: Kept) -> bytes:
-    """A file's content."""
+    """Return the content of the facts file."""
     facts = kept.facts
     told = {
         "format": FORMAT,
@@ -357,7 +362,9 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(content: bytes) -> Kept:
-    """Decode a file's content; raises ValueError, KeyError or TypeError if it is damaged."""
+    """Decode the content of the facts file. Raises ValueError, KeyError or TypeError if it is
+    damaged.
+    """
     line, end, checksum = content.partition(b"\n")
     if checksum != b"%08x\n" % zlib.crc32(line + end):
         raise ValueError("the checksum does not match")

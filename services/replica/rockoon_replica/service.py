@@ -30,7 +30,7 @@ RULES: Rules = {
 
 
 class ReplicationService(ReplicationServicer):
-    """The servicer, for all logs of a process.
+    """gRPC servicer of replication, for the replicas of all logs of a process.
 
     Args:
         node_identities: required certificates of followers; None if callers have none.
@@ -41,11 +41,11 @@ class ReplicationService(ReplicationServicer):
         self._replicas: dict[str, Replica] = {}
 
     def serve(self, log_name: str, replica: Replica) -> None:
-        """Serve followers of a log by this replica, instead of a former one."""
+        """Pass followers of a log to this replica, instead of a former one."""
         self._replicas[log_name] = replica
 
     def refuse(self, log_name: str) -> None:
-        """Refuse followers of this log."""
+        """Refuse followers of a log that no replica of this process serves any more."""
         self._replicas.pop(log_name, None)
 
     async def Replicate(
@@ -78,7 +78,9 @@ class ReplicationService(ReplicationServicer):
         return pb.CheckCopyReply()
 
     def _check_identity(self, log_name: str, context: object) -> None:
-        """Refuse callers that are not replicas of this log: they must not confirm or read it."""
+        """Refuse callers that are not replicas of this log: they must not acknowledge or read
+        it.
+        """
         if self._node_identities is not None:
             identity = peer_identity(context)
             names = identity.names if identity is not None else ()
@@ -94,7 +96,7 @@ class ReplicationService(ReplicationServicer):
 
 
 def description_of(replica: Replica) -> pb.DescribeReplicaReply:
-    """Describe the state of a copy."""
+    """Return the state of a replica, for operators."""
     replicated = replica.replicated
     return pb.DescribeReplicaReply(
         replica_id=replica.member.replica,

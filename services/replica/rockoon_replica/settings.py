@@ -49,12 +49,14 @@ class CopySettings(NodeSettings):
 
     @property
     def process_name(self) -> str:
-        """Name of this process among all with the log's name."""
+        """Name of this process, distinct from those of the log's other replicas."""
         return self.replica if self.copies > 1 and self.replica else self.name
 
 
 def replica_identities(settings: CopySettings) -> NodeIdentities | None:
-    """Required certificates of other replicas; None if they have none. Raises SettingsError."""
+    """Return the certificates required from other replicas; None if replicas have no certificates.
+    Raises SettingsError.
+    """
     if settings.copies == 1 or settings.tls != "mutual":
         return None
     try:

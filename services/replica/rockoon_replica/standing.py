@@ -40,19 +40,21 @@ class FollowerProgress:
             self.session = None
 
     def acknowledged(self, durable_end: int, leader_end: int, now: float) -> None:
-        """If it has the leader's former end, it was level at the time of that end, as in Kafka."""
+        """Record a follower's acknowledgement. If the follower has the leader's former end, it had
+        all records at that time, as in Kafka.
+        """
         self.durable_end = durable_end
         if durable_end >= self._mark[0]:
             self._caught_up_at = self._mark[1]
         self._mark = (leader_end, now)
 
     def behind_seconds(self, leader_end: int, now: float) -> float:
-        """Seconds since it had all records; 0 if it has."""
+        """Seconds since the follower had all records of the leader; 0 if it has all now."""
         return 0.0 if self.durable_end >= leader_end else now - self._caught_up_at
 
 
 class CopyRecord:
-    """State of a copy that outlasts the runs of its replica in a process.
+    """State of one copy of a log, kept while its replicas are replaced in the process.
 
     Args:
         now: the loop's time, seconds.
@@ -78,7 +80,7 @@ class CopyRecord:
         self._unready_seconds = 0.0
 
     def set_ready(self, *, is_ready: bool, now: float) -> bool:
-        """Set readiness; returns whether it changed."""
+        """Set whether this copy is ready; returns whether that changed."""
         if is_ready == self.is_ready:
             return False
         self._unready_seconds = self.unready_seconds(now)
@@ -86,12 +88,14 @@ class CopyRecord:
         return True
 
     def unready_seconds(self, now: float) -> float:
-        """Total time that this copy had no leader that commits, or was not level with it."""
+        """Total seconds in which this copy had no leader that commits, or lacked some of the
+        leader's records.
+        """
         return self._unready_seconds + (0.0 if self.is_ready else now - self._since)
 
 
 class Lag(NamedTuple):
-    """How far another replica of a log is behind its leader.
+    """Lag of another replica of a log behind its leader.
 
     Attributes:
         replica: its id.
@@ -128,7 +132,7 @@ def lagging(replica: "Replica", now: float) -> Iterator[Lag]:
 
 
 def trouble(replica: "Replica") -> str:
-    """Describe the problem of a replica; empty if it is ready, and accepts appends if it leads."""
+    """Describe the problem of a replica; empty if it is ready and, as a leader, accepts appends."""
     found = _trouble(replica)
     if not replica.member.facts.sound:
         doubt = "it may have lost records, and does not vote before it has copied them again"

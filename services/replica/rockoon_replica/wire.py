@@ -30,7 +30,7 @@ def hello_to_wire(log: str, hello: Hello) -> pb.FollowerSays:
 
 
 def hello_from_wire(message: pb.FollowerHello) -> Hello:
-    """Raises InvalidArgument for invalid fields."""
+    """Convert a follower's Hello from the wire. Raises InvalidArgument for invalid fields."""
     if not message.replica_id:
         raise InvalidArgument(reason="a follower must have an id")
     if message.epoch < 1 or not 0 <= message.min_offset <= message.end:
@@ -79,7 +79,7 @@ def welcome_from_wire(message: pb.LeaderWelcome) -> Welcome:
 
 
 def chunk_to_wire(chunk: RecordChunk, crc: int) -> pb.LeaderSays:
-    """Convert a chunk; `crc`: CRC-32 of its data."""
+    """Convert a chunk to the wire; `crc`: CRC-32 of its data."""
     envelope = pb.LeaderSays()
     # Filled directly: a message that is assigned to a field is copied with all its bytes.
     message = envelope.chunk
