@@ -12,7 +12,9 @@ def of_group(action: Action) -> Rule:
 
 
 def if_named(request: Any) -> Iterable[Need]:
-    """Without a group nothing is required: the reply lists the groups that the caller may see."""
+    """Require "see" of the group if the call names one. Without a group nothing is required: the
+    reply lists the groups that the caller may see.
+    """
     if request.group:
         yield "see", group_resource(request.group)
 
@@ -30,7 +32,7 @@ def resolved(request: Any) -> Iterable[Need]:
 
 
 def committed(request: Any) -> Iterable[Need]:
-    """A forced commit needs `write`: like a reset, it can move an offset backwards."""
+    """Require "write" for a forced commit: like a reset, it can move an offset backwards."""
     yield "write" if request.force else "read", group_resource(request.group)
     if not request.force:
         for topic in {entry.queue.topic for entry in request.entries}:
@@ -47,7 +49,7 @@ def acquired(request: Any) -> Iterable[Need]:
 
 
 def reported(request: Any) -> Iterable[Need]:
-    """A report of a group's clients needs the same permissions as an acquisition."""
+    """Require the permissions of an acquisition for a report of a group's clients."""
     changes = [each.subscription for each in request.lite_changes]
     for group in {each.name.group for each in (*request.clients, *changes)}:
         yield "read", group_resource(group)
@@ -56,7 +58,7 @@ def reported(request: Any) -> Iterable[Need]:
 
 
 def settled(entries: Iterable[Any]) -> Iterable[Need]:
-    """Acknowledgements and visibility changes need the same permissions as the acquisition."""
+    """Require the permissions of the acquisition for acknowledgements and visibility changes."""
     for group, topic in {(each.group, each.delivered.queue.topic) for each in entries}:
         yield "read", group_resource(group)
         yield topic_need("read", topic)

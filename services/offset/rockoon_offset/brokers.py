@@ -32,7 +32,8 @@ Answers = dict[MessageQueue, Answer | RockoonError]
 
 
 class Brokers:
-    """Client of the brokers. Each queue of a call gets a result or the error of its broker.
+    """Client of the brokers: one call reads many queues, each with a result or the error of its
+    broker.
 
     Args:
         table: broker addresses; read for every call.
@@ -66,14 +67,17 @@ class Brokers:
         self.disks: dict[str, tuple[pb.DiskState, int]] = {}
 
     async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
-        """Ends, store times and residency of queues. All queues of a broker are read together."""
+        """Read the end, store times and residency of each queue. All queues of a broker are read in
+        one call.
+        """
         states = await self.states_with_fate({(queue, None) for queue in queues})
         return {queue: state for (queue, _), state in states.items()}
 
     async def states_with_fate(
         self, asked: Iterable[tuple[MessageQueue, int | None]]
     ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
-        """Queue states, each with the store time and the expected deletion of one message.
+        """Read the state of each queue, with the store time and expected deletion of one message of
+        it.
 
         Args:
             asked: queues and offsets of the messages; None: no message of the queue.
@@ -106,7 +110,7 @@ class Brokers:
     async def deletion_reasons(
         self, offsets: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """DeletionReason (wire value) of the message at each offset.
+        """Return the DeletionReason (wire value) of the message at each offset.
 
         The result has no entry for a queue whose broker did not answer.
         """
@@ -118,7 +122,9 @@ class Brokers:
         }
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
-        """First offset of each queue that was stored at or after its time, else the queue's end."""
+        """Return the first offset of each queue that was stored at or after its time, else the
+        queue's end.
+        """
         by_time: dict[int, list[MessageQueue]] = {}
         for queue, time_ms in times_ms.items():
             by_time.setdefault(time_ms, []).append(queue)
@@ -192,7 +198,9 @@ class Brokers:
         return BrokerStub(self._channels[broker][1])
 
     def _route_revision(self, queues: list[MessageQueue]) -> int:
-        """Newest change of the queues' topics. A broker answers once it knows this revision."""
+        """Return the latest revision that changed a topic of the queues. A broker answers once it
+        knows this revision.
+        """
         topics = {queue.topic for queue in queues}
         return max(
             (

@@ -25,7 +25,7 @@ EXPIRY_CHECK_SECONDS_MAX = 0.5
 
 
 class Groups:
-    """Applies changes to store, membership and watchers.
+    """Applies changes of members, queue owners and routes to progress, membership and watchers.
 
     Args:
         store: progress, and the members that must survive a restart.
@@ -81,7 +81,7 @@ class Groups:
         self._lost_topics: set[str] = set()
 
     def open(self) -> None:
-        """Start the leases: the service is registered, so members can reach it."""
+        """Start the leases of members: the service is registered, so members can reach it."""
         self.is_open = True
         self.membership.open(self._now_ns())
         self._turns.ring()
@@ -119,7 +119,7 @@ class Groups:
     def require_free(
         self, group: str, queue: MessageQueue, incarnation: int, member_id: str
     ) -> None:
-        """Raise QueueHeld if a member must wait for a queue that another live member holds.
+        """Raise QueueHeld if a member must wait for a queue that another live member owns.
 
         Args:
             group: the group, or `group@member`.
@@ -142,7 +142,7 @@ class Groups:
             raise QueueHeld(queue=queue, owner=progress.owner)
 
     def require_unheld(self, group: str, queue: MessageQueue, incarnation: int | None) -> None:
-        """Raise QueueHeld if a live member pulls a queue, so receivers may not acquire from it.
+        """Raise QueueHeld if a live member pulls the queue: receivers may not acquire from it.
 
         The member is not asked to release the queue for receivers.
 
@@ -163,18 +163,19 @@ class Groups:
         self._handovers.released(group, queue)
 
     def held_by(self, group: str, queue: MessageQueue, owner: str) -> None:
-        """Record since when a member owns a queue. An empty `owner` is a reader without membership
-        and changes nothing."""
+        """Record that a member owns a queue from now on. An empty `owner` is a reader without
+        membership and changes nothing.
+        """
         if owner:
             self._owners.held_by(group, queue, owner, self._now_ms())
 
     def owners(self, group: str) -> OwnersThen:
-        """Owners of the queues at the last change of the group's members."""
+        """Return the owner of each queue at the last change of the group's members."""
         version = self.membership.version(group)
         return self._owners.as_of(group, version, self._store.ledger.holders(group).values())
 
     def locks(self, group: str) -> list[Lock]:
-        """Queues of a group that have an owner, sorted."""
+        """Return the queues of a group that have an owner, sorted."""
         leases = {lease.member.member_id: lease for lease in self.membership.leases(group)}
         now_ns = self._now_ns()
         locks = []
@@ -208,7 +209,9 @@ class Groups:
             self._watch.queue_released(group, queue, waiting)
 
     async def run(self) -> None:
-        """Expire silent members and write changed members to the journal, until cancelled."""
+        """Remove members whose leases have ended and write changed members to the journal, until
+        cancelled.
+        """
         try:
             while True:
                 self._turns.begin()
@@ -218,7 +221,7 @@ class Groups:
             self.write_members()
 
     def _seconds_until_due(self) -> float | None:
-        """Seconds until the next expiry; None: nothing expires until members change.
+        """Seconds until the next lease of a member ends; None: no lease ends until members change.
 
         Waits for queues need no timer of their own: each waiting member has a lease.
         """
@@ -227,7 +230,9 @@ class Groups:
         return None if first_ns is None else max(first_ns - self._now_ns(), 0) / 1e9
 
     def expire_due(self) -> None:
-        """Remove members, waits and absent members' progress whose time is over."""
+        """Remove members whose leases have ended, their waits for queues, and progress of members
+        absent for too long.
+        """
         for group in self.membership.expire(self._now_ns()):
             log.info("group %s: removed a member that sent no heartbeat", group)
             self._members_changed(group)
@@ -256,7 +261,7 @@ class Groups:
         self._watch.routes_changed(change.readers | members | change.groups)
 
     def _is_contradicted(self, change: RouteChange, revision: int) -> bool:
-        """Whether the routes cannot be a continuation of the former ones.
+        """True if the new routes cannot follow from the former ones: etcd was restored or replaced.
 
         Only changes that can show a contradiction are checked.
         """
@@ -331,7 +336,7 @@ class Groups:
             self._store.write(self._reconciliation.routes_seen(revision))
 
     def _is_another(self, group: str) -> bool:
-        """Whether a group was deleted and created again since it last stored progress."""
+        """True if a group was deleted and created again since it last stored progress."""
         incarnation, ledger = self._table.groups[group].incarnation, self._store.ledger
         return any(
             progress.group_incarnation < incarnation for progress in ledger.each_progress(group)

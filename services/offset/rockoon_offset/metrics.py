@@ -137,7 +137,7 @@ OF_RECEIVERS = {
 
 @dataclass(frozen=True, slots=True)
 class OffsetMetrics:
-    """Measures an offset service."""
+    """Measures the metrics of an offset service."""
 
     store: ProgressStore
     table: RouteTable
@@ -195,7 +195,7 @@ class OffsetMetrics:
 
 
 def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
-    """Metrics of every process, leader or follower. Reads the disk's usage.
+    """Return the metrics of every process, leader or follower. Reads the disk's usage.
 
     Args:
         root: the store's directory.
@@ -208,7 +208,7 @@ def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
 
 
 def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:
-    """A group's lag by topic. Pure.
+    """Return a group's lag by topic. Pure.
 
     Args:
         lags: lag of each of its queues; rows of absent members are ignored.

@@ -20,25 +20,25 @@ SUBSCRIPTIONS_BYTES_MAX = 256 << 10
 
 
 def check_group(group: str) -> None:
-    """Raises InvalidGroupName."""
+    """Raise InvalidGroupName if a group's name is invalid."""
     if fault := group_fault(group):
         raise InvalidGroupName(group=group[:NAME_BYTES_MAX], reason=fault)
 
 
 def check_member(member: str) -> None:
-    """Raises InvalidArgument for an invalid id of a member with its own progress."""
+    """Raise InvalidArgument if the id of a member with its own progress is invalid."""
     if fault := member_fault(member):
         raise InvalidArgument(reason=f"member {fault}")
 
 
 def check_topic(topic: str) -> None:
-    """Raises InvalidTopicName."""
+    """Raise InvalidTopicName if a topic's name is invalid."""
     if fault := topic_fault(topic):
         raise InvalidTopicName(topic=topic[:NAME_BYTES_MAX], reason=fault)
 
 
 def require(**names: str) -> None:
-    """Raises InvalidArgument for a name that is empty or too long."""
+    """Raise InvalidArgument if a name is empty or too long."""
     for field, value in names.items():
         if not value:
             raise InvalidArgument(reason=f"{field} is empty")
@@ -46,13 +46,13 @@ def require(**names: str) -> None:
 
 
 def bounded_names(**names: str) -> None:
-    """Raises InvalidArgument for a name that is too long; an empty name is valid."""
+    """Raise InvalidArgument if a name is too long; an empty name is valid."""
     for field, value in names.items():
         check_bytes(field, value, NAME_BYTES_MAX)
 
 
 def check_operator(operator: str) -> None:
-    """Raises InvalidArgument for a too long operator text: it is stored with the reset."""
+    """Raise InvalidArgument if the operator's text is too long: it is stored with the reset."""
     check_bytes("operator", operator, OPERATOR_BYTES_MAX)
 
 
@@ -62,13 +62,13 @@ def check_bytes(field: str, value: str, bytes_max: int) -> None:
 
 
 def bounded(entries: Sequence[object]) -> None:
-    """Raises InvalidArgument for too many queues."""
+    """Raise InvalidArgument if a request names too many queues."""
     if len(entries) > QUEUES_PER_CALL_MAX:
         raise InvalidArgument(reason=f"more than {QUEUES_PER_CALL_MAX} queues in one call")
 
 
 def check_reply_entries(entries: int, entries_max: int, narrower: str) -> None:
-    """Raises InvalidArgument if a reply would have too many entries.
+    """Raise InvalidArgument if a reply would have too many entries.
 
     Args:
         entries: number of offsets in the reply.
@@ -83,7 +83,7 @@ def check_reply_entries(entries: int, entries_max: int, narrower: str) -> None:
 
 
 def check_reply_bytes(size: int, narrower: str) -> None:
-    """Raises InvalidArgument if a reply is too large for one message."""
+    """Raise InvalidArgument if a reply is too large for one message."""
     if size > REPLY_BYTES_MAX:
         raise InvalidArgument(
             reason=f"the reply would have {size} bytes, too many for one message: name {narrower}"
@@ -91,7 +91,7 @@ def check_reply_bytes(size: int, narrower: str) -> None:
 
 
 def check_heartbeat(request: pb.HeartbeatRequest) -> None:
-    """Raises InvalidGroupName, InvalidTopicName, InvalidArgument."""
+    """Check a member's heartbeat. Raises InvalidGroupName, InvalidTopicName, InvalidArgument."""
     check_group(request.group)
     require(member_id=request.member_id, instance=request.instance)
     if request.mode not in (pb.CLUSTERING, pb.BROADCASTING):

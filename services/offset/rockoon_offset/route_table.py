@@ -11,7 +11,7 @@ from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
 
 class RouteChange(NamedTuple):
-    """Effect of a route update on progress and members."""
+    """Effect of a route update: topics and groups that it changed or deleted."""
 
     snapshot: bool
     # New or changed topics, and deleted topics.
@@ -42,7 +42,7 @@ def topic_from_wire(topic: WireTopic) -> Topic:
 
 
 def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
-    """Queue → create revision, for every queue in an update."""
+    """Return the create revision of every queue in a route update."""
     return {
         queue: create_revision
         for topic in update.topics
@@ -52,7 +52,7 @@ def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
 
 @dataclass(slots=True)
 class RouteTable:
-    """The routes at `revision`. Only `apply` changes them."""
+    """The routes that the offset service knows, at `revision`. Only `apply` changes them."""
 
     revision: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class RouteTable:
     deletions: Deletions = field(default_factory=Deletions)
 
     def apply(self, update: RouteUpdate) -> RouteChange:
-        """Apply an update and return its effect."""
+        """Apply a route update and return its effect."""
         topics = {topic.config.name: topic_from_wire(topic) for topic in update.topics}
         groups = {group.config.name: group for group in update.groups}
         if update.snapshot:
@@ -105,7 +105,9 @@ class RouteTable:
         )
 
     def create_revision(self, queue: MessageQueue) -> int:
-        """Create revision of a queue, its incarnation. Raises TopicNotFound, QueueNotFound."""
+        """Return the create revision of a queue, its incarnation. Raises TopicNotFound,
+        QueueNotFound.
+        """
         topic = self.topics.get(queue.topic)
         if topic is None:
             raise TopicNotFound(topic=queue.topic)
@@ -123,7 +125,9 @@ class RouteTable:
         return known is not None and known.config.consume_disabled
 
     def is_over(self, group: str, incarnation: int) -> bool:
-        """Whether an incarnation of a group was deleted. False if the table is older than it."""
+        """True if an incarnation of a group was deleted. False if the table is older than the
+        incarnation.
+        """
         known = self.groups.get(group)
         exists = known is not None and known.incarnation == incarnation
         return not exists and self.revision >= incarnation

@@ -19,7 +19,7 @@ MISSING_NAMED_MAX = 10
 
 
 class Routes:
-    """The routes, kept up to date by `run`.
+    """Routes of the offset service. `run` keeps them equal to those of the nameservers.
 
     Incarnations are revisions of one etcd. Revisions of another etcd (a replacement, or a wrong
     address) cannot be compared with them. Routes of another etcd are therefore refused, and the
@@ -70,14 +70,16 @@ class Routes:
         return await self._follower.wait_revision(revision, seconds)
 
     def require(self) -> None:
-        """Raise NotReady if no routes have arrived, or if the routes of another etcd arrive."""
+        """Raise NotReady if no routes have arrived, or if the arriving routes belong to another
+        etcd.
+        """
         if not self.loaded.is_set():
             raise NotReady(service="the offset service", reason="no nameserver has answered yet")
         if self._refused:
             raise NotReady(service="the offset service", reason=self._refusal)
 
     def _refuse_cluster(self, update: RouteUpdate) -> str:
-        """Reason why the service must not join this cluster; empty if it may."""
+        """Return the reason why the service must not join this cluster; empty if it may."""
         if self._is_of_our_etcd(update) or self._may_take_over(update):
             try:
                 self._store.cluster.move_to(update.cluster_id)
@@ -91,7 +93,9 @@ class Routes:
         return ""
 
     def _may_take_over(self, update: RouteUpdate) -> bool:
-        """Whether a new etcd is the accepted one and has all topics and groups with progress."""
+        """True if an operator has accepted the new etcd, and it has all topics and groups with
+        progress.
+        """
         accepted = self._accepted != 0 and update.etcd_cluster_id == self._accepted
         return accepted and update.snapshot and not self._missing_in(update)
 

@@ -65,7 +65,7 @@ UNREAD_WAIT_SECONDS_MAX = 1.0
 
 
 class OffsetService(OffsetServiceServicer):
-    """offset.proto documents the calls."""
+    """gRPC servicer of OffsetService (offset.proto), for members, other readers and operators."""
 
     def __init__(
         self,
@@ -408,7 +408,9 @@ class OffsetService(OffsetServiceServicer):
         )
 
     def _problems(self) -> Iterator[str]:
-        """Conditions of the service that make valid calls fail."""
+        """Yield the conditions of the service that make valid calls fail, as texts for an
+        operator.
+        """
         try:
             self._routes.require()
         except RockoonError as refusal:
@@ -419,8 +421,9 @@ class OffsetService(OffsetServiceServicer):
     def _bounded_progress(
         self, narrower: str, group: str, *, topic: str = "", broker: str = ""
     ) -> list[Progress]:
-        """Selected progress that the caller may see. Raises InvalidArgument if it is too much for
-        a reply."""
+        """Return the progress that the caller may see. Raises InvalidArgument if it is too much for
+        a reply.
+        """
         found = self._store.ledger.each_progress(group, topic, broker)
         if current_caller() is not None and not group:
             found = (each for each in found if sees(group_resource(group_of(each.group))))
@@ -429,13 +432,14 @@ class OffsetService(OffsetServiceServicer):
         return progress
 
     def _check_may_reset(self, reset_id: str) -> None:
-        """Raises ResetNotFound, and NotPermitted if the caller may not reset the group."""
+        """Refuse a reset that the caller may not make. Raises ResetNotFound, NotPermitted."""
         caller = current_caller()
         if caller is not None:
             caller.require("write", group_resource(self._plans.group_of(reset_id)))
 
     def _check_topic(self, group: str, topic: str) -> None:
-        """Raises NotPermitted if the caller may not see a topic that the group does not read.
+        """Refuse a topic that the group does not read and the caller may not see. Raises
+        NotPermitted.
 
         Otherwise a caller with access to one group could learn which topics exist.
         """

@@ -9,7 +9,7 @@ from rockoon_runtime.settings import setting
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OffsetSettings(CopySettings):
-    """Each setting has its text."""
+    """Settings of the offset service; each field has its own description."""
 
     cluster: str = setting(
         "rockoon", "name of the cluster; nameservers of another cluster refuse this service"

@@ -40,7 +40,9 @@ def progress_to_wire(progress: Progress) -> pb.Progress:
 
 
 def progress_to_json(progress: Progress) -> bytes:
-    """One line of the JSON Lines export; the field names are those of the wire's Progress."""
+    """Convert progress to one line of the JSON Lines export; the field names are those of the
+    wire's Progress.
+    """
     fields: dict[str, Any] = {
         "group": group_of(progress.group),
         "member": member_of(progress.group),
@@ -91,7 +93,7 @@ def positions_from_wire(
 
 
 def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
-    """Fields that are None stay absent."""
+    """Convert the lag of a queue to the wire. Fields that are None stay absent."""
     return pb.QueueLag(
         queue=queue_to_wire(lag.queue),
         known=not lag.unknown_because,
@@ -158,7 +160,7 @@ def owner_to_wire(queue: MessageQueue, owner: str) -> pb.QueueOwner:
 
 
 def target_from_wire(target: pb.ResetTarget) -> Target:
-    """Raises InvalidArgument if the target is missing."""
+    """Convert the target of a reset from the wire. Raises InvalidArgument if it is missing."""
     name = target.WhichOneof("to")
     if name is None or (name in ("earliest", "latest") and not getattr(target, name)):
         raise InvalidArgument(reason="a reset needs a target")

@@ -36,7 +36,9 @@ Result = TypeVar("Result")
 
 
 def key_of(stated: str) -> str:
-    """Access key of a client: `stated` if a gateway reports it, otherwise the caller's own key."""
+    """Return the access key of a client: `stated` if a gateway reports it, otherwise the caller's
+    own key.
+    """
     caller = current_caller()
     return stated if caller is None or caller.key_id == CLUSTER_KEY_ID else caller.key_id
 
@@ -44,7 +46,7 @@ def key_of(stated: str) -> str:
 def reported(
     request: pb.ReportClientsRequest, now_ms: int
 ) -> tuple[Gateway, list[ReportedClient], list[LiteChange | None]]:
-    """Convert a report of a gateway.
+    """Convert a gateway's report of its clients from the wire.
 
     Clients choose their names, so one invalid entry must not fail the whole report: an invalid
     client is skipped, and an invalid change becomes None.

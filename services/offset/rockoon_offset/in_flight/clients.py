@@ -28,14 +28,14 @@ ANSWER_NAMES_MAX = 50_000
 
 
 class Gateway(NamedTuple):
-    """A reporting gateway: its display name, and a random name of its process."""
+    """A gateway that reports clients: its display name, and a random name of its process."""
 
     name: str
     process: str
 
 
 class ReportedClient(NamedTuple):
-    """A client that a gateway reports."""
+    """One client in a gateway's report."""
 
     heard: Heard
     # Only for display, returned unchanged.
@@ -66,7 +66,7 @@ class KnownClient:
 
 @dataclass(slots=True)
 class Answer:
-    """Content of a ReportClientsReply."""
+    """Content of a ReportClientsReply, the reply to a gateway's report."""
 
     service_id: str
     lite_to: int
@@ -76,7 +76,7 @@ class Answer:
 
 
 class KnownClients:
-    """See the module.
+    """Table of the clients that gateways report. Gateways read it to list the clients of a group.
 
     Args:
         lease_ms: how long a client stays after its last call to a gateway.
@@ -99,7 +99,7 @@ class KnownClients:
         return len(self._clients)
 
     def of_group(self, group: str, now_ms: int) -> Iterator[KnownClient]:
-        """Clients of a group that called a gateway within the lease, sorted by name."""
+        """Return the clients of a group that called a gateway within the lease, sorted by name."""
         for name in sorted(self._of_group.get(group, ())):
             client = self._clients[name]
             if not client.is_gone and now_ms - client.heard_at_ms <= self._lease_ms:
@@ -161,7 +161,9 @@ class KnownClients:
             self._lite.remove(name)
 
     def _set_details(self, client: KnownClient, details: ClientDetails) -> None:
-        """Replace the details of a client; without room for them, remove the details."""
+        """Replace the display details of a client; if there is no room for them, remove the
+        details.
+        """
         room = self._details_bytes_left + client.details.ByteSize()
         client.details = details if details.ByteSize() <= room else ClientDetails()
         self._details_bytes_left = room - client.details.ByteSize()
@@ -194,7 +196,9 @@ class KnownClients:
             answer.lite[name] = present
 
     def _later(self, gateway: Gateway, since: int, answer: Answer) -> None:
-        """Add lite sets that other gateways changed and whose clients call this gateway."""
+        """Add to the reply the lite sets that other gateways changed and whose clients call this
+        gateway.
+        """
         answer.lite_to = self._lite.version
         later = [
             each
@@ -211,7 +215,9 @@ class KnownClients:
             answer.lite[each.client] = each
 
     def _expire(self, now_ms: int) -> None:
-        """Remove clients that no gateway has reported for a lease, and clients beyond the bound."""
+        """Remove clients that no gateway has reported for a lease, and the oldest clients beyond
+        `CLIENTS_MAX`.
+        """
         while self._clients:
             name, client = next(iter(self._clients.items()))
             reported_ms = next(reversed(client.gateways.values()))

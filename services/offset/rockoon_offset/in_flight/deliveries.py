@@ -32,14 +32,16 @@ UNDELIVERED_MIN = 4096
 
 
 class FifoCandidates(NamedTuple):
-    """Message groups of consecutive messages of a queue, as a receiver has read them."""
+    """Message groups of consecutive messages of a queue that a receiver has read, for a FIFO
+    group.
+    """
 
     first: int
     groups: Sequence[int]
 
 
 class Holder(NamedTuple):
-    """A receiver that acquires messages.
+    """A receiver that acquires messages, and so holds them.
 
     Attributes:
         name, key_id: client id and access key.
@@ -58,7 +60,7 @@ NOBODY = Holder()
 
 
 class VisibilityChange(NamedTuple):
-    """New visibility time of acquired messages."""
+    """Request to change when acquired messages become visible."""
 
     visible_at_ms: int
     # The delivery that ends counts as an attempt.
@@ -82,7 +84,8 @@ class ChangedVisibility(NamedTuple):
 
 
 class Deliveries:
-    """Operations on the windows of a ledger.
+    """Acquires and settles messages for receivers: changes the windows of a ledger, and returns
+    records.
 
     Args:
         state: state of the ledger; changed by the operations.
@@ -98,7 +101,7 @@ class Deliveries:
         self._undelivered_max = UNDELIVERED_MIN
 
     def service_started(self, now_ms: int) -> list[Record]:
-        """Correct visibility times after a start of the service.
+        """Correct the visibility times of held messages after a start of the service.
 
         Held messages are extended to one lease from now, because their holders may have called
         gateways while the service was down. Messages with a visibility time beyond the maximum
@@ -117,7 +120,9 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """Record that acquisitions reached their holders. From now on, reports extend them."""
+        """Record that receivers have received the messages of acquisitions. From now on, reports
+        extend them.
+        """
         for number in numbers:
             self._undelivered.pop(number, None)
 
@@ -170,7 +175,8 @@ class Deliveries:
         group: str, queue: MessageQueue, acquisition: Acquisition, before_ms: int, until_ms: int
     ) -> list[Record]:
         """Extend the parts of an acquisition that become visible before `before_ms`, to `until_ms`
-        but not beyond `held_until_ms`."""
+        but not beyond `held_until_ms`.
+        """
         until_ms = min(until_ms, acquisition.held_until_ms)
         messages = 0
         for at_ms, part in acquisition.parts.items():
@@ -182,7 +188,8 @@ class Deliveries:
         return [Extended(group, queue, acquisition.number, first, messages, until_ms)]
 
     def open(self, group: str, queue: MessageQueue) -> list[Record]:
-        """Open a queue for receivers. The group has progress on it, and no live member owns it.
+        """Create a window for a queue, so that receivers can acquire from it. The group has
+        progress on the queue, and no live member owns it.
 
         A former owner without a lease must not commit below the offsets that receivers settle, nor
         resume without Resolve. So a new epoch fences it, as at a takeover by another member.
@@ -196,7 +203,9 @@ class Deliveries:
         return records
 
     def restart(self, group: str, queue: MessageQueue) -> list[Record]:
-        """End a queue's window: its acquisitions and the messages settled above the floor."""
+        """Discard a queue's window: its acquisitions, and the state of messages settled above the
+        floor.
+        """
         progress = self._state.table.find(group, queue)
         if progress is None:
             return []
@@ -213,7 +222,8 @@ class Deliveries:
         visible_at_ms: int,
         holder: Holder = NOBODY,
     ) -> list[Acquired]:
-        """Acquire messages of an open queue: first messages that are visible again, then new ones.
+        """Acquire messages of an open queue for a receiver: first messages that are visible again,
+        then new ones.
 
         Args:
             group, queue: the group and the queue.
@@ -243,7 +253,8 @@ class Deliveries:
         attempt_id: str,
         holder: Holder = NOBODY,
     ) -> list[WindowPut | Acquired]:
-        """Acquire the next messages of each message group, in order; see also `acquire`.
+        """Acquire the next messages of each message group for a receiver, in order; see also
+        `acquire`.
 
         Settled messages after a redelivered message of the same message group become unsettled.
 
@@ -276,7 +287,7 @@ class Deliveries:
         attempt_id: str,
         holder: Holder,
     ) -> list[Acquired]:
-        """Acquire up to `count` messages of a former acquisition, as the same delivery.
+        """Acquire again up to `count` messages of a former acquisition, as the same delivery.
 
         The other messages become visible, and their delivery does not count as an attempt.
         """
@@ -354,7 +365,7 @@ class Deliveries:
 
     @staticmethod
     def _is_of(window: Window, number: int) -> bool:
-        """Whether an acquisition belongs to this window, and not to a former one of the queue."""
+        """True if an acquisition belongs to this window, and not to a former one of the queue."""
         return 0 < window.since <= number
 
     def _acquired(
@@ -401,7 +412,7 @@ class Deliveries:
 
 
 def owned(window: Window, number: int, first: int, messages: int) -> int:
-    """The subset of `messages` that an acquisition has."""
+    """Return the subset of `messages` that an acquisition still has."""
     acquisition = window.find(number)
     # As in `Window.settled_of`, check the distance before the shift.
     if acquisition is None or acquisition.first - first >= messages.bit_length():
@@ -410,6 +421,6 @@ def owned(window: Window, number: int, first: int, messages: int) -> int:
 
 
 def trimmed(first: int, messages: int) -> tuple[int, int]:
-    """The same set, starting at its lowest offset."""
+    """Shift a bit set until its lowest message is bit 0; return its first offset and the bits."""
     zeros = first_bit(messages)
     return first + zeros, messages >> zeros

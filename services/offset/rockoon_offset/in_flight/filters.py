@@ -42,14 +42,16 @@ class TopicFilter(NamedTuple):
 
 
 class FilterReport(NamedTuple):
-    """When a receiver reported a filter, and how long that is valid; epoch milliseconds."""
+    """Time at which a receiver reported a filter, and time at which the report expires; epoch
+    milliseconds.
+    """
 
     heard_at_ms: int
     until_ms: int
 
 
 class ReceiverFilter(NamedTuple):
-    """A filter of one receiver."""
+    """One receiver and its filter for a topic."""
 
     receiver: str
     filter: TopicFilter
@@ -57,7 +59,7 @@ class ReceiverFilter(NamedTuple):
 
 
 class ReaderFilters:
-    """See the module.
+    """Filters of a group's members and receivers for each topic.
 
     Args:
         membership: members, with their filters.
@@ -103,13 +105,13 @@ class ReaderFilters:
         return warning
 
     def remove(self, group: str, receiver: str) -> None:
-        """Remove the filters of a receiver that has left."""
+        """Remove the filters of a receiver that has left the group."""
         for expressions in self._groups.get(group, {}).values():
             for receivers in expressions.values():
                 receivers.pop(receiver, None)
 
     def of_receivers(self, group: str) -> Iterator[ReceiverFilter]:
-        """Valid filters of receivers, sorted."""
+        """Return the filters of receivers whose reports have not expired, sorted."""
         for topic, expressions in sorted(self._valid(group).items()):
             for expression, receivers in sorted(expressions.items()):
                 for receiver, report in sorted(receivers.items()):
@@ -117,12 +119,14 @@ class ReaderFilters:
                     yield ReceiverFilter(receiver, of, report.heard_at_ms)
 
     def readers_of(self, group: str, topic: str) -> dict[str, list[str]]:
-        """Filter expression → names of the clustering members and receivers that use it."""
+        """Return the names of the clustering members and receivers that use each filter
+        expression.
+        """
         members = self._of_members(group).get(topic, {})
         return joined(members, self._valid(group).get(topic, {}))
 
     def conflicts(self, group: str) -> list[str]:
-        """One warning for each topic of receivers whose readers have different filters."""
+        """Return a warning for each topic whose receivers have readers with different filters."""
         members = self._of_members(group)
         readers = {
             topic: joined(members.get(topic, {}), expressions)
@@ -147,7 +151,7 @@ class ReaderFilters:
         return sentence(topic, dict.fromkeys(readers, ""))
 
     def _of_members(self, group: str) -> dict[str, dict[str, list[str]]]:
-        """Topic → expression → ids of clustering members."""
+        """Return the ids of the clustering members, by topic and filter expression."""
         found: dict[str, dict[str, list[str]]] = {}
         for lease in self._membership.leases(group):
             if lease.member.mode == CLUSTERING:
@@ -157,7 +161,9 @@ class ReaderFilters:
         return found
 
     def _valid(self, group: str) -> dict[str, "Expressions"]:
-        """Return the valid reports of a group, and remove expired ones."""
+        """Return the receivers' reports of a group that have not expired, and remove expired
+        ones.
+        """
         topics = self._groups.get(group)
         if topics is None:
             return {}
@@ -196,13 +202,13 @@ def remove_expired(expressions: Expressions, now_ms: int) -> None:
 def joined(
     members: Mapping[str, Sequence[str]], receivers: Mapping[str, Iterable[str]]
 ) -> dict[str, list[str]]:
-    """Expression → names of members and receivers."""
+    """Return the names of members and receivers that use each filter expression."""
     expressions = [*members, *(each for each in receivers if each not in members)]
     return {each: [*members.get(each, ()), *receivers.get(each, ())] for each in expressions}
 
 
 def sentence(topic: str, readers: Mapping[str, Sequence[str]]) -> str:
-    """Warning text about a topic: its filters, and the readers of each filter."""
+    """Return the warning text about a topic: its filters, and the readers of each filter."""
     parts = [
         f"{shown(expression)}{named(list(names))}" for expression, names in sorted(readers.items())
     ]

@@ -12,7 +12,7 @@ from rockoon_offset.progress.progress_store import ProgressStore
 
 @dataclass(slots=True)
 class Holding:
-    """Messages in flight of one receiver of a group."""
+    """Number of messages in flight of one receiver of a group."""
 
     receiver: str
     # Id of the receiver's access key.
@@ -24,7 +24,7 @@ class Holding:
     next_visible_at_ms: int = 0
 
     def add(self, queue: MessageQueue, acquisition: Acquisition, now_ms: int) -> None:
-        """Add the messages of an acquisition that are in flight."""
+        """Add the messages of an acquisition that are in flight to its receiver's number."""
         for at_ms, part in acquisition.parts.items():
             if at_ms > now_ms:
                 self.messages += part.bit_count()
@@ -34,7 +34,7 @@ class Holding:
 
 
 def holdings(windows: Iterable[tuple[MessageQueue, Window]], now_ms: int) -> list[Holding]:
-    """Messages in flight of each receiver, sorted by name."""
+    """Number of messages in flight of each receiver, sorted by name."""
     found: dict[tuple[str, str], Holding] = {}
     for queue, window in windows:
         for acquisition in window:
@@ -45,7 +45,7 @@ def holdings(windows: Iterable[tuple[MessageQueue, Window]], now_ms: int) -> lis
 
 
 class GroupReceivers:
-    """Receivers of all groups.
+    """Lists and counts the receivers of each group.
 
     Args:
         store: windows of the groups' queues.

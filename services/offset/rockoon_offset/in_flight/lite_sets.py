@@ -33,7 +33,7 @@ class LiteSet(NamedTuple):
 
 
 class LiteChange(NamedTuple):
-    """A lite set that a gateway has or requests.
+    """A lite set in a gateway's report: the version that the gateway has or requests.
 
     Attributes:
         wanted: the set; its version is that of the set that the gateway had before.
@@ -47,7 +47,7 @@ class LiteChange(NamedTuple):
 
 
 class LiteSets:
-    """Lite sets of all clients.
+    """Lite sets of all clients; gateways change and read them.
 
     Args:
         version: every new set gets a higher version.
@@ -63,14 +63,16 @@ class LiteSets:
 
     @property
     def version(self) -> int:
-        """The highest version in use."""
+        """The highest version of any lite set."""
         return self._version
 
     def find(self, client: ClientName) -> LiteSet | None:
         return self._sets.get(client)
 
     def change(self, change: LiteChange) -> bool:
-        """Apply a change. Returns False if the set has a newer version than the gateway knows."""
+        """Apply a gateway's change of a lite set. Returns False if the set has a newer version than
+        the gateway knows.
+        """
         wanted = change.wanted
         present = self._sets.get(wanted.client)
         if present is not None and present.version > wanted.version:
@@ -107,7 +109,7 @@ class LiteSets:
         )
 
     def later_than(self, version: int) -> Iterator[LiteSet]:
-        """Sets changed after the start with a version above `version`, the latest first."""
+        """Yield the lite sets that gateways changed after a version, the latest first."""
         for name in reversed(self._changed):
             state = self._sets[name]
             if state.version <= version:

@@ -10,7 +10,7 @@ from rockoon_offset.in_flight.window import Acquisition, Grant, Window, shifted
 
 
 class InOrder(NamedTuple):
-    """The next messages of message groups."""
+    """Messages of a FIFO group that a receiver may acquire next."""
 
     # The order of the grants, and of the offsets in each grant, is the order of each message group.
     grants: list[Grant]
@@ -28,7 +28,7 @@ def next_in_order(
     redeliveries_max: int,
     now_ms: int,
 ) -> InOrder:
-    """Return the next messages of each message group.
+    """Return the next messages of each message group that a receiver may acquire.
 
     Args:
         window: the window of the queue.
@@ -72,7 +72,7 @@ def next_in_order(
 
 
 class _Runs:
-    """The messages of each message group that may be acquired together.
+    """Runs: consecutive messages of one message group that a receiver may acquire together.
 
     Args:
         groups: message group of each position.
@@ -122,7 +122,8 @@ class _Runs:
                 self._add(position, group, length_max)
 
     def next_delivery(self, position: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
-        """Return the former acquisition of a message, and its next attempt.
+        """Return the former acquisition of a message that is visible again, and the number of its
+        next attempt.
 
         Args:
             position: position of the message.
@@ -134,7 +135,9 @@ class _Runs:
         return former, former.attempt + 1 if is_first else max(former.attempt, 1)
 
     def _add(self, position: int, group: int, length_max: int) -> None:
-        """Append a message to the run of its message group, unless the run ends before it."""
+        """Append a message to the run of its message group. If the message may not be acquired with
+        the run, end the run.
+        """
         run = self.of.setdefault(group, [])
         former, attempt = self.next_delivery(position, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max
@@ -150,7 +153,7 @@ class _Runs:
 
 
 def _positions(messages: int) -> Iterator[int]:
-    """The bits of a set, ascending."""
+    """Yield the positions of the bits of a set, ascending."""
     while messages:
         lowest = messages & -messages
         yield lowest.bit_length() - 1

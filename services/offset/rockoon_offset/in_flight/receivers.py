@@ -40,7 +40,7 @@ ENDS_ASKED_MAX = 100_000
 
 
 class ReportedQueue(NamedTuple):
-    """A queue and its bounds as the receiver knows them."""
+    """A queue with the bounds that the receiver knows."""
 
     queue: MessageQueue
     min_offset: int
@@ -52,7 +52,7 @@ class ReportedQueue(NamedTuple):
 
 
 class ReceiverShare(NamedTuple):
-    """Maximum number of messages for one of the receivers of an acquire entry."""
+    """Maximum number of messages for one receiver, in a request for several receivers."""
 
     receiver: str
     key_id: str
@@ -84,14 +84,14 @@ class AcquireEntry(NamedTuple):
 
 
 class LostCall(NamedTuple):
-    """A call whose reply did not reach one of its receivers."""
+    """A receiver's call whose reply did not reach it."""
 
     client: ClientName
     call_id: str
 
 
 class Delivered(NamedTuple):
-    """Messages of an acquisition, named by a receiver."""
+    """Messages of an acquisition that a receiver acknowledges or whose visibility it changes."""
 
     group: str
     queue: MessageQueue
@@ -119,7 +119,9 @@ class VisibilityEntry(NamedTuple):
 
 
 class GrantedMessages(NamedTuple):
-    """An acquisition, whether its messages are dead letters, and the index of its share."""
+    """Messages that were acquired for one receiver of an entry; `is_dead`: they are dead
+    letters.
+    """
 
     acquired: Acquired
     is_dead: bool
@@ -128,7 +130,7 @@ class GrantedMessages(NamedTuple):
 
 @dataclass(slots=True)
 class Granted:
-    """Result of one acquire entry."""
+    """Result of one entry of an Acquire call."""
 
     deliveries: list[GrantedMessages] = field(default_factory=list)
     # Epoch milliseconds; None: no message is in flight.
@@ -145,7 +147,7 @@ class Granted:
     messages: int = 0
 
     def add(self, delivery: GrantedMessages) -> None:
-        """Add messages to the current share."""
+        """Add acquired messages to the result, for the present receiver."""
         count = delivery.acquired.messages.bit_count()
         self.deliveries.append(delivery)
         self.messages += count
@@ -153,7 +155,7 @@ class Granted:
 
 
 class Heard(NamedTuple):
-    """Time of a client's last call to a gateway, or of its goodbye."""
+    """Time of a client's last call to a gateway, or time at which it closed."""
 
     client: ClientName
     heard_at_ms: int
@@ -170,7 +172,8 @@ class Settlement(NamedTuple):
 
 
 class Receivers:
-    """Serves receivers: consumers that acquire and acknowledge single messages.
+    """Serves receivers (consumers that acquire and acknowledge single messages). Results are
+    durable.
 
     Args:
         routes: groups, and the queues' incarnations.
@@ -214,7 +217,7 @@ class Receivers:
     async def acquire(
         self, entries: Sequence[AcquireEntry], route_revision: int, lost: Iterable[LostCall] = ()
     ) -> list[Granted]:
-        """Grant messages for each entry separately. The result is durable.
+        """Acquire messages for each entry of a call separately. The result is durable.
 
         Args:
             entries: requests of receivers.
@@ -252,7 +255,7 @@ class Receivers:
         return outcomes
 
     async def acknowledge(self, entries: Iterable[Delivered]) -> list[Settlement]:
-        """Settle messages. Raises the errors of `acquire` except NotReady."""
+        """Settle acknowledged messages. Raises the errors of `acquire` except NotReady."""
         self._store.admit()
         now_ms = self.now_ms()
         records: list[Record] = []
@@ -268,7 +271,7 @@ class Receivers:
         return settlements
 
     async def change_visibility(self, changes: Iterable[VisibilityEntry]) -> list[Settlement]:
-        """Change when messages become visible. Raises the errors of `acknowledge`."""
+        """Change when acquired messages become visible. Raises the errors of `acknowledge`."""
         self._store.admit()
         now_ms = self.now_ms()
         records: list[Record] = []
@@ -290,12 +293,15 @@ class Receivers:
         return settlements
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """See `Deliveries.delivered`."""
+        """Record that receivers have received the messages of acquisitions; see
+        `Deliveries.delivered`.
+        """
         self._deliveries.delivered(numbers)
 
     async def heard(self, reports: Iterable[Heard]) -> None:
-        """Extend the messages of reported clients; release the messages of clients that said
-        goodbye. Yields to other calls during a long report. Raises the errors of `acknowledge`."""
+        """Extend the messages of reported clients; make the messages of closed clients visible.
+        Yields to other calls during a long report. Raises the errors of `acknowledge`.
+        """
         self._store.admit()
         share, is_changed = LoopShare(), False
         for each in reports:
@@ -318,16 +324,20 @@ class Receivers:
         await self._store.durable()
 
     async def still_decides(self) -> None:
-        """See `ProgressStore.still_decides`."""
+        """Wait until the leadership of this process is confirmed; see
+        `ProgressStore.still_decides`.
+        """
         await self._store.still_decides()
 
     @property
     def lease_ms(self) -> int:
-        """How long a client holds messages after its last call to a gateway."""
+        """Milliseconds for which a client holds messages after its last call to a gateway."""
         return self._deliveries.lease_ms
 
     def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
-        """Queues that a group's receivers have acquired from, sorted. Raises GroupNotFound."""
+        """Return the queues that a group's receivers have acquired from, sorted. Raises
+        GroupNotFound.
+        """
         self._routes.require()
         if group not in self._routes.table.groups:
             raise GroupNotFound(group=group)
@@ -434,7 +444,7 @@ class Receivers:
                 self._store.write(self._deliveries.restart(group, queue))
 
     def _has_window(self, group: str, reported: ReportedQueue) -> bool:
-        """Whether a queue has a window that belongs to the current queue of its name."""
+        """True if the queue has a window, which is not of a deleted queue of the same name."""
         window = self._store.ledger.windows.find(group, reported.queue)
         # If retention deleted messages above `acquired_to`, Resolve applies the group's policy.
         return (
@@ -444,7 +454,9 @@ class Receivers:
         )
 
     def _is_current(self, group: str, queue: MessageQueue) -> bool:
-        """Whether the group's progress belongs to the current queue of this name."""
+        """True if the group's progress is on this queue, and not on a deleted queue of the same
+        name.
+        """
         table, progress = self._routes.table, self._store.ledger.find(group, queue)
         known = table.groups.get(group)
         return (
@@ -496,7 +508,8 @@ class Receivers:
     def _grant_again(
         self, entry: AcquireEntry, now_ms: int, outcome: Granted, records: list[Record]
     ) -> bool:
-        """Grant the messages that a former call with the same attempt id acquired, if in flight.
+        """Return the messages that a former call with the same attempt id acquired, if they are in
+        flight.
 
         They are acquired again as the same delivery, for the requested time. Acknowledgements by
         the former reply, which did not reach the receiver, have no effect. Returns whether messages
@@ -527,7 +540,9 @@ class Receivers:
         return bool(outcome.deliveries)
 
     def _open(self, group: str, reported: ReportedQueue, records: list[Record]) -> Window:
-        """Raises QueueHeld, Busy."""
+        """Return the window of a queue from which a receiver may acquire; create it if needed.
+        Raises QueueHeld, Busy.
+        """
         queue = reported.queue
         known = self._routes.table.create_revision_or_none(queue)
         if reported.create_revision and reported.create_revision != known:
@@ -551,7 +566,7 @@ class Receivers:
         outcome: Granted,
         records: list[Record],
     ) -> None:
-        """Raises Busy if the queue has new messages and too many messages in flight."""
+        """Raise Busy if the queue has new messages, but too many of its messages are in flight."""
         left = entry.messages_max - outcome.messages
         acquired = self._acquire(entry, config, reported, now_ms, outcome, records)
         # In a FIFO group, a visible message may wait for one in flight.
@@ -583,7 +598,9 @@ class Receivers:
         outcome: Granted,
         records: list[Record],
     ) -> bool:
-        """Acquire messages of one queue, share by share. Returns whether messages were acquired."""
+        """Acquire messages of one queue, one receiver after the other. Returns whether messages
+        were acquired.
+        """
         where = entry.group, reported.queue
         before = outcome.messages
         visible_at_ms, held_until_ms = self._times(
@@ -624,8 +641,9 @@ class Receivers:
         return outcome.messages > before
 
     def _times(self, visible_after_ms: int, held_ms_max: int, now_ms: int) -> tuple[int, int]:
-        """Visibility time of messages acquired now, and the latest time to which reports extend
-        it (0: reports do not extend it)."""
+        """Return the visibility time of messages acquired now, and the latest time to which reports
+        extend it (0: reports do not extend it).
+        """
         if not held_ms_max:
             return now_ms + visible_after_ms, 0
         held_until_ms = now_ms + held_ms_max
@@ -641,20 +659,22 @@ class Receivers:
 
 
 def redeliveries_max(config: GroupConfig) -> int:
-    """Redeliveries of a message of a group before it becomes a dead letter."""
+    """Return the number of redeliveries of a group's message before it becomes a dead letter."""
     is_set = config.HasField("retry_attempts_max")
     return config.retry_attempts_max if is_set else RETRY_ATTEMPTS_DEFAULT
 
 
 def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
-    """Whether a delivery exceeds the group's maximum, so the messages are dead letters."""
+    """True if a delivery exceeds the group's maximum of attempts: its messages are dead letters."""
     return acquired.attempt - 1 > redeliveries_max(config)
 
 
 def held_by_attempt(
     window: Window | None, attempt_id: str, holder: Holder, now_ms: int
 ) -> list[Grant]:
-    """Messages in flight that a receiver of a FIFO group acquired with the same attempt id."""
+    """Return the messages in flight that a receiver of a FIFO group acquired with the same attempt
+    id.
+    """
     grants = []
     tried = [each for each in window or () if each.attempt_id == attempt_id]
     # Acquisition numbers are in the order of the grants.

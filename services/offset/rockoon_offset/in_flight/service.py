@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class InFlightService(InFlightServiceServicer):
-    """in_flight.proto documents the calls."""
+    """gRPC servicer of InFlightService (in_flight.proto), for receivers and gateways."""
 
     def __init__(self, receivers: Receivers, clients: KnownClients) -> None:
         self._receivers = receivers
@@ -306,17 +306,17 @@ def acquired(delivery: GrantedMessages) -> pb.Acquired:
 
 
 def to_bytes(messages: int) -> bytes:
-    """Wire form of a set of offsets; empty for an empty set."""
+    """Convert a set of offsets to the wire; empty for an empty set."""
     return messages.to_bytes((messages.bit_length() + 7) // 8, "little")
 
 
 def check_between(name: str, value: int, least: int, most: int) -> None:
-    """Raises InvalidArgument."""
+    """Raise InvalidArgument if a number of a request is not within its bounds."""
     if not least <= value <= most:
         raise InvalidArgument(reason=f"{name} is {value}, expected {least} to {most}")
 
 
 def check_offset(offset: int) -> None:
-    """Raises InvalidOffset."""
+    """Raise InvalidOffset if an offset of a request is out of range."""
     if not 0 <= offset <= OFFSET_MAX:
         raise InvalidOffset(offset=offset)

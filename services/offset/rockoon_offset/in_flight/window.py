@@ -67,7 +67,7 @@ class Acquisition(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Messages that may be acquired."""
+    """Messages of a queue that a receiver may acquire together."""
 
     # Number of the acquisition that has the messages now; 0: none.
     former: int
@@ -79,7 +79,7 @@ class Grant(NamedTuple):
 
 
 class WindowCounts(NamedTuple):
-    """Number of messages in each state."""
+    """Number of messages of a window in each state."""
 
     in_flight: int
     visible_again: int
@@ -90,7 +90,7 @@ class WindowCounts(NamedTuple):
 
 
 class WindowCopy(NamedTuple):
-    """Copy of a window at one time, for later reads."""
+    """Copy of a window at one time; `lag` counts messages in it later."""
 
     floor: int
     # Bit 0 is `floor`.
@@ -111,7 +111,7 @@ class WindowCopy(NamedTuple):
 
 
 class Window:
-    """See the module.
+    """State of each message of one queue for one group: settled, acquired or visible.
 
     Args:
         floor: the committed offset.
@@ -151,7 +151,7 @@ class Window:
 
     @property
     def unsettled(self) -> int:
-        """Number of messages in acquisitions."""
+        """Number of messages that receivers have acquired and not settled."""
         inside = self.acquired_to - self.floor
         return inside - self.settled.bit_count() - self.skipped.bit_count()
 
@@ -171,7 +171,8 @@ class Window:
         return min(times, default=None)
 
     def next_grant(self, count: int, end: int, now_ms: int) -> Grant | None:
-        """Next messages to acquire: messages that are visible again, then new ones.
+        """Return the next messages that a receiver may acquire: messages that are visible again,
+        then new ones.
 
         Args:
             count: maximum number of messages, 1 or more.
@@ -195,7 +196,7 @@ class Window:
         return Grant(0, self.acquired_to, (1 << count) - 1, 1) if count > 0 else None
 
     def settled_of(self, first: int, messages: int) -> int:
-        """Subset of `messages` that is settled; bit 0 is `first`."""
+        """Return the subset of `messages` that is settled; bit 0 is `first`."""
         if self.floor - first >= messages.bit_length():
             # `first` comes from the request: a shift by an unchecked distance could use all memory.
             return messages
@@ -301,7 +302,7 @@ class Window:
         self._raise_floor()
 
     def _add_new(self, first: int, messages: int) -> None:
-        """Acquire new messages; new messages between them become skipped."""
+        """Acquire new messages; new messages between the acquired ones become skipped."""
         end = first + messages.bit_length()
         if first != self.acquired_to or messages & (messages + 1):
             acquired = shifted(messages, first - self.floor)
@@ -353,12 +354,14 @@ class Window:
 
 
 def shifted(messages: int, by: int) -> int:
-    """The same offsets as a set whose first offset is `by` less; offsets before it are dropped."""
+    """Return the same offsets as a set whose first offset is `by` less; offsets before it are
+    dropped.
+    """
     return messages << by if by >= 0 else messages >> -by
 
 
 def mask(count: int, messages: int) -> int:
-    """Return a mask of the first offsets of a set.
+    """Return a bit mask of the first `count` offsets of a set.
 
     Args:
         count: number of offsets; 0 or less gives an empty mask.
@@ -368,12 +371,12 @@ def mask(count: int, messages: int) -> int:
 
 
 def first_bit(messages: int) -> int:
-    """Index of the lowest bit of a set that is not empty."""
+    """Return the index of the lowest bit of a set that is not empty."""
     return (messages & -messages).bit_length() - 1
 
 
 def lowest(messages: int, count: int) -> int:
-    """The `count` lowest elements of a set."""
+    """Return the `count` lowest elements of a set."""
     if messages.bit_count() <= count:
         return messages
     left = messages

@@ -16,7 +16,7 @@ NONE: Mapping[MessageQueue, Window] = {}
 
 
 class Windows:
-    """See the module."""
+    """Windows of all groups and queues."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, Window]] = {}
@@ -30,7 +30,7 @@ class Windows:
         return self._groups.get(group, NONE).get(queue)
 
     def of(self, group: str, queue: MessageQueue) -> Window:
-        """An existing window. Raises KeyError."""
+        """Return the window of a queue. Raises KeyError if there is none."""
         return self._groups[group][queue]
 
     def of_group(self, group: str) -> Mapping[MessageQueue, Window]:
@@ -64,7 +64,9 @@ class Windows:
         self._groups.pop(group, None)
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that restore all windows. The state is copied now; the iterator may run later."""
+        """Yield the records that restore all windows. The state is copied now; the iterator may run
+        later.
+        """
         copied = [
             (
                 WindowPut(
@@ -104,8 +106,9 @@ class Windows:
 
 
 class ClientName(NamedTuple):
-    """A client of a group. The access key is part of the name: a client with the same id and
-    another key neither extends nor releases messages of this client."""
+    """Name of a gateway's client. It contains the access key: a client with the same id and another
+    key neither extends nor releases messages of this client.
+    """
 
     group: str
     client_id: str
@@ -113,7 +116,7 @@ class ClientName(NamedTuple):
 
 
 class Holders:
-    """Index: holder → acquisitions that reports of the holder extend.
+    """Finds the acquisitions of each receiver that reports of gateways extend.
 
     Records of acquisitions fill the index, also when a journal is replayed. Settling a message does
     not change it: stale entries are removed when their holder is looked up, and all stale entries
@@ -134,7 +137,7 @@ class Holders:
         return self._entries
 
     def add(self, record: Acquired) -> None:
-        """Add an acquisition."""
+        """Add an acquisition of a receiver."""
         name = ClientName(record.group, record.holder, record.holder_key)
         entries = self._by_client.setdefault(name, {})
         before = len(entries)

@@ -41,7 +41,7 @@ assert FRAME_HEADER_BYTES == 24
 
 
 class Frame(NamedTuple):
-    """A frame, with its byte range in the file."""
+    """A frame of a journal file, with its byte range in the file."""
 
     start: int
     end: int
@@ -58,7 +58,7 @@ class FileHeader(NamedTuple):
 
 
 class FrameDamage(NamedTuple):
-    """The first invalid position in a file."""
+    """The first position of a file at which no valid frame begins."""
 
     position: int
     reason: str
@@ -72,7 +72,7 @@ def file_header(magic: bytes, header: FileHeader) -> bytes:
 
 
 def read_file_header(data: bytes, magic: bytes) -> FileHeader | None:
-    """Header of a file; None if it is damaged or belongs to another kind of file."""
+    """Return the header of a file; None if it is damaged or belongs to another kind of file."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     found, generation, first_sequence = FILE_HEADER.unpack_from(data)
@@ -83,7 +83,7 @@ def read_file_header(data: bytes, magic: bytes) -> FileHeader | None:
 
 
 def frame(sequence: int, records: Iterable[bytes]) -> bytes:
-    """Encode a frame; `sequence` is that of its first record."""
+    """Encode a frame of records; `sequence` is that of its first record."""
     parts: list[bytes] = []
     for record in records:
         parts += (U32.pack(len(record)), record)
@@ -93,12 +93,12 @@ def frame(sequence: int, records: Iterable[bytes]) -> bytes:
 
 
 def mark(sequence: int) -> bytes:
-    """Encode a mark; `sequence` is that of the next record."""
+    """Encode a mark (a frame without records); `sequence` is that of the next record."""
     return frame(sequence, ())
 
 
 def read_frame(data: bytes, start: int) -> Frame | None:
-    """The frame at `start`; None if it is invalid."""
+    """Return the frame at `start`; None if it is invalid."""
     if len(data) - start < FRAME_HEADER_BYTES:
         return None
     magic, payload_bytes, sequence, count = FRAME_HEADER.unpack_from(data, start)
@@ -122,7 +122,7 @@ def read_frame(data: bytes, start: int) -> Frame | None:
 
 
 def read_frames(data: bytes, expected_sequence: int) -> Iterator[Frame | FrameDamage]:
-    """The frames of a file after its header; the last item may be a FrameDamage."""
+    """Yield the frames of a file after its header; the last item may be a FrameDamage."""
     position = FILE_HEADER_BYTES
     while position < len(data):
         found = read_frame(data, position)
@@ -139,7 +139,7 @@ def read_frames(data: bytes, expected_sequence: int) -> Iterator[Frame | FrameDa
 
 
 def has_valid_frame_after(data: bytes, position: int) -> bool:
-    """Whether a valid frame starts anywhere after `position`."""
+    """True if a valid frame starts anywhere after `position`."""
     found = data.find(FRAME_MAGIC_BYTES, position + 1)
     while found >= 0:
         if read_frame(data, found) is not None:

@@ -26,7 +26,7 @@ class SyncFailed(OSError):
 
 
 class Contents(NamedTuple):
-    """Contents of a directory."""
+    """Records of a journal directory, read at a start."""
 
     generation: int
     # Records of the snapshot, then of the journals after it.
@@ -48,13 +48,13 @@ def snapshot_path(directory: Path, generation: int) -> Path:
 
 
 def generations(directory: Path, kind: str) -> list[int]:
-    """Generations with a file of this kind, oldest first."""
+    """Return the numbers of generations with a file of this kind, oldest first."""
     matches = (FILE_NAME.fullmatch(path.name) for path in directory.iterdir())
     return sorted(int(match[1]) for match in matches if match and match[2] == kind)
 
 
 def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
-    """Records of a snapshot, and the first sequence of its journal.
+    """Return the records of a snapshot, and the first sequence of its journal.
 
     Raises:
         StoreCorrupt: the snapshot is damaged.
@@ -75,7 +75,7 @@ def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
 
 
 def read_contents(directory: Path) -> Contents:
-    """Read a directory.
+    """Read all records of a journal directory.
 
     Raises:
         StoreCorrupt: acknowledged records cannot be read; the text has file and position.
@@ -113,13 +113,13 @@ def read_contents(directory: Path) -> Contents:
 
 
 def is_copied(path: Path) -> bool:
-    """Whether a file belongs to a replicated journal."""
+    """True if a file belongs to a replicated journal."""
     with path.open("rb") as file:
         return file.read(len(frames.COPIED_MAGIC)) == frames.COPIED_MAGIC
 
 
 def is_of_copies(directory: Path) -> bool:
-    """Whether the newest journal of a directory is a replicated one."""
+    """True if the newest journal of a directory is a replicated one."""
     journals = generations(directory, "journal")
     return bool(journals) and is_copied(journal_path(directory, journals[-1]))
 
@@ -168,7 +168,7 @@ def read_journal(directory: Path, generation: int, sequence: int, *, newest: boo
 
 
 def drop_clean(directory: Path, disk: Disk) -> None:
-    """Drop the cached pages of the newest journal, so that it is read from the disk."""
+    """Drop the newest journal's pages from the page cache: it is then read from the disk."""
     for generation in generations(directory, "journal")[-1:]:
         fd = disk.open_or_create(journal_path(directory, generation))
         try:
@@ -178,7 +178,7 @@ def drop_clean(directory: Path, disk: Disk) -> None:
 
 
 def sync_directory(directory: Path, disk: Disk) -> None:
-    """Make the names in a directory durable.
+    """Sync the entries of a directory to disk.
 
     Raises:
         SyncFailed: it is unknown whether the names are durable.

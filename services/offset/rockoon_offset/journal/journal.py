@@ -59,7 +59,7 @@ ROTATION_RETRY_SECONDS = 30.0
 
 
 class WriteAbandoned(Exception):
-    """The journal was closed while a write found no room: the write is not done."""
+    """The journal was closed while the disk was full: the records were not written."""
 
 
 class JournalBatch(NamedTuple):
@@ -70,7 +70,9 @@ class JournalBatch(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """A request for a new generation; `snapshot` is the state after all records before it."""
+    """A request for a new generation of files; `snapshot` is the state after all records before
+    it.
+    """
 
     snapshot: Iterator[bytes]
 
@@ -87,7 +89,8 @@ class JournalCounts(NamedTuple):
 
 
 class Journal:
-    """The journal of one directory. Call `start`, then `append`; `close` writes waiting batches.
+    """The journal of one directory: writes and syncs records in its own threads. Call `start`, then
+    `append`; `close` writes waiting batches.
 
     Args:
         directory: directory of the files; must exist.
@@ -163,7 +166,7 @@ class Journal:
         self._thread.start()
 
     def admit(self) -> None:
-        """Raise an error if no change may be made now.
+        """Raise an error if the journal cannot accept records now.
 
         Raises:
             Busy: too many bytes wait for the disk.
@@ -178,7 +181,8 @@ class Journal:
             raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Queue the records of a change. Returns the number of batches so far, to wait for.
+        """Queue the records of a change. Returns the number of batches queued since the start, to
+        wait for.
 
         Never refuses, because the change is already applied: call `admit` before the change.
         """
@@ -195,7 +199,7 @@ class Journal:
 
     @property
     def wants_rotation(self) -> bool:
-        """Whether the journal exceeds its bound and no snapshot is being written."""
+        """True if the journal exceeds its maximum size and no snapshot is being written."""
         return (
             (self._end > self._bytes_max or self._lacks_snapshot)
             and not (self._rotating or self._shortage)
@@ -249,7 +253,9 @@ class Journal:
                 return
 
     def _next_work(self) -> list[JournalBatch | Rotation] | None:
-        """All waiting work; empty: check for room again; None: the journal is closed."""
+        """Return all waiting batches; empty: check again for free disk space; None: the journal is
+        closed.
+        """
         with self._lock:
             if not (self._waiting or self._closing):
                 self._lock.wait(RETRY_SECONDS if self._shortage else None)
@@ -291,7 +297,9 @@ class Journal:
         self._on_synced(self._synced_batches)
 
     def _write_frame(self, data: bytes) -> None:
-        """Write at the end, as soon as there is room. Raises WriteAbandoned if closed before."""
+        """Write at the end of the file, as soon as the disk has room. Raises WriteAbandoned if
+        closed before.
+        """
         while True:
             try:
                 self._disk.write_all(self._fd, data, self._end)
@@ -317,7 +325,7 @@ class Journal:
                 self._lock.wait(RETRY_SECONDS)
 
     def _reserve(self) -> None:
-        """Allocate the reserve file. With it, changes are accepted again."""
+        """Allocate the reserve file. If it exists, the journal accepts changes again."""
         path = self._directory / RESERVE_FILE
         try:
             fd = self._disk.open_or_create(path)
@@ -382,7 +390,7 @@ class Journal:
             return self._open_journal(contents.generation, contents.end)
 
     def _open_journal(self, generation: int, end: int) -> int:
-        """Open a journal for writing at `end`, and cut it there; 0 creates a new one."""
+        """Open a journal file for writing at `end`, and cut it there; 0 creates a new one."""
         fd = self._disk.open_or_create(journal_path(self._directory, generation))
         try:
             self._disk.set_size(fd, end)
@@ -474,7 +482,7 @@ class Journal:
 
 
 def is_shortage(failure: OSError) -> bool:
-    """Whether an operation failed because the disk is full, so that it may be retried."""
+    """True if an operation failed because the disk is full; it may be retried."""
     return failure.errno in SHORTAGES and not isinstance(failure, SyncFailed)
 
 

@@ -120,7 +120,9 @@ class Store:
                 ) from failure
 
     def admit(self) -> None:
-        """See `ProgressStore`. Raises Busy, StoreNotWritable, StoreFailed."""
+        """Raise an error if no change may be made now: Busy, StoreNotWritable, StoreFailed. See
+        `ProgressStore`.
+        """
         self._journal.admit()
 
     def write(self, records: list[Record]) -> None:
@@ -145,7 +147,9 @@ class Store:
         return self._journal.counts()
 
     async def durable(self) -> None:
-        """See `ProgressStore`. Raises StoreNotWritable, StoreFailed."""
+        """Wait until all changes written so far are durable. Raises StoreNotWritable, StoreFailed.
+        See `ProgressStore`.
+        """
         if self._failure is not None:
             raise self._failure
         # All records, not only the caller's: the reply may depend on changes of other callers, and
@@ -160,7 +164,9 @@ class Store:
         await future
 
     async def still_decides(self) -> None:
-        """Return immediately: a single-copy journal has no other leader; see `ProgressStore`."""
+        """Return immediately, because no other process can lead a single-copy journal; see
+        `ProgressStore`.
+        """
 
     def close(self) -> None:
         """Write waiting records, and unlock the directory. Raises StoreFailed."""

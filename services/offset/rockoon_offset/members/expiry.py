@@ -59,11 +59,13 @@ class Absences:
 
     @property
     def next_check_ns(self) -> int | None:
-        """Time of the next check, monotonic; None while no member is known."""
+        """Monotonic time of the next check for absent members; None while no member is known."""
         return self._check_due_ns if self._store.ledger.known else None
 
     def expire_due(self) -> None:
-        """Once per `CHECK_NS`: update live members, remove members absent for too long."""
+        """At most once per `CHECK_NS`, record live members as present and remove members absent for
+        too long.
+        """
         now_ns, now_ms = self._now_ns(), self._now_ms()
         if now_ns < self._check_due_ns:
             return

@@ -35,7 +35,7 @@ class Wait:
 
 
 class Handovers:
-    """The waits of all groups.
+    """Members that wait for queues of other members, for all groups.
 
     Args:
         bound_ns: how long an owner may keep a queue that another member requests; 0: no wait.
@@ -50,7 +50,8 @@ class Handovers:
     def must_wait(
         self, progress: Progress, member_id: str, now_ns: int, *, is_heard: bool = True
     ) -> bool:
-        """Record a member's request for a queue with a live owner. True: the owner keeps it.
+        """Record a member's request for a queue with a live owner. Returns True if the owner keeps
+        the queue.
 
         Args:
             progress: progress of the queue; its owner is another member.
@@ -80,7 +81,7 @@ class Handovers:
         return now_ns - wait.since_ns < self._bound_ns
 
     def waiting(self, group: str, queue: MessageQueue) -> tuple[str, ...]:
-        """Members that wait for a queue, sorted."""
+        """Return the members that wait for a queue, sorted."""
         return tuple(sorted(self._waits.get((group, queue), ())))
 
     def released(self, group: str, queue: MessageQueue) -> frozenset[str]:
@@ -90,13 +91,13 @@ class Handovers:
         return frozenset(waits)
 
     def expire_silent(self, now_ns: int) -> None:
-        """Drop the waits of members without a recent request."""
+        """Remove the waits of members that have not repeated their request recently."""
         silent_ns_max = max(SILENT_NS_MAX, self._bound_ns)
         for key in list(self._waits):
             self._keep(key, lambda _, wait: now_ns - wait.asked_ns <= silent_ns_max)
 
     def members_changed(self, group: str, member_ids: Collection[str]) -> None:
-        """Drop the waits of former members. A member that joins again with its id waits again."""
+        """Remove the waits of former members. A member that joins again with its id waits again."""
         for key in [key for key in self._waits if key[0] == group]:
             self._keep(key, lambda member_id, _: member_id in member_ids)
 

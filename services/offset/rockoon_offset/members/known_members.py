@@ -14,14 +14,16 @@ KNOWN_MEMBERS_MAX = 10_000
 
 
 class KnownMembers:
-    """Known members of all groups. Methods return the changed entries; only `apply` changes."""
+    """Members with their own progress, of all groups. Methods return the changed entries; only
+    `apply` changes.
+    """
 
     def __init__(self) -> None:
         # Group → member id → entry.
         self._groups: dict[str, dict[str, KnownMember]] = {}
 
     def of(self, group: str) -> Mapping[str, KnownMember]:
-        """Member id → entry."""
+        """Return the known members of a group, by member id."""
         return self._groups.get(group, {})
 
     def groups(self) -> Collection[str]:
@@ -40,7 +42,8 @@ class KnownMembers:
         revision: int,
         now_ms: int,
     ) -> list[KnownMember]:
-        """Return the entry of a member after it reads a topic; empty if it read the topic before.
+        """Return the changed entry of a member that reads a topic for the first time; empty if it
+        read the topic before.
 
         Args:
             group, group_incarnation: the group.
@@ -65,7 +68,7 @@ class KnownMembers:
         return [known._replace(since=tuple(sorted(since.items())))]
 
     def without_topics(self, topics: Collection[str]) -> list[KnownMember]:
-        """Return the changed entries without deleted topics.
+        """Return the changed entries, without deleted topics.
 
         A member that reads a new topic of the same name reads it for the first time.
         """
@@ -76,7 +79,7 @@ class KnownMembers:
         ]
 
     def in_other_etcd(self, revision: int, groups: Mapping[str, int]) -> list[KnownMember]:
-        """Return the entries with revisions of another etcd.
+        """Return all entries, with the revisions of another etcd.
 
         All queues that exist at `revision` count as known to the members.
 

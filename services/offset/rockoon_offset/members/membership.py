@@ -26,7 +26,7 @@ VERSION_BITS_PER_START = 32
 
 
 class PulledPosition(NamedTuple):
-    """Pulled position of a member on a queue, as the member reports it."""
+    """Position that a member reports for a queue that it pulls."""
 
     # Queue offset of the next message to pull.
     next_offset: int
@@ -52,7 +52,7 @@ class MemberLease:
 
 
 class Membership:
-    """Members of all groups.
+    """Live members of all groups, with their leases.
 
     Args:
         lease_ns: time without a heartbeat after which a member is removed.
@@ -72,7 +72,7 @@ class Membership:
         self._ended: dict[tuple[str, str, str], int] = {}
 
     def restore(self, stored: Iterable[MembersChanged], now_ms: int) -> None:
-        """Restore the members from before a restart; their leases start with `open`.
+        """Restore the members from before a restart of the service; `open` starts their leases.
 
         Otherwise the first member that calls would be the only member and get every queue.
         """
@@ -140,7 +140,7 @@ class Membership:
         return True
 
     def reader(self, group: str, member_id: str, topic: str, now_ns: int) -> MemberLease | None:
-        """Lease of a live clustering member that subscribes to a topic, else None."""
+        """Return the lease of a live clustering member that subscribes to a topic, else None."""
         lease = self.live(group, member_id, now_ns)
         if (
             lease is not None
@@ -151,12 +151,12 @@ class Membership:
         return None
 
     def next_end_ns(self) -> int | None:
-        """End of the next lease, monotonic; None without leases."""
+        """Monotonic time at which the next lease ends; None without leases."""
         ends = [lease.ends_ns for leases in self._groups.values() for lease in leases.values()]
         return min((*ends, *self._ended.values()), default=None)
 
     def expire(self, now_ns: int) -> list[str]:
-        """Remove members whose lease is over. Returns the changed groups."""
+        """Remove members whose leases have ended. Returns the changed groups."""
         self._ended = {key: ends for key, ends in self._ended.items() if ends > now_ns}
         changed = []
         for group, leases in list(self._groups.items()):
@@ -195,25 +195,27 @@ class Membership:
         return None if lease is None else lease.member
 
     def version(self, group: str) -> int:
-        """Version of a group's members. The version of a group without members is not reused."""
+        """Return the version of a group's members. The version of a group without members is not
+        reused.
+        """
         return self._versions.get(group, self._last_version)
 
     def live(self, group: str, member_id: str, now_ns: int) -> MemberLease | None:
-        """Lease of a live member, else None."""
+        """Return the lease of a live member, else None."""
         lease = self._groups.get(group, {}).get(member_id)
         return None if lease is None or lease.ends_ns <= now_ns else lease
 
     def leases(self, group: str) -> list[MemberLease]:
-        """Leases of a group, sorted by member id."""
+        """Return the leases of a group's members, sorted by member id."""
         leases = self._groups.get(group, {})
         return [leases[member_id] for member_id in sorted(leases)]
 
     def groups(self) -> list[str]:
-        """Groups with members, sorted."""
+        """Return the groups with members, sorted."""
         return sorted(self._groups)
 
     def readers(self, topics: frozenset[str]) -> set[str]:
-        """Groups with a member that subscribes to one of the topics."""
+        """Return the groups with a member that subscribes to one of the topics."""
         if not topics:
             # Most route changes concern groups only. This avoids a search through all members.
             return set()
@@ -225,7 +227,7 @@ class Membership:
         }
 
     def members_record(self, group: str) -> MembersChanged:
-        """Record with the members of a group, for a restart."""
+        """Return the record of a group's members, for a restart of the service."""
         return MembersChanged(group, tuple(lease.member for lease in self.leases(group)))
 
     def _changed(self, group: str) -> None:

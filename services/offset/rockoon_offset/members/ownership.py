@@ -36,7 +36,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class OwnersThen:
-    """Owners when a version of a group's membership was first requested."""
+    """Owners of a group's queues when a version of its membership was first requested."""
 
     version: int
     # None: too many.
@@ -64,12 +64,14 @@ class Owners:
         self._since.pop((group, queue), None)
 
     def since_ms(self, group: str, queue: MessageQueue, owner: str) -> int:
-        """When an owner got a queue, epoch milliseconds; 0: unknown."""
+        """Return the time at which an owner became the owner of a queue, epoch milliseconds; 0:
+        unknown.
+        """
         known = self._since.get((group, queue))
         return known[1] if known is not None and known[0] == owner else 0
 
     def as_of(self, group: str, version: int, progress: Iterable[Progress]) -> OwnersThen:
-        """Owners of a group's queues for the current version of its membership.
+        """Return the owners of a group's queues for the present version of its membership.
 
         Args:
             version: current version.
@@ -83,5 +85,5 @@ class Owners:
         return then
 
     def remove(self, group: str) -> None:
-        """Remove the owners of a group without members."""
+        """Discard the stored owners of a group without members."""
         self._then.pop(group, None)

@@ -1,4 +1,6 @@
-"""Watchers of groups. Each has at most one pending event, even if its client reads slowly."""
+"""Watchers of groups: streams to members. Each has at most one pending event, even if its client
+reads slowly.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -10,7 +12,7 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class GroupChange(NamedTuple):
-    """Changes since a watcher's last event. The reply takes the members from the membership."""
+    """Changes of a group since a watcher's last event; the servicer adds the members to it."""
 
     reset_queues: frozenset[MessageQueue]
     released_queues: frozenset[MessageQueue]
@@ -20,7 +22,9 @@ class GroupChange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GroupWatcher:
-    """Changes that one stream has not sent yet. Changes are merged, never queued."""
+    """A watcher's stream, and changes that it has not sent yet. Changes are merged, never
+    queued.
+    """
 
     # Empty for a watcher that is no member.
     member_id: str
@@ -34,7 +38,7 @@ class GroupWatcher:
 
 
 class GroupWatch:
-    """The streams of all groups.
+    """Watchers of all groups: notifies members of changes.
 
     Args:
         watchers_max: maximum open streams.
@@ -49,7 +53,8 @@ class GroupWatch:
     async def events(
         self, group: str, member_id: str = "", group_incarnation: int = 0
     ) -> AsyncIterator[GroupChange]:
-        """Yield an event now and after every change, until the group is deleted or `close`.
+        """Yield an event immediately and after every change of the group, until the group is
+        deleted or `close`.
 
         Args:
             member_id: the watching member; empty for a watcher that is no member.
@@ -107,7 +112,7 @@ class GroupWatch:
                 watcher.wake.set()
 
     def queue_released(self, group: str, queue: MessageQueue, waiting: frozenset[str]) -> None:
-        """Notify the waiting members, and watchers that are no members, of a released queue."""
+        """Notify the members that wait for a released queue, and watchers that are no members."""
         for watcher in self._groups.get(group, ()):
             if not watcher.member_id or watcher.member_id in waiting:
                 watcher.released_queues.add(queue)
@@ -131,7 +136,7 @@ class GroupWatch:
                 watcher.wake.set()
 
     def close(self) -> None:
-        """End all streams, so that the server can drain."""
+        """End all watchers' streams, so that the server can drain."""
         self._closed = True
         for watchers in self._groups.values():
             for watcher in watchers:

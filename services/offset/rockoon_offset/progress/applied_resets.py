@@ -19,7 +19,7 @@ class AppliedResets:
         self._steps = 0
 
     def find(self, reset_id: str) -> ResetApplied:
-        """Raises ResetNotFound: the reset was never applied, or is too old."""
+        """Return an applied reset. Raises ResetNotFound if it was never applied, or is too old."""
         found = self.get(reset_id)
         if found is None:
             raise ResetNotFound(reset=reset_id)

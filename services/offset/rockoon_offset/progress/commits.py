@@ -35,7 +35,8 @@ class Release(NamedTuple):
 
 
 class QueueEndCache:
-    """Cache of queue ends. An end is read again only if a commit is beyond the cached end.
+    """Cache of queue ends, for the check of commits. An end is read again only if a commit is
+    beyond the cached end.
 
     Concurrent commits on queues of one broker share calls: while a call is in progress, later
     requests wait, and the next call contains all their queues.
@@ -57,11 +58,11 @@ class QueueEndCache:
         self._unknown: set[MessageQueue] = set()
 
     def known(self, queue: MessageQueue) -> int:
-        """A lower bound of the queue's end."""
+        """Return the cached end of a queue; the real end may be higher."""
         return self._ends.get(queue, 0)
 
     def is_unknown(self, queue: MessageQueue) -> bool:
-        """Whether the last attempt to read the queue's end failed."""
+        """True if the last attempt to read the queue's end failed."""
         return queue in self._unknown
 
     def drop_topics(self, topics: Iterable[str]) -> None:
@@ -106,7 +107,7 @@ class QueueEndCache:
 
 
 class Commits:
-    """Applies commits and releases.
+    """Applies commits of offsets, and releases of queues, for members and other readers.
 
     Args:
         table: the queues' incarnations.
@@ -183,7 +184,7 @@ class Commits:
         )
 
     def _end(self, commit: OffsetCommit) -> int | None:
-        """End of the queue for the check of a commit; None: unknown, the broker did not answer.
+        """Return the end of the queue for the check of a commit; None: the broker did not answer.
 
         With an unknown end the commit is accepted: the reader has read these messages, a refusal
         would only cause redelivery, and the next Resolve compares the offset with the real end.
@@ -192,7 +193,9 @@ class Commits:
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known
 
     def _explained(self, commit: OffsetCommit, reason: RockoonError) -> RockoonError:
-        """Without progress, return a better error if the topic, queue or group does not exist."""
+        """Return the error of a refused commit. Without progress, it is a better one if the topic,
+        queue or group does not exist.
+        """
         if self._store.ledger.find(commit.group, commit.queue) is not None:
             return reason
         if not self._table.revision:

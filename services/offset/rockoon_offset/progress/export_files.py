@@ -58,7 +58,7 @@ class ExportFiles:
             await asyncio.sleep(max(self._interval_seconds, REST_RATIO * self._cpu_seconds))
 
     async def export(self) -> None:
-        """Export now if progress has changed."""
+        """Export immediately if progress has changed."""
         changes = self._store.changes
         if changes == self._exported_changes or not self._interval_seconds:
             return

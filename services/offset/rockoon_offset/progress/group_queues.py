@@ -153,14 +153,15 @@ class GroupQueues:
 
 
 def is_of_a_group(queue: MessageQueue) -> bool:
-    """Whether nameservers can create a queue: its topic is a retry or dead-letter topic, and its id
-    is in range."""
+    """True if nameservers can create a queue: its topic is a retry or dead-letter topic, and its id
+    is in range.
+    """
     is_own = is_retry_topic(queue.topic) or is_dlq_topic(queue.topic)
     return is_own and queue.queue_id < QUEUES_MAX and not group_fault(owner_of(queue.topic))
 
 
 def owner_of(topic: str) -> str:
-    """The group of a retry or dead-letter topic."""
+    """Return the group of a retry or dead-letter topic."""
     return topic.removeprefix(RETRY_TOPIC_PREFIX if is_retry_topic(topic) else DLQ_TOPIC_PREFIX)
 
 

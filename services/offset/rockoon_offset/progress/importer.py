@@ -73,7 +73,7 @@ class Imported:
 
 
 class Importer:
-    """Imports offsets from files.
+    """Imports committed offsets of groups from files.
 
     Args:
         table: existing queues.
@@ -220,7 +220,8 @@ class Importer:
     async def _subscribed(
         self, readers: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], GroupSubscription | RockoonError]:
-        """Return subscriptions of groups to topics. Missing subscriptions and groups are created.
+        """Return the subscriptions of groups to topics. Missing subscriptions and groups are
+        created.
 
         Args:
             readers: pairs of group and topic.
@@ -264,7 +265,9 @@ class Importer:
         self._watch.progress_reset(group, [step.queue], member)
 
     def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
-        """Make a member with imported progress known; existing queues are not new to it."""
+        """Record a member with imported progress as known, so that existing queues are not new to
+        it.
+        """
         found = self._table.topics.get(topic)
         revision = max(found.create_revisions.values(), default=0) if found else 0
         known = self._store.ledger.known.reads(
@@ -278,7 +281,7 @@ def name_of(entry: Entry) -> str:
 
 
 def entry_fault(entry: Entry) -> str:
-    """Reason why an entry is invalid; empty if it is valid."""
+    """Return the reason why an entry is invalid; empty if it is valid."""
     group, separator, member = entry.group.partition(SEPARATOR)
     queue = entry.queue
     name_fault: str | None = group_fault(group) or (separator and member_fault(member))

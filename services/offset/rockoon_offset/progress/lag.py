@@ -24,7 +24,7 @@ EVERYTHING = "*"
 
 
 class Lags:
-    """Computes lags.
+    """Computes the lag of groups.
 
     Args:
         table: queues and groups.
@@ -122,7 +122,7 @@ class Lags:
         ]
 
     def disks(self, lags: Iterable[QueueLag]) -> list[BrokerDisk]:
-        """Disk states of the brokers in a result of `lags`, as last reported."""
+        """Return the disk states that brokers reported in a result of `lags`."""
         brokers = sorted({lag.queue.broker for lag in lags if not lag.unknown_because})
         known = self._brokers.disks
         return [
@@ -132,7 +132,9 @@ class Lags:
         ]
 
     def _received(self, group: str, queue: MessageQueue) -> ReceivedQueue | None:
-        """State of a queue's window; None: receivers have acquired nothing from it."""
+        """Return the state of a queue that receivers read; None: they have acquired nothing from
+        it.
+        """
         window = self._store.ledger.windows.find(group, queue)
         if window is None or not window.since:
             return None
@@ -144,8 +146,9 @@ class Lags:
         )
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
-        """Rows of a queue without values: one for the group, and one for each member with its own
-        progress."""
+        """Return the rows of a queue, without lag: one for the group, and one for each member with
+        its own progress.
+        """
         queue = shared.queue
         ledger = self._store.ledger
         if self._table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
@@ -164,12 +167,14 @@ class Lags:
         return lease is None or lease.member.mode != BROADCASTING
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics that a group reads or has progress on."""
+        """Return the topics that a group reads or has progress on."""
         subscribed = {topic for name, topic in self._table.subscriptions if name == group}
         return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 
     def _of_this_queue(self, reader: str, queue: MessageQueue) -> Progress | None:
-        """Progress, unless it belongs to a deleted queue of the same name."""
+        """Return a group's progress on a queue, unless it belongs to a deleted queue of the same
+        name.
+        """
         progress = self._store.ledger.find(reader, queue)
         if progress is None or progress.incarnation != self._table.create_revision_or_none(queue):
             return None
@@ -188,7 +193,7 @@ class Lags:
 
 
 class Filter(NamedTuple):
-    """Filters of a group's readers on a topic."""
+    """Filter expressions of a group's readers on a topic, as one text."""
 
     # Empty: all readers read all messages.
     text: str

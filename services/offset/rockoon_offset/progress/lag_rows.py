@@ -22,7 +22,9 @@ from rockoon_offset.progress.records import Progress
 
 
 class QueueLag(NamedTuple):
-    """See QueueLag in offset.proto. None: unknown, or not applicable."""
+    """Lag of one reader on one queue, as in QueueLag of offset.proto. None: unknown, or not
+    applicable.
+    """
 
     queue: MessageQueue
     owner: str = ""
@@ -35,11 +37,11 @@ class QueueLag(NamedTuple):
     in_flight: int | None = None
     ready: int | None = None
     queueing_ms: int | None = None
-    """Age of the oldest message that is not pulled."""
+    """Age of the oldest message that no reader has pulled."""
     in_flight_as_of_ms: int = 0
     lost: int = 0
     lost_because: int = 0
-    """DeletionReason on the wire."""
+    """Reason why messages were lost: DeletionReason on the wire."""
     loss_ms: int | None = None
     loss_cause: int = 0
     filter: str = ""
@@ -51,7 +53,7 @@ class QueueLag(NamedTuple):
 
 
 class ReceivedQueue(NamedTuple):
-    """State of a queue that receivers read."""
+    """Messages of a queue that receivers read, counted by state."""
 
     in_flight: int
     settled_above: int
@@ -61,12 +63,14 @@ class ReceivedQueue(NamedTuple):
     window: WindowCopy
 
     def kept_below(self, offset: int) -> int:
-        """Number of messages below an offset that are settled or in flight."""
+        """Return the number of messages below an offset that are settled or in flight."""
         return self.window.kept_below(offset)
 
 
 class LagParts(NamedTuple):
-    """The messages from the committed offset to the end of a queue; see the module."""
+    """Number of messages in each part of the lag, from the committed offset to the end of a
+    queue.
+    """
 
     lost: int
     settled_above: int
@@ -82,7 +86,7 @@ def filled(
     unpulled: QueueState | RockoonError | None = None,
     received: ReceivedQueue | None = None,
 ) -> QueueLag:
-    """Return a row with values.
+    """Return the lag of a reader on a queue: the row with its values.
 
     Args:
         row: row with queue and reader.
@@ -139,7 +143,7 @@ def filled(
 
 
 def received_parts(lag: int, deleted: int, progress: Progress, received: ReceivedQueue) -> LagParts:
-    """Parts of the lag of a queue that receivers read.
+    """Divide the lag of a queue that receivers read into its parts.
 
     Args:
         lag: number of messages from the committed offset on.
@@ -155,7 +159,7 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
 
 
 def pulled_parts(lag: int, deleted: int, progress: Progress, position: PulledPosition) -> LagParts:
-    """Parts of the lag of a queue that an owner pulls.
+    """Divide the lag of a queue that an owner pulls into its parts.
 
     Args:
         lag, deleted, progress: see `received_parts`.
@@ -172,7 +176,9 @@ def pulled_offset(
     owner: MemberLease | None,
     received: ReceivedQueue | None = None,
 ) -> int | None:
-    """First offset that no reader has pulled or acquired, if above the committed offset."""
+    """Return the first offset that no reader has pulled or acquired, if above the committed
+    offset.
+    """
     if progress is not None and received is not None:
         ready = received.first_ready
         return ready if ready > progress.offset else None
@@ -185,13 +191,13 @@ def pulled_offset(
 
 
 def _position(queue: MessageQueue, progress: Progress, owner: MemberLease) -> PulledPosition | None:
-    """Pulled position of an owner; None: not reported, or of a former epoch."""
+    """Return the pulled position of a queue's owner; None: not reported, or of a former epoch."""
     position = owner.positions.get(queue)
     return None if position is None or position.epoch != progress.epoch else position
 
 
 def _lag_ms(committed: int, state: QueueState) -> int | None:
-    """Age of the oldest unread message that is not deleted, by the broker's clock."""
+    """Return the age of the oldest unread message that is not deleted, by the broker's clock."""
     if committed >= state.max_offset or state.min_offset == state.max_offset:
         return 0
     if state.asked_store_ms is None:

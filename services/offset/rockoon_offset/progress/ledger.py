@@ -44,7 +44,9 @@ from rockoon_offset.progress.records import (
 
 
 class Ledger(LedgerState):
-    """Operations of readers, members and operators on progress."""
+    """Operations of readers, members and operators on progress. Each changes the state and returns
+    records.
+    """
 
     def service_started(self) -> list[Record]:
         return self.apply_all([self.counters._replace(starts=self.counters.starts + 1)])
@@ -110,8 +112,9 @@ class Ledger(LedgerState):
     def commit(
         self, commit: OffsetCommit, incarnation: int | None, end: int | None, now_ms: int
     ) -> list[Record]:
-        """Move an offset. Without a change there are no records. Raises the errors of
-        `check_commit`."""
+        """Move a reader's offset. If nothing changes, there are no records. Raises the errors of
+        `check_commit`.
+        """
         self.check_commit(commit, incarnation, end)
         progress = self.table.of(commit.group)[commit.queue]
         # Members commit every few seconds, also without new messages. The journal must not grow.
@@ -131,7 +134,7 @@ class Ledger(LedgerState):
         )
 
     def release(self, group: str, queue: MessageQueue, member_id: str) -> list[Record]:
-        """Remove the owner of a queue. Without records if `member_id` is not the owner.
+        """Remove a member as the owner of a queue. If it is not the owner, there are no records.
 
         The epoch stays, so a commit that arrives after the release is still accepted: no other
         member reads yet. The next member that resolves the queue gets a new epoch.
@@ -185,7 +188,7 @@ class Ledger(LedgerState):
         return self.apply_all([*records, done])
 
     def _undoable(self, group: str, step: ResetStep) -> ResetStep:
-        """Return a step with the offset that an undo restores.
+        """Return a step of a reset, with the offset that an undo restores.
 
         If the former offset belongs to a deleted queue of the same name, an undo goes to the start
         of the current queue.
@@ -197,7 +200,8 @@ class Ledger(LedgerState):
     def undo_reset(
         self, reset_id: str, group_incarnation: int, operator: str, now_ms: int
     ) -> list[Record]:
-        """Restore the progress that a reset replaced. Without records if it was undone before.
+        """Restore the progress that a reset replaced. If it was undone before, there are no
+        records.
 
         Raises:
             ResetNotFound: the reset was never applied, or is too old.

@@ -38,7 +38,9 @@ from rockoon_offset.progress.records import (
 
 
 class LedgerState:
-    """Progress by reader and queue, windows, applied resets, and members."""
+    """State of the ledger in memory: progress by reader and queue, windows, applied resets,
+    members.
+    """
 
     def __init__(self) -> None:
         self.table = ProgressTable()
@@ -55,15 +57,19 @@ class LedgerState:
         return self.table.find(group, queue)
 
     def holder(self, group: str, queue: MessageQueue) -> Progress | None:
-        """Progress with the owner of a queue: current progress, or progress removed by an undo."""
+        """Return the progress that names the owner of a queue: current progress, or progress
+        removed by an undo.
+        """
         return self.table.holder(group, queue)
 
     def holders(self, group: str) -> Mapping[MessageQueue, Progress]:
-        """`holder` of all queues."""
+        """Return the progress that names the owner, for each queue of a group; see `holder`."""
         return self.table.holders(group)
 
     def stored(self, group: str, queue: MessageQueue) -> Stored | None:
-        """Progress, or the incarnation of a deleted queue of the same name with progress."""
+        """Return a reader's progress on a queue, or the incarnation of a deleted queue of the same
+        name on which it had progress.
+        """
         progress = self.find(group, queue)
         if progress is not None:
             return Stored(progress.offset, progress.incarnation)
@@ -93,21 +99,21 @@ class LedgerState:
         return self.table.readers()
 
     def readers(self, group: str) -> list[str]:
-        """A group and its known members, in order."""
+        """Yield each group with its known members, in order."""
         return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
 
     def all_progress(self) -> list[Progress]:
-        """Progress of all readers, in no order: a cheap copy."""
+        """Return the progress of all readers, in no order: a cheap copy."""
         return list(self.table)
 
     def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
-        """List of `each_progress`."""
+        """Return `each_progress` as a list."""
         return list(self.each_progress(group, topic, broker))
 
     def each_progress(
         self, group: str = "", topic: str = "", broker: str = ""
     ) -> Iterator[Progress]:
-        """Progress, sorted by group, member and queue. Consume it before any change.
+        """Yield progress, sorted by group, member and queue. Consume it before any change.
 
         Args:
             group: a group with its members; empty: all groups.
@@ -120,11 +126,11 @@ class LedgerState:
                     yield progress
 
     def reset(self, reset_id: str) -> ResetApplied:
-        """Raises ResetNotFound."""
+        """Return an applied reset. Raises ResetNotFound."""
         return self.resets.find(reset_id)
 
     def members(self) -> Iterable[MembersChanged]:
-        """Members of each group that has members."""
+        """Return the members of each group that has members."""
         return self._members.values()
 
     def members_of(self, group: str) -> tuple[GroupMember, ...]:
@@ -134,7 +140,7 @@ class LedgerState:
     # Records.
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that restore the current ledger from an empty one.
+        """Yield the records that restore the current ledger from an empty one.
 
         The call copies the state, whose entries are immutable. So the iterator may run later and in
         another thread.
@@ -156,7 +162,7 @@ class LedgerState:
         return records()
 
     def apply(self, record: Record) -> None:
-        """Apply the change of a record, without checks."""
+        """Apply one record to the state, without checks."""
         match record:
             case Acquired():
                 self._acquired(record)

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """An invalid entry of a file, with its place and the reason."""
+    """An invalid entry of a file: its position in the file, and the reason."""
 
     place: str
     reason: str
@@ -91,7 +91,7 @@ def from_json_lines(content: bytes) -> ReadEntries:
 
 
 def _entry_of(line: bytes) -> Entry:
-    """Raises ValueError with a text about the line."""
+    """Parse one line of an export. Raises ValueError with a text about the line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as fault:

@@ -34,36 +34,40 @@ class ProgressTable:
         return self._progress.get(reader, {}).get(queue)
 
     def holder(self, reader: str, queue: MessageQueue) -> Progress | None:
-        """Progress with the owner of a queue: current progress, or progress removed by an undo."""
+        """Return the progress that names the owner of a queue: current progress, or progress
+        removed by an undo.
+        """
         found = self.find(reader, queue)
         return self._reverted.get(reader, {}).get(queue) if found is None else found
 
     def holders(self, reader: str) -> dict[MessageQueue, Progress]:
-        """`holder` of all queues."""
+        """Return the progress that names the owner, for each queue of a reader; see `holder`."""
         return {**self._reverted.get(reader, {}), **self.of(reader)}
 
     def deleted(self, reader: str, queue: MessageQueue) -> int | None:
-        """Incarnation of a deleted queue of this name that the reader had read, else None."""
+        """Return the incarnation of the deleted queue of this name on which the reader had
+        progress, else None.
+        """
         return self._deleted.get((reader, queue))
 
     def of(self, reader: str) -> Mapping[MessageQueue, Progress]:
         return self._progress.get(reader, {})
 
     def readers(self) -> Iterable[str]:
-        """Readers with progress."""
+        """Return the readers with progress."""
         return self._progress.keys()
 
     def known_readers(self) -> set[str]:
-        """Readers with progress or traces of removed progress."""
+        """Return the readers that have progress, or that had progress which was removed."""
         return {*self._progress, *self._reverted, *(reader for reader, _ in self._deleted)}
 
     def __iter__(self) -> Iterator[Progress]:
-        """All progress, in no order."""
+        """Yield all progress, in no order."""
         for queues in self._progress.values():
             yield from queues.values()
 
     def reverted(self, group: str = "") -> Iterator[Progress]:
-        """Progress removed by undos, of a group with its members or of all groups."""
+        """Return the progress that undos removed, of a group with its members or of all groups."""
         for reader in sorted(self._reverted, key=in_order):
             if group in ("", group_of(reader)):
                 yield from self._reverted[reader].values()
@@ -97,7 +101,7 @@ class ProgressTable:
     def settle(
         self, reader: str, queue: MessageQueue, offset: int, receiver: str, stored_at_ms: int
     ) -> None:
-        """Move an offset after an acknowledgement by a receiver."""
+        """Move a group's offset after a receiver's acknowledgement."""
         queues = self._progress[reader]
         queues[queue] = queues[queue]._replace(
             offset=offset,
@@ -108,7 +112,7 @@ class ProgressTable:
         )
 
     def revert(self, progress: Progress) -> None:
-        """Remove progress by the undo of a reset; its owner stays known."""
+        """Remove progress because a reset is undone; its owner stays known."""
         remove_from(self._progress, progress.group, progress.queue)
         self._reverted.setdefault(progress.group, {})[progress.queue] = progress
 
@@ -123,14 +127,16 @@ class ProgressTable:
             del self._deleted[next(iter(self._deleted))]
 
     def remove_readers(self, readers: Collection[str]) -> None:
-        """Remove progress and traces of readers."""
+        """Remove all progress of readers, and the stored facts about removed progress."""
         for reader in readers:
             self._progress.pop(reader, None)
             self._reverted.pop(reader, None)
         self._deleted = {key: at for key, at in self._deleted.items() if key[0] not in readers}
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that restore the table. The state is copied now; the iterator may run later."""
+        """Yield the records that restore the table. The state is copied now; the iterator may run
+        later.
+        """
         progress = [queues.copy() for queues in self._progress.values()]
         reverted = [queues.copy() for queues in self._reverted.values()]
         deleted = self._deleted.copy()

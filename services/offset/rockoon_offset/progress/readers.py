@@ -14,7 +14,7 @@ MEMBER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def reader_of(group: str, member: str = "") -> str:
-    """Name of a reader: the group, or a member of it."""
+    """Return the name of a reader: a group, or one member of a group."""
     return f"{group}{SEPARATOR}{member}" if member else group
 
 
@@ -23,17 +23,19 @@ def group_of(reader: str) -> str:
 
 
 def member_of(reader: str) -> str:
-    """Member of a reader; empty for a group."""
+    """Return the member of a reader's name; empty for a group."""
     return reader.partition(SEPARATOR)[2]
 
 
 def in_order(reader: str) -> tuple[str, str]:
-    """Sort key: a group, then its members, then the next group."""
+    """Return a sort key: a group, then its members, then the next group."""
     return group_of(reader), member_of(reader)
 
 
 def member_fault(member: str) -> str:
-    """Reason why a member id is invalid for a member with its own progress; empty if valid."""
+    """Return the reason why a member id is invalid for a member with its own progress; empty if
+    valid.
+    """
     if MEMBER.fullmatch(member):
         return ""
     return f"{member[:140]!r} is not 1 to 128 letters, digits and . _ -"

@@ -29,7 +29,8 @@ NONE_DELETED = Deletions(since=1)
 
 
 class Reconciliation:
-    """Changes by routes. Like the operations of the ledger, each applies and returns its records.
+    """Adapts progress to changed routes. Like operations of the ledger, each method changes the
+    state and returns its records.
 
     Args:
         state: state of the ledger; changed by the operations.
@@ -74,7 +75,8 @@ class Reconciliation:
     def group_deleted_at(
         self, group: str, revision: int, incarnation: int | None, deletions: Deletions
     ) -> int | None:
-        """Revision at which a missing or replaced group was deleted; None: it was not deleted.
+        """Return the revision at which a missing or replaced group was deleted; None: it was not
+        deleted.
 
         Args:
             revision: revision of the routes.
@@ -90,19 +92,20 @@ class Reconciliation:
         return deleted_at if deleted_at > max(over) else revision
 
     def _incarnations_of(self, group: str) -> set[int]:
-        """Incarnations of a group with progress or known members."""
+        """Return the incarnations of a group for which progress or known members are stored."""
         known = {each.group_incarnation for each in self._state.known.of(group).values()}
         progress = (*self._state.each_progress(group), *self._state.table.reverted(group))
         return known | {each.group_incarnation for each in progress}
 
     def is_later(self, group: str, revision: int) -> bool:
-        """Whether progress shows that a group was created after a revision."""
+        """True if progress shows that a group was created after a revision."""
         return any(
             progress.group_incarnation > revision for progress in self._state.each_progress(group)
         )
 
     def delete_topics(self, topics: Iterable[str]) -> list[Record]:
-        """Delete progress on topics. The incarnations of the queues stay known.
+        """Delete all progress on topics that were deleted. The incarnations of their queues stay
+        known.
 
         If a topic is deleted and created again, its readers must be treated the same whether this
         service was up or down at the deletion: as readers of another incarnation.
@@ -124,7 +127,9 @@ class Reconciliation:
         return self._state.apply_all(records)
 
     def delete_missing_topics(self, topics: Iterable[str], deletions: Deletions) -> list[Record]:
-        """Delete progress on those of the missing topics that were deleted."""
+        """Delete all progress on topics that are missing from the routes, if the routes record
+        their deletion.
+        """
         seen = self._state.counters.route_revision
         read = dict.fromkeys(topics, 0)
         for progress in (*self._state.table, *self._state.table.reverted()):
@@ -175,7 +180,7 @@ class Reconciliation:
         return self._state.apply_all([self._state.counters._replace(route_revision=revision)])
 
     def vouched_for(self, create_revisions: Mapping[MessageQueue, int]) -> bool:
-        """Whether routes can belong to the etcd that gave the incarnations of progress.
+        """True if routes can belong to the etcd that gave the incarnations of progress.
 
         Used while the ledger does not know the id of its etcd: one queue with the same incarnation
         in both is enough.
@@ -186,7 +191,9 @@ class Reconciliation:
         )
 
     def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
-        """Topics and groups with progress that are missing in routes, as texts for an operator."""
+        """Return the topics and groups that have progress and are missing from the routes, as texts
+        for an operator.
+        """
         read = {progress.queue.topic for progress in self._state.table}
         return [
             *(f"topic {name}" for name in sorted(read.difference(topics))),
@@ -211,7 +218,8 @@ class Reconciliation:
         groups: Mapping[str, int],
         deletions: Deletions,
     ) -> bool:
-        """Whether a queue or group with progress has another incarnation without a deletion.
+        """True if a queue or group with progress has another incarnation, although no deletion is
+        recorded.
 
         Then etcd was restored from a backup, and its revision has grown past the one stored here.
 
@@ -286,7 +294,7 @@ class Reconciliation:
 
 
 def is_of_later_group(revision: int, current: int | None, incarnation: int) -> bool:
-    """Whether an incarnation belongs to a later group than the deleted one.
+    """True if an incarnation belongs to a later group than the deleted one.
 
     Args:
         revision: revision of the routes with the deletion.

@@ -14,7 +14,7 @@ from rockoon_core.start_position import StartReason
 
 
 class Progress(NamedTuple):
-    """Progress of a reader on a queue."""
+    """Progress of a reader on a queue: its committed offset, with epoch, owner and incarnations."""
 
     # Name of the reader (see `readers`), here and in the records below: a group, or `group@member`
     # for a member with its own progress.
@@ -50,13 +50,13 @@ class Progress(NamedTuple):
 
 
 class ProgressPut(NamedTuple):
-    """Sets progress."""
+    """Record that sets progress of a reader."""
 
     progress: Progress
 
 
 class OffsetCommitted(NamedTuple):
-    """Moves the offset by a commit."""
+    """Record that moves a reader's offset by a commit."""
 
     group: str
     queue: MessageQueue
@@ -67,21 +67,23 @@ class OffsetCommitted(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Removes progress; the next reader of the queue starts as a new reader."""
+    """Record that removes progress; the next reader of the queue starts as a new reader."""
 
     group: str
     queue: MessageQueue
 
 
 class Reverted(NamedTuple):
-    """Removes progress but keeps the owner; the next reader of the queue starts as a new reader."""
+    """Record that removes progress but keeps the owner; the next reader of the queue starts as a
+    new reader.
+    """
 
     # The removed progress, with its last epoch.
     progress: Progress
 
 
 class QueueDeleted(NamedTuple):
-    """Removes progress on a deleted queue, and keeps the incarnation that it belonged to."""
+    """Record that removes progress on a deleted queue, and keeps the queue's incarnation."""
 
     group: str
     queue: MessageQueue
@@ -89,7 +91,7 @@ class QueueDeleted(NamedTuple):
 
 
 class KnownMember(NamedTuple):
-    """Sets the entry of a member with its own progress."""
+    """Record that sets the entry of a member with its own progress."""
 
     group: str
     member: str
@@ -103,20 +105,20 @@ class KnownMember(NamedTuple):
 
 
 class MemberForgotten(NamedTuple):
-    """Removes a member's entry and its own progress."""
+    """Record that removes a member's entry and its own progress."""
 
     group: str
     member: str
 
 
 class GroupDeleted(NamedTuple):
-    """Removes a group with its progress, members and resets."""
+    """Record that removes a group with its progress, members and resets."""
 
     group: str
 
 
 class ResetStep(NamedTuple):
-    """One queue of a reset."""
+    """Change of one queue's progress in a reset."""
 
     queue: MessageQueue
     # None: there was no progress.
@@ -134,7 +136,9 @@ class ResetStep(NamedTuple):
 
 
 class ResetApplied(NamedTuple):
-    """Stores a reset so that it can be undone. ProgressPut records have the progress."""
+    """Record of a reset, from which the reset can be undone. ProgressPut records have the new
+    progress.
+    """
 
     reset_id: str
     group: str
@@ -162,21 +166,21 @@ class GroupMember(NamedTuple):
 
 
 class MembersChanged(NamedTuple):
-    """Sets the members of a group."""
+    """Record that sets the members of a group."""
 
     group: str
     members: tuple[GroupMember, ...]
 
 
 class MemberJoined(NamedTuple):
-    """Adds a member to a group, or replaces the member with the same id."""
+    """Record that adds a member to a group, or replaces the member with the same id."""
 
     group: str
     member: GroupMember
 
 
 class Acquired(NamedTuple):
-    """Moves messages of one queue to a new acquisition; see `in_flight.window`."""
+    """Record that moves messages of one queue to a new acquisition; see `in_flight.window`."""
 
     group: str
     queue: MessageQueue
@@ -202,7 +206,7 @@ class Acquired(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Settles messages of an acquisition."""
+    """Record that settles messages of an acquisition."""
 
     group: str
     queue: MessageQueue
@@ -215,7 +219,7 @@ class Settled(NamedTuple):
 
 
 class Extended(NamedTuple):
-    """Changes the visibility time of messages of an acquisition."""
+    """Record that changes the visibility time of messages of an acquisition."""
 
     group: str
     queue: MessageQueue
@@ -226,7 +230,7 @@ class Extended(NamedTuple):
 
 
 class WindowPut(NamedTuple):
-    """Sets the window of a queue without its acquisitions, whose records follow."""
+    """Record that sets the window of a queue without its acquisitions, whose records follow."""
 
     group: str
     queue: MessageQueue
@@ -238,7 +242,7 @@ class WindowPut(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Numbers that only grow."""
+    """Record of counters of the store: epochs, starts of the service, etcd revisions."""
 
     # Last used epoch.
     epoch: int
@@ -325,7 +329,7 @@ def encode(record: Record) -> bytes:
 
 
 def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
-    """Remove the last fields as long as they have their defaults."""
+    """Remove the last fields of a record that have their defaults."""
     for default in defaults:
         if fields[-1] != default:
             return
@@ -333,7 +337,7 @@ def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
 
 
 def decode(data: bytes) -> Record:
-    """Return the record of a journal form. Raises ValueError for an unknown kind."""
+    """Decode a record from its journal form. Raises ValueError for an unknown kind."""
     kind, *rest = json.loads(data)
     match kind:
         case "commit":

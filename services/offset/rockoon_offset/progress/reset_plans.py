@@ -138,7 +138,9 @@ class ResetPlans:
         return self._store.ledger.reset(reset_id)
 
     def _was_applied(self, reset_id: str, wanted: ResetOrder) -> bool:
-        """Raises InvalidArgument if the id names a plan, or a reset of another group or topic."""
+        """True if a reset of this id was applied. Raises InvalidArgument if the id names a plan, or
+        a reset of another group or topic.
+        """
         applied = self._store.ledger.resets.get(reset_id)
         if reset_id in self._plans or (
             applied and (applied.group, applied.topic) != (wanted.group, wanted.topic)
@@ -147,7 +149,7 @@ class ResetPlans:
         return applied is not None
 
     def group_of(self, reset_id: str) -> str:
-        """Group of a plan or an applied reset. Raises ResetNotFound."""
+        """Return the group of a plan or an applied reset. Raises ResetNotFound."""
         plan = self._plans.get(reset_id)
         return self._store.ledger.reset(reset_id).group if plan is None else plan.group
 
@@ -219,7 +221,7 @@ class ResetPlans:
             self._watch.progress_reset(group, reset, member)
 
     def _members(self, group: str, topic: str, member: str) -> list[str]:
-        """Members whose own progress is reset; "" stands for the group's progress."""
+        """Return the members whose own progress is reset; "" is the group's progress."""
         ledger = self._store.ledger
         known = ledger.known.of(group)
         if member:
@@ -237,7 +239,7 @@ class ResetPlans:
     def _queues(
         self, topic: str, queues: Sequence[MessageQueue], target: resets.Target
     ) -> list[MessageQueue]:
-        """Queues of a reset, sorted; all queues of the topic if none are named."""
+        """Return the queues of a reset, sorted; all queues of the topic if none are named."""
         named = set(queues) or set(target.offsets)
         if any(queue.topic != topic for queue in named):
             raise InvalidArgument(reason=f"a queue does not belong to topic {topic!r}")
@@ -246,7 +248,8 @@ class ResetPlans:
         return sorted(named or self._table.topics[topic].create_revisions)
 
     async def _steps(self, wanted: ResetOrder) -> tuple[ResetStep, ...]:
-        """Steps from the progress that is stored when this returns, at least one.
+        """Compute the steps of a reset, at least one, from the progress that is stored when this
+        returns.
 
         Raises:
             GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound: not in the routes.
@@ -287,7 +290,7 @@ class ResetPlans:
         return steps
 
     def _chosen(self, wanted: ResetOrder) -> tuple[list[str], list[MessageQueue]]:
-        """Members and queues of a reset, both sorted. Raises the errors of `_steps`."""
+        """Return the members and queues of a reset, both sorted. Raises the errors of `_steps`."""
         if wanted.group not in self._table.groups:
             raise GroupNotFound(group=wanted.group)
         if wanted.topic not in self._table.topics:
@@ -328,7 +331,8 @@ class ResetPlans:
 
 
 def end_of(state: QueueState, before: Progress | None, now: Progress | None) -> QueueState:
-    """Ends of a queue, raised to an offset that was committed during the broker call.
+    """Return the state of a queue with its end raised to an offset that was committed during the
+    broker call.
 
     This commit proves a later end. Progress that was beyond the end before the call does not,
     because the broker may have lost the end of its log.

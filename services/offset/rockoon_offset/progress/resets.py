@@ -11,7 +11,7 @@ from rockoon_offset.progress.records import Progress, ResetStep
 
 
 class TargetKind(enum.Enum):
-    """Names of the fields of ResetTarget on the wire."""
+    """Kinds of targets of a reset: names of the fields of ResetTarget on the wire."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -23,7 +23,9 @@ class TargetKind(enum.Enum):
 
 
 class Target(NamedTuple):
-    """New position. `value` is an offset, a time, a duration or a shift, depending on the kind."""
+    """Target of a reset. `value` is an offset, a time, a duration or a shift, depending on the
+    kind.
+    """
 
     kind: TargetKind
     value: int = 0
@@ -31,7 +33,9 @@ class Target(NamedTuple):
 
 
 def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
-    """Store time whose offset `step` needs; None: none. Durations count back from `as_of_ms`."""
+    """Return the store time whose offset the brokers must look up for a reset; None: no lookup is
+    needed. A duration counts back from `as_of_ms`.
+    """
     if target.kind is TargetKind.TIMESTAMP:
         return target.value
     if target.kind is TargetKind.DURATION:
@@ -40,7 +44,7 @@ def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
 
 
 def check(target: Target) -> None:
-    """Raises InvalidArgument for an invalid target."""
+    """Raise InvalidArgument if the target of a reset is invalid."""
     negative = target.value < 0 and target.kind is not TargetKind.SHIFT
     if negative or any(offset < 0 for offset in target.offsets.values()):
         raise InvalidArgument(reason="a reset's target must not be negative")
@@ -56,7 +60,7 @@ def step(
     state: QueueState,
     offset_at_time: int | None,
 ) -> ResetStep | None:
-    """Return the step of one queue; None if the target does not apply to the queue.
+    """Return the step of a reset for one queue; None if the target does not apply to the queue.
 
     Args:
         target: the new position.

@@ -43,10 +43,10 @@ class UnreadQueue(NamedTuple):
 
 
 class UnreadParts(NamedTuple):
-    """Unread messages of all ranges together."""
+    """Unread messages in all ranges of a broker's log."""
 
     named: list[UnreadQueue]
-    """The entries with most messages, most first."""
+    """The queues and readers with most unread messages, most first."""
     messages: int
     is_waited_for: bool
 
@@ -108,7 +108,7 @@ def _not_started(
     table: RouteTable,
     cluster_rule: NewQueueRule,
 ) -> Iterator[tuple[str, MessageQueue]]:
-    """Readers without progress on a queue that will read its messages."""
+    """Yield readers that have no progress on a queue yet, and will read its messages."""
     by_topic: dict[str, list[MessageQueue]] = {}
     for queue in ranges:
         by_topic.setdefault(queue.topic, []).append(queue)
@@ -128,12 +128,14 @@ def _not_started(
 
 
 def retrying(topic: str) -> set[str]:
-    """Group of a retry topic, which reads the topic without a subscription; else empty."""
+    """Return the group of a retry topic, which reads the topic without a subscription; else
+    empty.
+    """
     return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
 
 
 def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
-    """Whether this service keeps the progress of a group, as far as it can know."""
+    """True if this service keeps the progress of a group, as far as it can know."""
     policy = table.groups[group].config.start_policy.consume_from
     return bool(
         ledger.progress_of(group)
@@ -144,7 +146,7 @@ def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
 
 
 def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[str]:
-    """The group, or its members if each has separate progress."""
+    """Return the readers of a group: the group, or its members if each has its own progress."""
     if table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
         return [group]
     return [

@@ -63,7 +63,7 @@ def convert_journal(directory: Path, replica: str, disk: Disk) -> None:
 
 
 def is_former(path: Path) -> bool:
-    """Whether a file belongs to a single-copy journal."""
+    """True if a file belongs to a single-copy journal."""
     with path.open("rb") as file:
         return file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC
 
@@ -95,7 +95,9 @@ def _first_file(generation: int, replica: str, ledger: Ledger) -> bytes:
 
 
 def state_payloads(records: Iterator[bytes], records_max: int) -> Iterator[bytes]:
-    """Payloads of the STATE frames of a state, each within the bounds of a frame."""
+    """Yield the payloads of the STATE frames of a state, each within the maximum size of a
+    frame.
+    """
     part: list[bytes] = []
     size = 0
     for record in records:

@@ -51,7 +51,7 @@ EPOCHS_MAX = 64
 
 
 class FrameKind(IntEnum):
-    """Content of a frame."""
+    """Kind of a frame, by its content."""
 
     EPOCH = 1
     STATE = 2
@@ -63,7 +63,7 @@ KINDS = frozenset(FrameKind)
 
 
 class LogFrame(NamedTuple):
-    """A frame and its position in the log."""
+    """A decoded frame, and its position in the log."""
 
     kind: FrameKind
     position: int
@@ -89,7 +89,7 @@ class EpochPayload(NamedTuple):
 
 
 class LogFileHeader(NamedTuple):
-    """Header of a file; `synced` applies to the whole log."""
+    """Header of a file of the journal; `synced` applies to the whole log."""
 
     generation: int
     position: int
@@ -102,7 +102,7 @@ def encode_header(header: LogFileHeader) -> bytes:
 
 
 def encode_synced(position: int) -> bytes:
-    """Bytes at SYNCED_AT."""
+    """Encode the position up to which the log is synced, for the file header at SYNCED_AT."""
     head = SYNCED.pack(position)
     return head + U32.pack(zlib.crc32(head))
 
@@ -126,7 +126,7 @@ def decode_header(data: bytes) -> LogFileHeader | None:
 
 
 def decode_synced(data: bytes) -> int:
-    """Return the position of `encode_synced`; 0 if it is damaged and therefore unknown."""
+    """Decode the position up to which the log is synced; 0 if the bytes are damaged."""
     if len(data) < SYNCED.size:
         return 0
     (position,) = SYNCED.unpack_from(data)
@@ -139,7 +139,7 @@ def encode(kind: FrameKind, position: int, committed: int, payload: bytes = b"")
 
 
 def pack(records: Iterable[bytes]) -> bytes:
-    """Payload of records."""
+    """Encode records as the payload of a frame."""
     return b"".join(part for record in records for part in (U32.pack(len(record)), record))
 
 
@@ -155,7 +155,7 @@ def parts(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def unpack(payload: bytes) -> Iterator[bytes]:
-    """Records of a payload."""
+    """Yield the records in the payload of a frame."""
     at = 0
     while at < len(payload):
         (size,) = U32.unpack_from(payload, at)
@@ -175,7 +175,7 @@ def encode_epochs(epochs: EpochPayload) -> bytes:
 
 
 def decode_epochs(payload: bytes) -> EpochPayload:
-    """Raises ValueError."""
+    """Decode the payload of an EPOCH frame. Raises ValueError."""
     try:
         fields = json.loads(payload)
         known = tuple((int(epoch), int(first)) for epoch, first in fields["epochs"])
@@ -187,7 +187,9 @@ def decode_epochs(payload: bytes) -> EpochPayload:
 
 
 def frame_bytes(data: bytes, at: int, position: int) -> int:
-    """Length of the frame at `data[at]`, from its header; 0 without a frame of this position."""
+    """Return the length of the frame at `data[at]`, from its header; 0 without a frame of this
+    position.
+    """
     if len(data) - at < FRAME_HEADER_BYTES:
         return 0
     magic, _, payload_bytes, found, _ = FRAME_HEADER.unpack_from(data, at)
@@ -227,7 +229,7 @@ def whole_frames(data: bytes, position: int) -> list[LogFrame]:
 
 
 def whole_bytes(data: bytes, position: int) -> int:
-    """Length of the complete frames at the start of `data`, from their headers."""
+    """Return the length of the complete frames at the start of `data`, from their headers."""
     at = 0
     while (size := frame_bytes(data, at, position + at)) and at + size <= len(data):
         at += size
@@ -235,7 +237,7 @@ def whole_bytes(data: bytes, position: int) -> int:
 
 
 def has_whole_frame(data: bytes) -> bool:
-    """Whether `data` contains a complete and valid frame of any position."""
+    """True if `data` contains a complete and valid frame of any position."""
     at = data.find(FRAME_MAGIC_BYTES)
     while at >= 0:
         if len(data) - at >= FRAME_HEADER_BYTES:
@@ -249,6 +251,6 @@ def has_whole_frame(data: bytes) -> bool:
 def joined(
     known: Sequence[tuple[int, int]], newer: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Known epochs, replaced from the first epoch of `newer` on."""
+    """Return the known epochs, replaced from the first epoch of `newer` on."""
     older = [each for each in known if each[0] < newer[0][0]]
     return [*older, *newer]

@@ -36,7 +36,7 @@ SYNCED_BYTES = 64 << 10
 
 @dataclass
 class JournalFile:
-    """One open file; `begin` and `end` are positions."""
+    """One open file of the journal; `begin` and `end` are positions in the log."""
 
     path: Path
     generation: int
@@ -45,12 +45,12 @@ class JournalFile:
     end: int
 
     def at(self, position: int) -> int:
-        """Byte offset of a position in the file."""
+        """Return the byte offset of a position in the file."""
         return FILE_HEADER_BYTES + position - self.begin
 
 
 class JournalFiles:
-    """The files of one directory.
+    """The journal files of one directory: reads, appends, cuts and deletes frames.
 
     Args:
         directory: an existing directory.
@@ -121,7 +121,9 @@ class JournalFiles:
             self.files.append(JournalFile(path, generation, fd, begin, end))
 
     def _read(self, found: Callable[[LogFrame], None]) -> None:
-        """Report the frames, and cut unsynced bytes after the last valid frame."""
+        """Read the frames of all files at the start, and cut unsynced bytes after the last valid
+        frame.
+        """
         known_synced = self._synced
         end = 0
         for number, file in enumerate(self.files):
@@ -151,7 +153,9 @@ class JournalFiles:
         return position
 
     def _cut_tail(self, number: int, end: int, known_synced: int) -> None:
-        """Cut the log at `end`, which is in the file of this number or at its start."""
+        """Cut the log at `end`, after the last valid frame. Raises StoreCorrupt if synced or later
+        frames would be lost.
+        """
         file = self.files[number]
         if end < known_synced:
             reason = f"no valid frame at {end}, although it was synced up to {known_synced}"
@@ -183,7 +187,7 @@ class JournalFiles:
         raise ValueError(f"{position} is below {self.begin}")
 
     def file_begin_of(self, position: int) -> int:
-        """First position of the file that contains a position."""
+        """Return the first position of the file that contains a position."""
         begins = [file.begin for file in self.files if file.begin <= position]
         return begins[-1] if begins else self.begin
 
@@ -200,7 +204,7 @@ class JournalFiles:
         raise ValueError(f"{position} is below {self.begin}")
 
     def crc(self, begin: int, end: int) -> int:
-        """CRC-32 of a range of positions."""
+        """Return the CRC-32 of a range of positions."""
         crc = 0
         while begin < end:
             data = self.read(begin, min(end - begin, 1 << 20))
@@ -231,11 +235,11 @@ class JournalFiles:
             raise
 
     def length(self) -> tuple[int, int]:
-        """Number of files and end position, for `undo_appends`."""
+        """Return the number of files and the end position, for `undo_appends`."""
         return len(self.files), self.end
 
     def undo_appends(self, length: tuple[int, int]) -> None:
-        """Remove appended frames that were not used yet."""
+        """Remove the frames that were appended after `length`, because their append failed."""
         count, end = length
         while len(self.files) > count:
             self._remove(self.files.pop())
@@ -296,7 +300,9 @@ class JournalFiles:
         return do
 
     def write_synced(self, position: int) -> None:
-        """Write `synced` to the newest file, at most every `SYNCED_BYTES` and without a sync."""
+        """Write the position up to which the log is synced into the newest file's header, once for
+        each `SYNCED_BYTES` of progress. The header is not synced.
+        """
         file = self.files[-1] if self.files else None
         if file is None or position < file.begin:
             return

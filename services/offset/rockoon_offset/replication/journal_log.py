@@ -38,11 +38,14 @@ ROOM_SECONDS = 1.0
 PROBE_BYTES = 64 << 10
 WAITING_BYTES_MAX = 64 << 20
 FILES_HELD_MAX = 8
-"""A follower that lacks more files than the newest two and these loses its vote."""
+"""Number of old files kept for followers. A follower that lacks more files than these and the
+newest two loses its vote.
+"""
 
 
 class JournalLog:
-    """The journal of one replica. Use it only from the event loop's thread.
+    """The replicated journal of one replica: writes its frames, and applies committed records to
+    the ledger. Use it only from the event loop's thread.
 
     Args:
         directory: an existing directory that only this object writes to.
@@ -128,12 +131,14 @@ class JournalLog:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Always empty: a journal has no topics."""
+        """Dropped topics: always empty, because a journal has no topics."""
         return {}
 
     @property
     def generation(self) -> Generation:
-        """None: a journal has no compacted generations; each file starts with the whole state."""
+        """Generation: always none, because a journal has no compacted topics. Each file starts with
+        the whole state.
+        """
         return NO_GENERATION
 
     @property
@@ -149,7 +154,7 @@ class JournalLog:
         return self._files.crc(end - size, end)
 
     def blank_at(self, position: int) -> int | None:
-        """None: a journal has no blank ranges."""
+        """Return None: a journal has no blanks."""
         del position
         return None
 
@@ -169,7 +174,9 @@ class JournalLog:
         return self._files.file_begin_of(position)
 
     async def repair(self, offset: int, data: bytes) -> None:
-        """See `ReplicatedLog`. A journal file is small enough to be synced on the event loop."""
+        """Replace damaged bytes; see `ReplicatedLog`. A journal file is small enough to be synced
+        on the event loop.
+        """
         if not self.min_offset <= offset <= offset + len(data) <= self.end:
             raise ValueError(f"the log does not have {offset} to {offset + len(data)}")
         self._files.rewrite(offset, data)
@@ -191,13 +198,13 @@ class JournalLog:
         return data
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
-        """See `read`. A journal is small enough to be in the page cache."""
+        """Return `read`, without a thread: a journal is small enough to be in the page cache."""
         return self.read(offset, bytes_max)
 
     # Changes by replication.
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append frames of the leader.
+        """Append frames that a follower received from the leader.
 
         Raises:
             ValueError: `offset` is not the end, or a frame is incomplete; nothing was written.
@@ -227,7 +234,9 @@ class JournalLog:
             self._pending.append(frame)
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
-        """See `ReplicatedLog.check_writes`. Writes fail if there is no room for the reserve."""
+        """Return whether frames can be written; see `ReplicatedLog.check_writes`. Writes fail if
+        the disk has no room for the reserve.
+        """
         if probe:
             self._reserve.check(PROBE_BYTES)
         else:
@@ -250,7 +259,7 @@ class JournalLog:
             self._synced(cuts, end, began)
 
     def sync_nowait(self) -> None:
-        """Sync in this thread, which blocks the event loop."""
+        """Sync the files in this thread, which blocks the event loop."""
         cuts, end, began = self._cuts, self.end, time.perf_counter()
         self._files.sync()()
         self._synced(cuts, end, began)
@@ -281,10 +290,10 @@ class JournalLog:
         self._outline.cut(offset, self.min_offset)
 
     def drop(self, dropped: Mapping[str, int]) -> None:
-        """Does nothing: a journal has no topics."""
+        """Do nothing: a journal has no topics to drop."""
 
     def need_generation(self, end: int) -> None:
-        """Never called: a leader of a journal has no compacted generation."""
+        """Do nothing: a journal has no compacted generation to need."""
 
     def commit(self, offset: int) -> None:
         """Apply frames up to `offset` to the ledger, and delete files that no start needs.
@@ -350,7 +359,7 @@ class JournalLog:
 
     @property
     def wants_generation(self) -> bool:
-        """Whether a leader should start a new file, and none is being started."""
+        """True if a leader should start a new file, and none is being started."""
         if (
             self._state is not None
             or self._pending
@@ -370,7 +379,9 @@ class JournalLog:
         self._append_state(FrameKind.EPOCH, frames.encode_epochs(epochs))
 
     def append_state(self) -> bool:
-        """Append the next part of the state. Returns whether parts are left."""
+        """Append the next part of the ledger's state to the new file. Returns whether parts are
+        left.
+        """
         if self._state is not None:
             payload = next(self._state, None)
             if payload is None:
@@ -382,7 +393,7 @@ class JournalLog:
 
     @property
     def shortage(self) -> str:
-        """Why changes are refused; empty while they are not."""
+        """Reason why the journal refuses changes; empty if it accepts them."""
         return self._reserve.shortage
 
     def close(self) -> None:
@@ -392,7 +403,7 @@ class JournalLog:
     # Internals.
 
     def _found(self, frame: LogFrame) -> None:
-        """Add a frame that was read at the start."""
+        """Add a frame that was read at the start of the process."""
         try:
             self._outline.check([frame])
         except ValueError as failure:
@@ -402,7 +413,7 @@ class JournalLog:
         self._pending.append(frame)
 
     def _skip_old(self) -> None:
-        """Start the ledger with the newest complete state that is committed."""
+        """Start the ledger with the newest complete state that is committed: skip older frames."""
         begin = (
             self._outline.generations[self._outline.newest_whole(self._committed)].begin
             if self._outline.generations
@@ -464,7 +475,7 @@ class JournalLog:
                 return
 
     def _check_room(self) -> None:
-        """After a shortage: check for room, at most once per `ROOM_SECONDS`."""
+        """If the disk was full, check for free space, at most once per `ROOM_SECONDS`."""
         if self._reserve.shortage and time.monotonic() >= self._room_after:
             self._room_after = time.monotonic() + ROOM_SECONDS
             self._reserve.check(PROBE_BYTES)

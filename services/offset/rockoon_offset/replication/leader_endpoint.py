@@ -19,7 +19,9 @@ SERVICES = (
 
 
 class LeaderEndpoint:
-    """Servicer of both services. Refuses all calls before `serve` and after `refuse`."""
+    """gRPC servicer of OffsetService and InFlightService. Refuses all calls before `serve` and
+    after `refuse`.
+    """
 
     def __init__(self) -> None:
         # Method name → method; names are unique over both services. Empty while calls are refused.
@@ -38,7 +40,7 @@ class LeaderEndpoint:
         return bool(self._methods)
 
     def serve(self, service: OffsetService, in_flight: InFlightService) -> None:
-        """Forward calls from now on."""
+        """Forward clients' calls to the services from now on."""
         self._methods = {
             method.name: getattr(servicer, method.name)
             for servicer, of in zip((service, in_flight), SERVICES, strict=True)
@@ -47,7 +49,8 @@ class LeaderEndpoint:
         self._end_wait()
 
     def expect(self) -> None:
-        """Let calls wait for `serve`, at most `EXPECTED_SECONDS_MAX`.
+        """Block clients' calls until `serve`, at most `EXPECTED_SECONDS_MAX`, instead of refusing
+        them.
 
         The routes already name this replica as leader, and a refused client would retry only after
         a pause.
@@ -56,7 +59,7 @@ class LeaderEndpoint:
             self._expected = asyncio.Event()
 
     def refuse(self, refusal: RockoonError) -> None:
-        """Refuse calls from now on."""
+        """Refuse clients' calls with an error from now on."""
         self._methods, self._refusal = {}, refusal
         self._end_wait()
 

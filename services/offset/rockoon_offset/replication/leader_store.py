@@ -36,7 +36,8 @@ WAITING_BYTES_MAX = 16 << 20
 
 
 class LeaderStore:
-    """See the module.
+    """`ProgressStore` of a replica that leads: appends changes of the ledger to the replicated
+    journal.
 
     Args:
         journal: open journal of a replica that leads.
@@ -136,13 +137,14 @@ class LeaderStore:
                 return
 
     def end(self, refusal: RockoonError) -> None:
-        """Refuse calls from now on: the leadership has ended."""
+        """Refuse changes with an error from now on: the leadership has ended."""
         self._refusal = self._refusal or refusal
         self._waiting.clear()
 
     async def run(self) -> None:
-        """Append waiting changes once appends are allowed, and the states of new files, until
-        cancelled."""
+        """Append waiting changes to the journal once appends are allowed, and the states of new
+        files, until cancelled.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._append_waiting(), name="waiting progress")
             tasks.create_task(self._append_states(), name="states of the journal's files")

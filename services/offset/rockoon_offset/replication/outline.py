@@ -8,7 +8,7 @@ from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs
 
 
 class JournalGeneration(NamedTuple):
-    """A file of the log.
+    """A file of the journal that contains the whole state of the ledger.
 
     Attributes:
         begin: position of its first frame.
@@ -20,7 +20,7 @@ class JournalGeneration(NamedTuple):
 
 
 class Outline:
-    """Epochs and files of one log.
+    """Positions of the epochs and files of one journal.
 
     Attributes:
         epochs: (epoch, first position), ascending; the oldest may be missing.
@@ -32,7 +32,7 @@ class Outline:
         self.generations: list[JournalGeneration] = []
 
     def boundaries(self, end: int) -> list[Boundary]:
-        """Epochs of the log, which ends at `end`."""
+        """Return the epochs of the log, which ends at `end`."""
         following = [*self.epochs[1:], (0, end)]
         return [
             Boundary(epoch, first, last)
@@ -40,7 +40,7 @@ class Outline:
         ]
 
     def check(self, found: Sequence[LogFrame]) -> None:
-        """Raise ValueError if the next frames cannot be these."""
+        """Raise ValueError if these frames cannot follow the known frames of the log."""
         last, is_empty = self.epochs[-1] if self.epochs else None, not self.generations
         for frame in found:
             if frame.committed > frame.position:
@@ -60,7 +60,7 @@ class Outline:
             last = epoch
 
     def add(self, frame: LogFrame) -> None:
-        """Add the next frame, which was checked."""
+        """Add the next frame of the log, which was checked."""
         if frame.kind is FrameKind.EPOCH:
             epochs = decode_epochs(frame.payload)
             self.epochs = joined(self.epochs, epochs.known)
@@ -73,7 +73,7 @@ class Outline:
                 self.generations[-1] = newest._replace(whole_at=frame.end)
 
     def cut(self, end: int, min_offset: int) -> None:
-        """Remove epochs and files after a new end."""
+        """Remove epochs and files behind a new, lower end of the log."""
         # A log without frames has no epochs, even if older frames were deleted.
         is_empty = end == min_offset
         self.epochs = [] if is_empty else [each for each in self.epochs if each[1] < end]
@@ -84,7 +84,7 @@ class Outline:
         ]
 
     def newest_whole(self, committed: int) -> int:
-        """Index of the newest generation with a complete, committed state; 0 without one."""
+        """Return the index of the newest file with a complete, committed state; 0 without one."""
         for number, each in reversed(list(enumerate(self.generations))):
             if each.whole_at is not None and each.whole_at <= committed:
                 return number
@@ -92,5 +92,5 @@ class Outline:
 
 
 def is_first(frame: LogFrame) -> bool:
-    """Whether a frame is the first frame of a file."""
+    """True if a frame is the first frame of a file."""
     return frame.kind is FrameKind.EPOCH and decode_epochs(frame.payload).is_first

@@ -45,7 +45,7 @@ STORE_ID_FILE = "store_id"
 
 
 class CopyMetrics:
-    """Metrics of a replica, and of its service while it leads.
+    """Measures the metrics of a replica, and of its service while it leads.
 
     Args:
         root: directory of the store.
@@ -56,11 +56,11 @@ class CopyMetrics:
         self._copy: LogCopy[OffsetCopy] | None = None
 
     def follow(self, copy: LogCopy[OffsetCopy]) -> None:
-        """Set the replica to measure."""
+        """Set the replica to measure, after an earlier one."""
         self._copy = copy
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of the metrics of both tables."""
+        """Return the metrics of the replica, and of the service if the replica leads."""
         if self._copy is None:
             return of_process(self._root, is_ready=False)
         parts = self._copy.service.parts
@@ -70,7 +70,7 @@ class CopyMetrics:
 
 
 def has_been_copy(root: Path) -> bool:
-    """Whether a store belongs or belonged to a replica, so its journal is a replicated one."""
+    """True if a store belongs or belonged to a replica, so its journal is a replicated one."""
     directory = root / JOURNAL
     return (
         (root / FILE).exists()

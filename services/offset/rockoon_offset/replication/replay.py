@@ -11,7 +11,7 @@ from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs
 
 
 class Replay:
-    """Applies frames in order.
+    """Builds a ledger: applies frames in order.
 
     Attributes:
         ledger: the ledger; a new object if a state starts again.
@@ -24,7 +24,7 @@ class Replay:
         self._changes: list[bytes] = []
 
     def apply(self, frame: LogFrame) -> None:
-        """Apply one frame.
+        """Apply one frame to the ledger.
 
         Raises:
             ValueError, TypeError, KeyError: a record is invalid.

@@ -8,7 +8,7 @@ from rockoon_offset.journal.journal import RESERVE_BYTES, RESERVE_FILE, is_short
 
 
 class Reserve:
-    """A file of RESERVE_BYTES in a directory.
+    """File that reserves RESERVE_BYTES of disk space in a directory.
 
     Attributes:
         shortage: reason why the disk has no room; empty while it has.
@@ -39,7 +39,7 @@ class Reserve:
         self.shortage = ""
 
     def check(self, count: int) -> None:
-        """After a shortage: update `shortage`.
+        """If the disk was full, check again and update `shortage`.
 
         Args:
             count: bytes that must be free besides the reserve.
@@ -61,7 +61,7 @@ class Reserve:
         self.shortage = ""
 
     def set_shortage(self, failure: OSError) -> None:
-        """Set `shortage` after a write without room."""
+        """Set `shortage`, because a write found no room on the disk."""
         self.shortage = f"{failure.strerror or failure} on {self._directory}"
 
     def release(self, failure: OSError) -> bool:

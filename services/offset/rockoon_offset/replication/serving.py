@@ -27,7 +27,8 @@ HELD_CHECK_SECONDS = 1.0
 
 
 class OffsetCopy:
-    """`LogService` of a replica of the journal: serves clients while this replica leads.
+    """The offset service on one replica (`LogService`): opens the journal, serves clients while
+    this replica leads.
 
     Args:
         replica_id: store id of this replica.
@@ -78,12 +79,14 @@ class OffsetCopy:
         return self._journal
 
     def damage_of(self, failure: Exception) -> int | None:
-        """None: a frame that cannot be read at a start may be uncommitted."""
+        """Return None: a frame that cannot be read at a start may be uncommitted, so none is known
+        as damaged.
+        """
         del failure
         return None
 
     def rewrite(self, position: int, data: bytes) -> None:
-        """Never called, because `damage_of` returns None."""
+        """Never called, because `damage_of` reports no damaged record."""
         raise NotImplementedError
 
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
@@ -112,8 +115,9 @@ class OffsetCopy:
             self._journal.retain_from = min_offset
 
     async def _hold(self, journal: JournalLog, replica: Replica) -> None:
-        """Report files that are kept for absent replicas. An absent replica loses its vote, as with
-        a broker's log, so that the kept files do not fill this disk."""
+        """Log when files are kept for absent replicas. An absent replica loses its vote, as with a
+        broker's log, so that the kept files do not fill this disk.
+        """
         reported = 0
         while True:
             await asyncio.sleep(HELD_CHECK_SECONDS)
@@ -123,7 +127,7 @@ class OffsetCopy:
                 reported = held
 
     async def _lead(self, journal: JournalLog, replica: Replica) -> None:
-        """Serve clients until cancelled."""
+        """Serve clients as the leader until cancelled."""
         settings = self._settings
         root = settings.store_path
         cluster = StoreCluster(root / "cluster_id", self._disk.replace_file)

@@ -48,7 +48,7 @@ OUT_OF_RANGE = (StartReason.BELOW_MIN, StartReason.ABOVE_MAX, StartReason.OTHER_
 
 
 class ResolvedStart(NamedTuple):
-    """Where a reader starts, and the epoch of its commits."""
+    """Start position of a reader on a queue, and the epoch of its commits."""
 
     decision: Decision
     epoch: int
@@ -63,14 +63,14 @@ class QueryResult(NamedTuple):
 
 
 class ProgressBefore(NamedTuple):
-    """Progress and incarnation of a queue before its broker was called."""
+    """Progress on a queue and its incarnation, read before the call to its broker."""
 
     stored: Stored | None
     create_revision: int
 
 
 class Resolver:
-    """Decides where readers start.
+    """Decides where readers start on queues, and stores the decision.
 
     Args:
         store: progress; decisions are durable before they are returned.
@@ -213,7 +213,9 @@ class Resolver:
         queues: Sequence[MessageQueue],
         answers: dict[MessageQueue, ResolvedStart | RockoonError],
     ) -> dict[str, GroupSubscription]:
-        """Return the subscriptions by topic. Queues without one get their error in `answers`."""
+        """Return the group's subscription to each topic. If a queue cannot be subscribed, its error
+        is put into `answers`.
+        """
         subscribed: dict[str, GroupSubscription] = {}
         refused: dict[str, RockoonError] = {}
         for queue in queues:
@@ -363,7 +365,9 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> ResolvedStart | RockoonError | None:
-        """Decide a start position and write it. None: the queue needs another round."""
+        """Decide a start position and store it. None: the queue must be decided again, because its
+        state changed.
+        """
         decision = self._judge(group, group_incarnation, queue, facts, offset_at_time)
         if decision is None or isinstance(decision, RockoonError):
             return decision
@@ -404,7 +408,7 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> Decision | RockoonError | None:
-        """Decide with the current progress. None: the queue needs another round.
+        """Decide a start position from the current progress. None: the queue must be decided again.
 
         During the broker call, progress may have been created, or have moved past the end that the
         broker reported. Then the log is not truncated and the queue is not unread.

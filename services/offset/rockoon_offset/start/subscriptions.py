@@ -10,14 +10,14 @@ CALL_SECONDS_MAX = 3.0
 
 
 class GroupSubscription(NamedTuple):
-    """A group and the revision at which it subscribed to a topic."""
+    """Subscription of a group to a topic, with the etcd revision at which the group subscribed."""
 
     group: Group
     revision: int
 
 
 class Subscriptions:
-    """Finds subscriptions in the routes; a nameserver records missing ones.
+    """Finds subscriptions of groups in the routes, and has a nameserver record missing ones.
 
     Args:
         table: the routes.
