@@ -14,7 +14,7 @@ from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """Records of deletions at one time.
+    """Topics and groups that the nameservers have recorded as deleted.
 
     Attributes:
         topics, groups: name → revision of the last deletion.
@@ -27,7 +27,7 @@ class Deletions:
     since: int = 0
 
     def after(self, update: RouteUpdate) -> "Deletions":
-        """The records after an update."""
+        """Return the recorded deletions after an update of the routes."""
         if not (update.snapshot or update.deletions or update.deletions_since > self.since):
             return self
         before = Deletions() if update.snapshot else self
@@ -41,7 +41,7 @@ class Deletions:
         )
 
     def topic_is_over(self, topic: str, incarnation: int, seen: int) -> bool:
-        """Whether an incarnation that is missing in the routes was deleted, not lost.
+        """True if an incarnation that is missing in the routes was deleted, not lost.
 
         Args:
             incarnation: etcd revision at which the topic or queue was created.
@@ -50,7 +50,7 @@ class Deletions:
         return self._is_over(self.topics.get(topic, 0), incarnation, seen)
 
     def group_is_over(self, group: str, incarnation: int, seen: int) -> bool:
-        """`topic_is_over` for a group."""
+        """True if a group that is missing in the routes was deleted; like `topic_is_over`."""
         return self._is_over(self.groups.get(group, 0), incarnation, seen)
 
     def _is_over(self, deleted: int, incarnation: int, seen: int) -> bool:

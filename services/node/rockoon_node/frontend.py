@@ -19,7 +19,7 @@ from rockoon_runtime.wire import GrpcServer
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings(ServiceSettings):
-    """Settings of every node.
+    """Settings that every service of the cluster has.
 
     Attributes:
         advertise: "host:port" in the routes; None or empty: the address listened on.
@@ -76,7 +76,8 @@ class NodeFrontend(Frontend):
         return self._node_settings.advertise or server.address
 
     def key_follower(self, address: str) -> KeyFollower | None:
-        """Follower that updates the gate's access keys; None if access is off.
+        """Create the follower that updates the access keys with which the service checks its
+        callers; None if access is off.
 
         Args:
             address: see `address`.

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class KeyFollower:
-    """Updates the access keys of a service's gate. While no nameserver answers, keys stay.
+    """Updates the access keys with which a service checks its callers. While no nameserver answers,
+    keys stay.
 
     Keys older than the current ones are ignored, so a nameserver that lags does not restore a
     revoked key. They are accepted if etcd itself went back: all nameservers have older keys, and
@@ -47,7 +48,7 @@ class KeyFollower:
         return self._watching.attempted
 
     async def run(self, stop: Stop) -> None:
-        """Follow until cancelled.
+        """Follow the nameservers' access keys until cancelled.
 
         Args:
             stop: failed if the nameservers do not accept the cluster secret of the service.

@@ -22,7 +22,7 @@ UPDATES_MAX = 16
 
 
 class MergedUpdates:
-    """Consecutive changes, merged into one update.
+    """Consecutive changes of the routes, merged into one update.
 
     Args:
         first: the first change, not a snapshot.
@@ -52,7 +52,7 @@ class MergedUpdates:
         self._merge(update)
 
     def update(self) -> RouteUpdate:
-        """The merged update."""
+        """Return the merged update of the routes."""
         if self._is_single:
             return self._last
         last = self._last
@@ -107,7 +107,9 @@ class PendingUpdates:
         self._changed = asyncio.Condition()
 
     async def put(self, update: RouteUpdate) -> None:
-        """Add an update. Waits while `UPDATES_MAX` updates wait that cannot be merged."""
+        """Add an update to the queue. Waits while `UPDATES_MAX` updates wait that cannot be
+        merged.
+        """
         async with self._changed:
             last = self._waiting[-1] if self._waiting else None
             if isinstance(last, MergedUpdates) and last.can_add(update):

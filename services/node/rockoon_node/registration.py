@@ -81,7 +81,7 @@ class Registration:
         self._calling = asyncio.Lock()
 
     async def run(self, stop: Stop) -> None:
-        """Register and renew until cancelled, or until `leave`.
+        """Register the service and renew its registration until cancelled, or until `leave`.
 
         Args:
             stop: failed if the entry is refused finally. The lease ends then.
@@ -162,7 +162,7 @@ class Registration:
         self._wanted.set()
 
     def _is_final(self, reason: RockoonError) -> bool:
-        """Whether a retry is useless.
+        """True if a refusal is final, so a retry is useless.
 
         If the entry was accepted before, a misconfigured nameserver is the cause. An operator can
         repair it, so a working service does not end.

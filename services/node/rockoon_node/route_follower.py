@@ -72,7 +72,7 @@ class RouteFollower:
         return self._watching.attempted
 
     async def run(self, stop: Stop) -> None:
-        """Follow until cancelled.
+        """Follow the routes of the nameservers until cancelled.
 
         Args:
             stop: failed if the nameservers belong to another cluster, or do not accept the cluster
@@ -131,7 +131,9 @@ class RouteFollower:
             self._has_update = self._switches = False
 
     async def _watch(self, address: str) -> None:
-        """Raises Fatal if the routes belong to another cluster."""
+        """Watch the routes at one nameserver until the watch ends. Raises Fatal if the routes
+        belong to another cluster.
+        """
         # Services that do not use groups still need their revisions: callers may wait for them.
         request = WatchRoutesRequest(
             after_revision=self.revision,

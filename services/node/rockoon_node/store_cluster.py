@@ -95,11 +95,11 @@ class StoreCluster:
         return ""
 
     def is_foreign(self, cluster: int) -> bool:
-        """Whether a service that has just started has reached another cluster than its own."""
+        """True if a service that has just started has reached another cluster than its own."""
         return not self._joined and 0 not in (cluster, self.known) and cluster != self.known
 
     def move_to(self, cluster: int) -> None:
-        """Store the id of the cluster that the store belongs to from now on.
+        """Write the id of the cluster that the store belongs to from now on.
 
         Args:
             cluster: see `join`.

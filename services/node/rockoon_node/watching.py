@@ -32,7 +32,7 @@ class Watching:
         self.attempted = asyncio.Event()
 
     def answered(self) -> None:
-        """Record a useful reply; the watch calls it."""
+        """Record that the nameserver has sent a useful reply; the watch calls this."""
         self._rotation.answered()
         self.attempted.set()
 
@@ -42,7 +42,8 @@ class Watching:
         is_final: Callable[[RockoonError], bool],
         stop: Stop,
     ) -> None:
-        """Watch until cancelled, or until a final error.
+        """Keep a watch running, at one nameserver after the other, until cancelled or until a final
+        error.
 
         Args:
             watch: watches at an address until the nameserver ends the watch; may raise Fatal.
