@@ -39,7 +39,7 @@ TEXT_CHARACTERS_MAX = 255
 # Not frozen: a frozen one costs a third of the time of reading the headers, for each call.
 @dataclass(slots=True)
 class GatewayCall:
-    """One call of a client.
+    """One gRPC call of a client: its caller, headers and deadline.
 
     Attributes:
         client_id: as sent by the client; unique by convention.
@@ -63,13 +63,14 @@ class GatewayCall:
     namespace: str = ""
 
     def renewed(self) -> "GatewayCall":
-        """Return the call with its key's present permissions, which may change during a stream.
-        Raises Refusal: UNAUTHORIZED."""
+        """Return the call with the present permissions of its key, which may change during a
+        stream. Raises Refusal: UNAUTHORIZED.
+        """
         return replace(self, key=self.checked())
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the caller's timeout; None without one."""
+        """Seconds until the client's timeout of the call; None without one."""
         if self.deadline is None:
             return None
         return max(self.deadline - asyncio.get_running_loop().time(), 0.0)
@@ -85,8 +86,8 @@ class GatewayCall:
             require(self.key, action, resource)
 
     def require_topic(self, action: Action, topic: str) -> None:
-        """Like `require`, for a topic; retry and dead letter topics need the permission on their
-        group.
+        """Raise NotPermitted if the caller's key lacks a permission on a topic; for retry and dead
+        letter topics, on their group.
 
         Args:
             action: as in `require`.
@@ -97,7 +98,7 @@ class GatewayCall:
 
 
 class Callers:
-    """Reads the caller of each call, and converts errors to statuses.
+    """Finds the caller of each gRPC call, and converts errors to statuses of replies.
 
     Args:
         signatures: checks signatures.

@@ -21,7 +21,7 @@ CACHED_MAX = 100_000
 
 
 class CachedGroups:
-    """Reads the configuration of groups.
+    """Caches the configuration of consumer groups, and creates groups on first use.
 
     Args:
         cluster: the connection.

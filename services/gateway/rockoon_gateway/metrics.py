@@ -60,7 +60,7 @@ TABLE = (
 
 
 class GatewayMetrics:
-    """Values of a gateway's metrics.
+    """Measures the metrics of a gateway.
 
     Args:
         presence, telemetry, signatures, sending, transactions, consuming: its parts.
@@ -86,7 +86,7 @@ class GatewayMetrics:
         self._refused = refused
 
     async def measure(self) -> Iterable[Measurement]:
-        """All values now."""
+        """Return the present values of all metrics."""
         kinds = Counter(
             (
                 CLIENT_TYPES[each.client_type],

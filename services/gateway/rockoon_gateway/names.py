@@ -29,14 +29,14 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Resource
 _SYSTEM_TOPICS = frozenset({"BenchmarkTest", "CHECKPOINT_TOPIC"})
 _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 NAMESPACE_CHARACTERS_MAX = 118
-"""A group's name has 120 characters at most, with its namespace and the separator."""
+"""Maximum length of a group's name, with its namespace and the separator: 120 characters."""
 NAMESPACE_SEPARATOR = "%"
 # The separator is excluded, so that a name belongs to one namespace only.
 _NAMESPACE = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAMESPACE_CHARACTERS_MAX}}}")
 
 
 def checked_topic(topic: Resource, namespace: str) -> str:
-    """Return the topic's name in the cluster.
+    """Check the name of a client's topic and return its name in the cluster.
 
     Replies repeat the resource: unknown fields are removed from it, and if it has no namespace, the
     caller's is set.
@@ -57,7 +57,7 @@ def checked_topic(topic: Resource, namespace: str) -> str:
 
 
 def checked_group(group: Resource, namespace: str) -> str:
-    """Return the consumer group's name in the cluster; see `checked_topic`.
+    """Check the name of a consumer group and return its name in the cluster; see `checked_topic`.
 
     Args:
         group: the client's resource.
@@ -105,7 +105,7 @@ def resource_of(name: str, namespace: str) -> Resource:
 
 
 def is_in(name: str, namespace: str) -> bool:
-    """Return whether a name in the cluster belongs to a namespace; the empty one has all names."""
+    """True if a name in the cluster belongs to a namespace; all names belong to the empty one."""
     return not namespace or plain_name(name, namespace) != name
 
 

@@ -45,13 +45,13 @@ def permission(route: TopicRoute) -> Permission:
 
 
 def live_queues(cluster: Cluster, route: TopicRoute) -> list[MessageQueue]:
-    """A topic's queues on live brokers; all queues if no broker is live."""
+    """Return a topic's queues on live brokers; all queues if no broker is live."""
     live = [each for each in route.queues if cluster.routes.broker_address(each.broker)]
     return live or list(route.queues)
 
 
 class QueryRoutes:
-    """Serves QueryRoute.
+    """Serves the QueryRoute call: replies with the queues of a topic.
 
     Args:
         cluster: the connection.
@@ -63,7 +63,7 @@ class QueryRoutes:
         self._topics = topics
 
     async def query(self, request: QueryRouteRequest, call: GatewayCall) -> QueryRouteResponse:
-        """See the protocol."""
+        """Serve the QueryRoute call of a client."""
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("see", topic)
         endpoints = checked_endpoints(request.endpoints)

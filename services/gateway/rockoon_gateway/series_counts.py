@@ -9,13 +9,15 @@ OTHERS = "(others)"
 
 
 class SeriesCounts:
-    """Counts since the start of the process. Series beyond the limit are counted as `OTHERS`."""
+    """Counts by the labels of a metric's series. Series beyond the limit are counted as
+    `OTHERS`.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, *labels: str, count: int = 1) -> None:
-        """Add to a series.
+        """Add to the count of a series.
 
         Args:
             labels: of the series, always the same number.

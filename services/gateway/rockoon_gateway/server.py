@@ -119,7 +119,9 @@ async def access(
     tasks: asyncio.TaskGroup,
     opened: AsyncExitStack,
 ) -> Signatures:
-    """Return the checks of clients' signatures, with the cluster's present keys."""
+    """Return the object that checks clients' signatures, with the present access keys of the
+    cluster.
+    """
     if frontend.gate is None:
         if settings.client_secrets is not None:
             raise SettingsError("client_secrets is set, but access = off: calls are not checked")
@@ -143,7 +145,7 @@ async def access(
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """The parts of one gateway."""
+    """All components of one gateway."""
 
     services: Services
     servicer: MessagingServicer
@@ -158,7 +160,7 @@ def assembled(
     signatures: Signatures,
     tasks: asyncio.TaskGroup,
 ) -> GatewayParts:
-    """Create the parts.
+    """Create the components of a gateway.
 
     Args:
         settings: of the gateway.

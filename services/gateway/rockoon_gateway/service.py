@@ -33,7 +33,7 @@ _CALLERS_FAULT = range(40_000, 50_000)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Implementations of the calls."""
+    """Components that implement the calls of the Messaging service."""
 
     routes: QueryRoutes
     presence: Presence

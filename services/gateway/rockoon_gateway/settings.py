@@ -10,7 +10,7 @@ from rockoon_runtime.settings import setting
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GatewaySettings(ServiceSettings):
-    """Settings of a gateway."""
+    """Settings of a gateway; each field has its own description."""
 
     REMOVED: ClassVar = {
         "plain_listen": "set plain_connections = true; clients without TLS use the port of `listen`"

@@ -49,7 +49,7 @@ def parsed(header: str) -> tuple[str, str]:
 
 
 class SecretFile:
-    """Secrets of access keys; the file is read again after a change.
+    """Reads secrets of access keys from a file, again after each change.
 
     Args:
         path: lines "NAME SECRET"; empty lines and lines that begin with "#" are ignored.
@@ -100,7 +100,7 @@ class SecretFile:
 
 
 class Signatures:
-    """Checks the signatures of calls.
+    """Checks the signatures of clients' calls with the secrets of their access keys.
 
     Args:
         keys: the cluster's access keys; None if access is off: calls need no key.
@@ -122,10 +122,10 @@ class Signatures:
         self._clock = clock
         self._optional = optional
         self.refused = 0
-        """Calls refused since the start of the process."""
+        """Number of calls refused since the start of the process."""
 
     def checked(self, authorization: str, date_time: str) -> KnownKey | None:
-        """Return the key of a call; None if it needs none.
+        """Return the access key that signed a call; None if calls need none.
 
         Args:
             authorization, date_time: the headers' values, empty without one.

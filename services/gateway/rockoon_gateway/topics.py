@@ -23,7 +23,7 @@ def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
 
 
 class TopicRoutes:
-    """Finds topics.
+    """Finds the routes of topics, mostly from a cache.
 
     Args:
         cluster: the connection.

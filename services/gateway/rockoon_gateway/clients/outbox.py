@@ -14,7 +14,8 @@ COMMANDS_MAX = 100
 
 
 class Outbox:
-    """Queue of one stream; ended by `close`.
+    """Commands of the gateway that wait to be sent on one client's Telemetry stream; ended by
+    `close`.
 
     Args:
         call: of the stream.
@@ -28,7 +29,7 @@ class Outbox:
         self._closed = False
 
     def allows(self, action: Action, resource: str) -> bool:
-        """Whether the client's key has a permission now; arguments like `GatewayCall.require`."""
+        """True if the client's key has a permission now; arguments like `GatewayCall.require`."""
         try:
             self._call.renewed().require(action, resource)
         except (Refusal, RockoonError):
@@ -36,18 +37,20 @@ class Outbox:
         return True
 
     def put(self, command: TelemetryCommand) -> bool:
-        """Queue a command; False if the stream has ended, or the client does not read it."""
+        """Queue a command for the client; False if the stream has ended, or the client does not
+        read it.
+        """
         if self._closed or self._commands.qsize() >= COMMANDS_MAX:
             return False
         self._commands.put_nowait(command)
         return True
 
     def close(self) -> None:
-        """End the stream after the queued commands."""
+        """End the stream after the queued commands were sent."""
         if not self._closed:
             self._closed = True
             self._commands.put_nowait(None)
 
     async def next(self) -> TelemetryCommand | None:
-        """Return the next command; None at the end."""
+        """Wait for the next command and return it; None after the end."""
         return await self._commands.get()

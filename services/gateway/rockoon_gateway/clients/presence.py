@@ -43,7 +43,7 @@ GROUPS_MAX = 16
 
 @dataclass(slots=True, eq=False)
 class GatewayClient:
-    """One client.
+    """State of one client of the gateway.
 
     Attributes:
         client_id: as sent by the client.
@@ -96,7 +96,7 @@ class GatewayClient:
 
 
 class Presence:
-    """The connected clients.
+    """Clients of this gateway, with their settings: recorded by calls, removed when silent.
 
     Args:
         seconds_max: how long a silent client stays known.
@@ -129,7 +129,7 @@ class Presence:
         return self._clients.get(client_id)
 
     def is_alive(self, client_id: str, seconds_max: float) -> bool:
-        """Whether a client has a Telemetry stream, or has called within this time."""
+        """True if a client has a Telemetry stream, or has called within this time."""
         client = self._clients.get(client_id)
         if client is None:
             return False
@@ -162,8 +162,9 @@ class Presence:
         return client
 
     def check_signs_of_life(self) -> None:
-        """Record consumers with an open stream whose connection has received bytes since the last
-        call of this method: a client may be too busy to call."""
+        """Record consumers as alive if bytes have arrived on their stream's connection since the
+        last call of this method: a client may be too busy to call.
+        """
         now = self._now()
         for client in self:
             if client.outboxes and client.group:
@@ -200,17 +201,19 @@ class Presence:
         return client
 
     def producers(self, topic: str) -> list[GatewayClient]:
-        """Producers of a topic with an open stream."""
+        """Return the producers of a topic that have an open stream."""
         return [each for each in self if each.outboxes and topic in each.topics]
 
     def consumers(self, group: str) -> list[GatewayClient]:
-        """Consumers of a group."""
+        """Return the consumers of a group."""
         return [each for each in self if each.is_consumer and each.group == group]
 
     async def heartbeat(
         self, request: pb.HeartbeatRequest, call: GatewayCall
     ) -> pb.HeartbeatResponse:
-        """See the protocol; also OK if the client has not sent its settings here."""
+        """Serve the Heartbeat call; also OK if the client has not sent its settings to this
+        gateway.
+        """
         client_type = request.client_type
         client = self._clients.get(call.client_id)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and client is not None:
@@ -254,7 +257,7 @@ class Presence:
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def run(self) -> None:
-        """Remove silent clients, until cancelled."""
+        """Remove clients that have been silent for too long, until cancelled."""
         while True:
             await asyncio.sleep(min(CHECK_SECONDS, self._seconds_max / 2))
             self._remove_silent()
@@ -274,7 +277,9 @@ class Presence:
                 self._return_memory_later()
 
     def _return_memory_later(self) -> None:
-        """Start the timer if enough clients have left for a pause of the event loop."""
+        """Start the timer of `_return_memory` if enough clients have left: it blocks the event loop
+        for a while.
+        """
         self._returning = None
         if self._left and self._left * LEFT_SHARE >= len(self._clients):
             self._returning = asyncio.get_running_loop().call_later(
@@ -282,7 +287,7 @@ class Presence:
             )
 
     def _return_memory(self, left: int) -> None:
-        """Return to the system the memory of clients that have left.
+        """Release to the system the memory of clients that have left.
 
         Args:
             left: departures when the timer was started.
@@ -300,7 +305,9 @@ class Presence:
 
 
 def kept_of(settings: Settings) -> Settings:
-    """Copy the used fields of a client's settings into a message that refers to no other."""
+    """Copy the used fields of a client's settings into a message without references to the received
+    one.
+    """
     kept = Settings(client_type=settings.client_type)
     for name in ("user_agent", "request_timeout"):
         if settings.HasField(name):
@@ -323,7 +330,7 @@ def _size(settings: Settings | None) -> int:
 
 
 def key_id(call: GatewayCall) -> str:
-    """Id of the access key that signed the call; empty without one."""
+    """Return the id of the access key that signed the call; empty without one."""
     return call.key.key_id if call.key is not None else ""
 
 

@@ -61,7 +61,7 @@ SQL_MARK = "SQL92:"
 
 
 class Goodbye(NamedTuple):
-    """A client that leaves a group, and the loop's time of its message."""
+    """Report that a client leaves a group: it closes. `at`: the loop's time of its message."""
 
     client: GatewayClient
     group: str
@@ -69,7 +69,8 @@ class Goodbye(NamedTuple):
 
 
 class Reports:
-    """Sends the reports; see the module.
+    """Reports the clients of this gateway to the offset service, which extends the leases of
+    their messages.
 
     Args:
         cluster: the connection.
@@ -104,7 +105,7 @@ class Reports:
         lite.subscriptions.on_change = self._report_due.set
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Report clients to the offset service until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
@@ -114,11 +115,11 @@ class Reports:
 
     @property
     def lease_seconds(self) -> float:
-        """How long a silent client keeps its messages."""
+        """Seconds for which a silent client keeps its messages."""
         return self._lease_seconds
 
     def delivered(self, receipts: Iterable[ReceiptHandle]) -> None:
-        """Report soon that a client has received messages; reports extend their leases."""
+        """Schedule a report that a client has received messages; reports extend their leases."""
         self._delivered.update(dict.fromkeys(each.acquisition for each in receipts))
         if not self._is_report_scheduled:
             self._is_report_scheduled = True
@@ -127,7 +128,7 @@ class Reports:
             )
 
     async def soon(self) -> None:
-        """Wait for the next report and its reply, for `CALL_SECONDS_MAX` at most."""
+        """Wait until the next report was sent and answered, at most `CALL_SECONDS_MAX`."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         self._report_due.set()
@@ -136,7 +137,9 @@ class Reports:
                 await asyncio.shield(self._next)
 
     async def report(self) -> None:
-        """Report all due clients. After a failure the next call reports them."""
+        """Report to the offset service the clients that have called and are due. After a failure
+        the next call reports them.
+        """
         async with self._reporting:
             waiting, self._next = self._next, None
             try:
@@ -225,7 +228,9 @@ class Reports:
         self._service_id = reply.service_id
 
     def _report_all(self, now: float) -> None:
-        """Report all clients with messages: the offset service was restarted and knows none."""
+        """Mark all clients with messages for the next report: the offset service was restarted and
+        knows none.
+        """
         self._reported.clear()
         for client in self._presence:
             if now - client.seen < self._lease_seconds:
@@ -251,7 +256,7 @@ class Reports:
 
 
 def details_of(client: GatewayClient) -> ClientDetails:
-    """Details of a client, for consoles at other gateways."""
+    """Return details of a client, for consoles at other gateways."""
     settings = client.settings
     agent = settings.user_agent if settings is not None else None
     kind = ""

@@ -1,4 +1,4 @@
-"""Reply to a client's settings: as sent, completed. Pure.
+"""Reply to a client's settings: the settings, completed by those of topics and groups. Pure.
 
 Languages need different fields, and some clients stop without theirs: producers of Java and Node.js
 need exponential delays, push consumers of Node.js support only those, those of Python only a list.
@@ -27,7 +27,7 @@ RETRY_DELAYS_MS = (
     *range(60_000, 600_001, 60_000),
     *(1_200_000, 1_800_000, 3_600_000, 7_200_000),
 )
-"""RocketMQ's delays before a redelivery."""
+"""RocketMQ's delays in milliseconds before each redelivery."""
 RECEIVE_BATCH_MAX = 32
 POLLING_SECONDS = 20
 SEND_ATTEMPTS_MAX = 3
@@ -35,7 +35,7 @@ SEND_ATTEMPTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group's configuration.
+    """Settings of a consumer group that its clients need.
 
     Attributes:
         fifo: whether it reads in order.
@@ -86,7 +86,7 @@ def answered(
 
 
 def retry_policy(group: GroupFacts, *, is_node: bool) -> RetryPolicy:
-    """Return how a consumer is to wait before a redelivery."""
+    """Return how long a consumer must wait before each redelivery."""
     attempts = group.retry_attempts_max + 1
     delays = group.retry_delays_ms or RETRY_DELAYS_MS
     if is_node:

@@ -33,7 +33,7 @@ NODE_REPEATS_SECONDS = (0.5, 2.0)
 
 
 class Telemetry:
-    """Serves the streams.
+    """Serves the clients' Telemetry streams.
 
     Args:
         presence: records clients and their settings.
@@ -69,7 +69,7 @@ class Telemetry:
         call: GatewayCall,
         signs_of_life: Callable[[], int],
     ) -> AsyncGenerator[TelemetryCommand, None]:
-        """Serve one stream.
+        """Serve the Telemetry stream of one client.
 
         Args:
             requests: of the client.
@@ -101,7 +101,7 @@ class Telemetry:
     async def ask(
         self, client: GatewayClient, nonce: str, command: TelemetryCommand, seconds: float
     ) -> TelemetryCommand | None:
-        """Send a command to a client and return its reply; None without one in time.
+        """Send a command to a client and return its reply; None if it does not reply in time.
 
         Args:
             client: the receiver.
@@ -196,6 +196,6 @@ class Telemetry:
 
 
 def _nonce(command: TelemetryCommand) -> str:
-    """Nonce of a client's reply; Node.js sends it in the field of the command."""
+    """Return the nonce of a client's reply; Node.js sends it in the field of the command."""
     which: Any = command.WhichOneof("command")
     return str(getattr(getattr(command, which), "nonce", "")) if which else ""

@@ -1,1 +1,1 @@
-"""Admin service of the protocol: what consoles ask."""
+"""Admin service of the protocol, for RocketMQ's consoles."""

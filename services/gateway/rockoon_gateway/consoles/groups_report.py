@@ -45,7 +45,7 @@ TOPICS_MAX = 64
 
 
 class GroupReports:
-    """Answers the calls about groups.
+    """Serves the Admin calls about consumer groups.
 
     Args:
         cluster: the connection.
@@ -259,7 +259,7 @@ def _namespace(call: GatewayCall, *named: Resource) -> str:
 
 
 def checked_topics(resources: Sequence[Resource], namespace: str) -> dict[str, Resource]:
-    """Return the topics of a request by their names in the cluster, each once.
+    """Return the topics of a request, each once, by their names in the cluster.
 
     Raises:
         Refusal: a name is not allowed, or the request has too many topics.
@@ -273,7 +273,7 @@ def checked_topics(resources: Sequence[Resource], namespace: str) -> dict[str, R
 def accumulated(
     queues: Iterable[QueueLag],
 ) -> pb.DescribeGroupAccumulationResponse.GroupAccumulation:
-    """Sum the messages of some queues that exist and are not settled."""
+    """Sum the messages of a group's queues that exist and are not settled."""
     inflight = waiting = delay_ms = 0
     for each in queues:
         waiting += max(0, each.lag - each.lost - each.settled_above)
@@ -290,7 +290,7 @@ def accumulated(
 
 
 def read(subscriptions: Iterable[TopicSubscription], topic: str) -> Iterable[FilterExpression]:
-    """Filters of all subscriptions to a topic."""
+    """Return the filters of all subscriptions to a topic."""
     for each in subscriptions:
         if each.topic == topic:
             yield parsed(each.expression)
@@ -305,13 +305,15 @@ def parsed(expression: str) -> FilterExpression:
 
 
 def model(members: Iterable[Member]) -> "pb.MessageModel":
-    """Whether the members share messages, or each reads all."""
+    """Return the message model of a group: its members share the messages, or each member reads
+    all.
+    """
     is_shared = all(member.mode != BROADCASTING for member in members)
     return pb.CLUSTERING if is_shared else pb.BROADCASTING
 
 
 def client_info(client: Client) -> pb.ClientInfo:
-    """Describe a client of a gateway."""
+    """Convert a client of a gateway to the protocol's ClientInfo."""
     details = client.details
     return pb.ClientInfo(
         client_id=client.client_id,
@@ -324,12 +326,12 @@ def client_info(client: Client) -> pb.ClientInfo:
 
 
 def member_info(member: Member) -> pb.ClientInfo:
-    """Describe a member that pulls, with Rockoon's own SDK."""
+    """Convert a member with Rockoon's own SDK to the protocol's ClientInfo."""
     return pb.ClientInfo(
         client_id=member.member_id, egress_ip=member.peer, message_model=model([member])
     )
 
 
 def not_answered(rpc: str) -> Refusal:
-    """Refusal of a call that is not implemented."""
+    """Return the error for a call that this gateway does not implement."""
     return Refusal(Code.NOT_IMPLEMENTED, f"this gateway does not answer {rpc}")

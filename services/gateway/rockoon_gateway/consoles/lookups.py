@@ -36,7 +36,7 @@ MASTER = "0"
 
 
 class Lookups:
-    """Serves the calls about topics, messages and clients.
+    """Serves the Admin calls about topics, messages and clients.
 
     Args:
         cluster: the connection.
@@ -119,7 +119,9 @@ class Lookups:
     async def verify(
         self, request: pb.VerifyMessageRequest, call: GatewayCall
     ) -> pb.VerifyMessageResponse:
-        """Have a push consumer's listener handle a stored message; returns its result."""
+        """Request that a push consumer's listener handles a stored message again; return the
+        result.
+        """
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("read", topic)
         client = self._client(request.group, request.client_id, call)
@@ -137,7 +139,7 @@ class Lookups:
     async def _asked(
         self, client: GatewayClient, nonce: str, command: TelemetryCommand, call: GatewayCall
     ) -> TelemetryCommand:
-        """Send a command to a client and return its reply, which has a status.
+        """Send a command to a client of this gateway and return its reply, which has a status.
 
         Raises:
             Refusal: NOT_IMPLEMENTED, the client does not reply and its library ignores the
@@ -179,14 +181,16 @@ class Lookups:
 
 
 def seconds_for_answer(call: GatewayCall) -> float:
-    """Time limit for a client's reply that leaves time for the reply to the caller."""
+    """Return the seconds to wait for a client's reply, so that time is left for the reply to the
+    caller.
+    """
     if (left := call.seconds_left) is None:
         return ANSWER_SECONDS_MAX
     return max(min(left - ANSWER_SECONDS_LEFT, ANSWER_SECONDS_MAX), 0.0)
 
 
 def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequence[Message]:
-    """Return the requested page; all messages without one."""
+    """Return the messages on the requested page; all messages without a page."""
     if request.page_size <= 0:
         return messages
     first = (max(request.page_num, 1) - 1) * request.page_size
@@ -194,7 +198,7 @@ def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequen
 
 
 def classic_route(cluster: Cluster, route: TopicRoute) -> dict[str, object]:
-    """Return TopicRouteData of the classic protocol."""
+    """Return TopicRouteData of the classic protocol for a topic."""
     counts: dict[str, int] = {}
     for queue in route.queues:
         counts[queue.broker] = counts.get(queue.broker, 0) + 1

@@ -42,7 +42,7 @@ ANY_QUEUE = -1
 
 
 class Assignments:
-    """Serves QueryAssignment: the queues that a push consumer receives from.
+    """Serves QueryAssignment: replies with the queues that a push consumer should receive from.
 
     All members of a group get the same assignment, because any member may receive from any queue.
     So one entry per broker is enough, with the id -1; in a FIFO group it is one per queue, as
@@ -63,7 +63,7 @@ class Assignments:
     async def query_assignment(
         self, request: QueryAssignmentRequest, call: GatewayCall
     ) -> QueryAssignmentResponse:
-        """See the protocol."""
+        """Serve the QueryAssignment call of a client."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -95,7 +95,7 @@ class Assignments:
 
 
 def units(queues: Iterable[MessageQueue], *, is_fifo: bool) -> list[tuple[str, int]]:
-    """Return broker and queue id of each assignment."""
+    """Return the broker and queue id of each assignment in a reply."""
     if is_fifo:
         return [(queue.broker, queue.queue_id) for queue in queues]
     return [(broker, ANY_QUEUE) for broker in sorted({queue.broker for queue in queues})]
@@ -117,7 +117,7 @@ class Confirmations:
 
     Args:
         reports: reports deliveries.
-        giving_back: returns messages.
+        returned_messages: returns messages.
     """
 
     def __init__(self, reports: Reports, returned_messages: ReturnedMessages) -> None:
@@ -125,7 +125,9 @@ class Confirmations:
         self._returned_messages = returned_messages
 
     def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
-        """Report written messages once their client has received them, or return them."""
+        """When a client has received the written messages, report them; if it may have lost them,
+        return them.
+        """
         writer.on_received(partial(self._ended, group, receipts))
 
     def _ended(self, group: str, receipts: Sequence[ReceiptHandle], is_received: bool) -> None:
@@ -141,7 +143,7 @@ class Confirmations:
 
 
 class Consuming:
-    """Wires the implementations of consumers' calls.
+    """Passes consumers' calls to `Receiving`, `Settling`, `OffsetReads` and `Assignments`.
 
     Args:
         cluster: the connection.
@@ -153,7 +155,7 @@ class Consuming:
         create_groups: whether groups are created on first use.
 
     Attributes:
-        giving_back, reports: run by the owner of their tasks.
+        returned_messages, reports: run by the owner of their tasks.
         delivered: number of delivered messages, by topic and group.
     """
 
@@ -198,7 +200,9 @@ class Consuming:
     async def receive(
         self, request: pb.ReceiveMessageRequest, call: GatewayCall, answers: Writer
     ) -> None:
-        """See `Receiving`; missing fields of the request come from the client's settings."""
+        """Serve the ReceiveMessage call as `Receiving` does; missing fields of the request come
+        from the client's settings.
+        """
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
         topic = cluster_name(request.message_queue.topic, call.namespace)
@@ -219,26 +223,28 @@ class Consuming:
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: GatewayCall
     ) -> pb.AckMessageResponse:
-        """See `Settling`."""
+        """Serve the AckMessage call as `Settling` does."""
         self._record_call(call, request.group)
         return await self._settling.acknowledge(request, call)
 
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
     ) -> pb.ChangeInvisibleDurationResponse:
-        """See `Settling`."""
+        """Serve the ChangeInvisibleDuration call as `Settling` does."""
         self._record_call(call, request.group)
         return await self._settling.change_invisible(request, call)
 
     async def forward_to_dead_letters(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: GatewayCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """See `Settling`."""
+        """Serve the ForwardMessageToDeadLetterQueue call as `Settling` does."""
         self._record_call(call, request.group)
         return await self._settling.forward_to_dead_letters(request, call)
 
     def _record_call(self, call: GatewayCall, resource: Resource) -> GatewayClient:
-        """Record a client's call for a group; raises NotPermitted if it may not read the group."""
+        """Record a client's call for a group. Raises NotPermitted if the client may not read the
+        group.
+        """
         group = checked_group(resource, call.namespace)
         call.require("read", f"group:{group}")
         return self._presence.record_call(call, group)

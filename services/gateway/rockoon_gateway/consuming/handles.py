@@ -20,18 +20,18 @@ HANDLE_CHARACTERS_MAX = 1024
 
 
 class Handle(NamedTuple):
-    """One delivery."""
+    """Receipt handle of one delivery of a message."""
 
     receipt: ReceiptHandle
     valid_until_ms: int
 
     def text(self) -> str:
-        """Return the handle for the client."""
+        """Return the handle as text, for the client."""
         return f"{self.receipt.text()}/{self.valid_until_ms}"
 
     @classmethod
     def parse(cls, text: str, now_ms: int) -> "Handle":
-        """Parse a client's handle.
+        """Parse the handle that a client has sent.
 
         Args:
             text: of the client.
@@ -53,10 +53,10 @@ class Handle(NamedTuple):
 
 
 def refused(text: str, reason: str) -> Refusal:
-    """Refusal of an invalid handle."""
+    """Return the error for an invalid receipt handle."""
     return Refusal(Code.INVALID_RECEIPT_HANDLE, f"{text!r} {reason}")
 
 
 def settled(text: str) -> Refusal:
-    """Refusal of a handle that the offset service does not accept."""
+    """Return the error for a receipt handle that the offset service does not accept."""
     return refused(text, "is not valid any more: the message is settled, or acquired by another")

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetReads:
-    """Serves the four calls.
+    """Serves the calls PullMessage, UpdateOffset, GetOffset and QueryOffset.
 
     Args:
         cluster: the connection.
@@ -55,8 +55,8 @@ class OffsetReads:
     async def pull(
         self, request: pb.PullMessageRequest, call: GatewayCall
     ) -> AsyncGenerator[pb.PullMessageResponse, None]:
-        """Yield a status, messages without receipt handles, and the next offset; at most 32
-        messages.
+        """Serve PullMessage: yield a status, messages without receipt handles, and the next offset;
+        at most 32 messages.
 
         Damaged messages are left out and logged: the reader continues after them.
         """
@@ -113,7 +113,7 @@ class OffsetReads:
             return Pulled(None, (), request.offset + 1, 0, request.offset + 1)
 
     async def _log_damage(self, queue: MessageQueue, offset: int) -> None:
-        """Log a message if it is damaged."""
+        """Log a pulled message if it is damaged."""
         everything = Subscription.parse(queue.topic, ALL)
         try:
             answer = await pull(self._cluster, queue, offset, everything, ONE)
@@ -126,7 +126,7 @@ class OffsetReads:
     async def update_offset(
         self, request: pb.UpdateOffsetRequest, call: GatewayCall
     ) -> pb.UpdateOffsetResponse:
-        """Store the group's next offset to consume; it may decrease."""
+        """Serve UpdateOffset: store the group's next offset to consume; it may decrease."""
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
@@ -151,7 +151,8 @@ class OffsetReads:
         self, request: pb.GetOffsetRequest, call: GatewayCall
     ) -> pb.GetOffsetResponse:
         """Return the group's committed offset; if the group receives message by message, the
-        smallest offset that is not settled."""
+        smallest offset that is not settled.
+        """
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
@@ -167,7 +168,7 @@ class OffsetReads:
     async def query_offset(
         self, request: pb.QueryOffsetRequest, call: GatewayCall
     ) -> pb.QueryOffsetResponse:
-        """Return a queue's first offset, its end, or the first one stored at or after a time."""
+        """Return a queue's first offset, its end, or the first offset stored at or after a time."""
         queue = await self._queue(request.message_queue, call)
         call.require_topic("read", queue.topic)
         if request.query_offset_policy not in QueryOffsetPolicy.values():
@@ -197,6 +198,6 @@ def _left_out(queue: MessageQueue, offset: int, damage: Exception) -> None:
 
 
 def require_offset(offset: int) -> None:
-    """Raises Refusal for a negative offset."""
+    """Raise Refusal if an offset of a request is negative."""
     if offset < 0:
         raise Refusal(Code.ILLEGAL_OFFSET, f"{offset} is not an offset")

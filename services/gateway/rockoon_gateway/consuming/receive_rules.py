@@ -25,15 +25,15 @@ BATCH_SIZE_MAX = 32
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 RENEWED_MS = 60_000
-"""Invisible time of push consumers' messages, if the offset service cannot extend it."""
+"""Invisible time of a push consumer's messages, if the offset service cannot extend it."""
 HELD_MS_MAX = 3 * 3_600_000
-"""How long a push consumer may hold a message, even if it stays connected."""
+"""Maximum time for which a push consumer may hold a message, even if it stays connected."""
 POLL_SECONDS_MIN = 5.0
 POLL_SECONDS_MAX = 20.0
 REQUEST_TIMEOUT_SECONDS = 3.0
-"""For clients whose settings are unknown."""
+"""Request timeout of a client whose settings are unknown."""
 ANSWER_SECONDS = 0.5
-"""Part of the deadline that is reserved for sending the reply."""
+"""Seconds of a call's deadline that are reserved for sending the reply."""
 WAITING_LANGUAGES = frozenset({"java", "python", "cpp"})
 """Words of x-mq-language of the libraries whose push consumers retry a failed message before they
 handle the next one of its message group. Those of Go and Node.js do not wait."""
@@ -44,12 +44,14 @@ it."""
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """Bounded options of a receive."""
+    """Options of a ReceiveMessage call, within the gateway's limits."""
 
     messages_max: int
     visible_after_ms: int
     held_ms_max: int
-    """Above 0: the offset service extends the lease while the client is heard, up to this time."""
+    """Maximum time for which the offset service extends the lease while the client is connected; 0:
+    it does not extend the lease.
+    """
     wait_seconds: float
 
 
@@ -58,7 +60,7 @@ def receive_options(
     remaining_seconds: float | None,
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> ReceiveOptions:
-    """Read the options of a request.
+    """Convert a ReceiveMessage request to options within the gateway's limits.
 
     Args:
         request: of the client.
@@ -77,7 +79,8 @@ def receive_options(
 
 
 def message_group_max(language: str, *, is_push: bool) -> int:
-    """Maximum of messages of one message group that a client of a FIFO group gets; 0: no limit.
+    """Return the maximum number of messages of one message group that a client of a FIFO group
+    receives; 0: no limit.
 
     Args:
         language: its header x-mq-language.
@@ -132,13 +135,13 @@ def _wait_seconds(
 
 
 def require_reader(call: GatewayCall, group: str, topic: str) -> None:
-    """Raises NotPermitted if a caller's key must not read a topic in a group."""
+    """Raise NotPermitted if a caller's key may not read a topic in a group."""
     call.require("read", f"group:{group}")
     call.require_topic("read", topic)
 
 
 def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
-    """Return a receiver's subscription to a topic.
+    """Return the subscription to a topic that a receive request has.
 
     Args:
         topic: its name.

@@ -45,7 +45,7 @@ from rockoon_rpc.framing import framed
 
 
 class Receives(Protocol):
-    """The used part of the receiving engine."""
+    """The part of `ReceivingEngine` that `Receiving` uses."""
 
     async def receive(
         self,
@@ -63,19 +63,21 @@ class Receives(Protocol):
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
     ) -> ReceivedMessages:
-        """See `ReceivingEngine`."""
+        """Receive messages for a group; see `ReceivingEngine`."""
         ...
 
 
 class Writer(Protocol):
-    """Sends replies: a call of Rockoon's own server."""
+    """Writes a call's replies to the client; `ServerCall` of Rockoon's own server implements it."""
 
     async def write_framed(self, data: bytes, *, last: bool = False) -> None:
-        """See `ServerCall`."""
+        """Write framed replies to the client; see `ServerCall`."""
         ...
 
     def on_received(self, then: Callable[[bool], None]) -> None:
-        """See `ServerCall`."""
+        """Call a function when the client has received the replies, or may have lost them; see
+        `ServerCall`.
+        """
         ...
 
 
@@ -88,7 +90,7 @@ _NONE = framed(
 
 
 class Receiving:
-    """Serves ReceiveMessage.
+    """Serves the ReceiveMessage call: waits for messages and writes them to the client.
 
     Args:
         engine: shared by all clients.
@@ -96,7 +98,7 @@ class Receiving:
         groups: creates groups on first use, if allowed.
         lite: receives for lite consumers.
         lite_subscriptions: their lite topics.
-        giving_back: returns messages that were not delivered.
+        returned_messages: returns messages that were not delivered.
         await_receipt: reports messages of a group when a client has received them; see
             `Confirmations`.
         learn: waits for subscriptions that clients have made at other gateways.
@@ -134,11 +136,11 @@ class Receiving:
 
     @property
     def waiting_receivers(self) -> Counter[str]:
-        """Number of waiting receivers, by group."""
+        """Number of receivers that wait for messages, by group."""
         return Counter(self._waits.values())
 
     def close(self) -> None:
-        """End all waits, and let later receives wait no more: the gateway stops."""
+        """End the waits of all receivers, and let later receivers not wait: the gateway stops."""
         self._is_closed = True
         for each in self._waits:
             each.reschedule(asyncio.get_running_loop().time())
@@ -151,7 +153,8 @@ class Receiving:
         expression: FilterExpression | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """Serve one call. If it is cancelled, undelivered messages are returned.
+        """Serve one ReceiveMessage call. If it is cancelled, messages that were not delivered are
+        returned.
 
         Args:
             request: of the client. Its queue is ignored: messages of all queues are received.
@@ -199,7 +202,7 @@ class Receiving:
         group: str,
         subscription: Subscription,
     ) -> Answers:
-        """Acquire messages and serialize their replies."""
+        """Acquire messages for a client, and serialize its replies."""
         received = ReceivedMessages()
         wait = asyncio.timeout(None)
         try:

@@ -21,7 +21,7 @@ PAUSE_SECONDS = 1.0
 
 
 class Visibility(Protocol):
-    """The used part of the receiving engine."""
+    """The part of `ReceivingEngine` that `ReturnedMessages` uses."""
 
     async def change_visibility(
         self,
@@ -32,12 +32,12 @@ class Visibility(Protocol):
         counted: bool = True,
         extend: bool = False,
     ) -> list[ReceiptHandle | None]:
-        """See `ReceivingEngine`."""
+        """Change when messages become visible; see `ReceivingEngine`."""
         ...
 
 
 class ReturnedMessages:
-    """Queue of messages to return.
+    """Makes messages visible again that were acquired for a client and not delivered.
 
     Args:
         engine: changes visibility.
@@ -50,12 +50,12 @@ class ReturnedMessages:
         self._flushing = asyncio.Lock()
 
     def return_later(self, group: str, receipts: Iterable[ReceiptHandle]) -> None:
-        """Return messages of a group with the next call."""
+        """Queue messages of a group; the next call to the offset service returns them."""
         self._queued += [(group, receipt) for receipt in receipts]
         self._flush_due.set()
 
     async def run(self) -> None:
-        """Return messages until cancelled."""
+        """Make queued messages visible again, by calls to the offset service, until cancelled."""
         while True:
             await self._flush_due.wait()
             self._flush_due.clear()

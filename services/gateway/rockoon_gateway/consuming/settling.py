@@ -30,12 +30,12 @@ SHORT_BYTES_MAX = 1024
 
 
 class Settles(Visibility, Protocol):
-    """The used part of the receiving engine."""
+    """The part of `ReceivingEngine` that `Settling` uses."""
 
     async def acknowledge(
         self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
     ) -> list[bool]:
-        """See `ReceivingEngine`."""
+        """Acknowledge messages; see `ReceivingEngine`."""
         ...
 
     async def dead_letter(
@@ -47,12 +47,12 @@ class Settles(Visibility, Protocol):
         attempts: int = 1,
         receiver: str = "",
     ) -> list[bool]:
-        """See `ReceivingEngine`."""
+        """Move messages to the dead letter topic; see `ReceivingEngine`."""
         ...
 
 
 class Settling:
-    """Serves the three calls.
+    """Serves the calls AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
     Args:
         engine: shared by all clients; it sends their acknowledgements together.
@@ -111,7 +111,9 @@ class Settling:
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: GatewayCall
     ) -> pb.AckMessageResponse:
-        """Acknowledge each entry, or refuse it; the results have the order of the entries."""
+        """Acknowledge each message of a request, or refuse it; the results have the order of the
+        request.
+        """
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -137,7 +139,9 @@ class Settling:
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Change the invisible time; only the handle of the reply is valid from then on."""
+        """Change the invisible time of a message; only the handle of the reply is valid from then
+        on.
+        """
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -154,7 +158,7 @@ class Settling:
     async def forward_to_dead_letters(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: GatewayCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Move the message to %DLQ%group."""
+        """Move a message to %DLQ%group."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -173,7 +177,7 @@ class Settling:
 
 
 def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.AckMessageResponse:
-    """Build the reply of AckMessage.
+    """Build the reply of an AckMessage call from the results of its entries.
 
     It is serialized by hand and parsed: building an object per entry was the slowest part.
 
@@ -198,7 +202,7 @@ def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.Ac
 def answer_by_entries(
     request: pb.AckMessageRequest, results: Sequence[Status]
 ) -> pb.AckMessageResponse:
-    """Like `answer_to`, without limits of sizes."""
+    """Build the reply like `answer_to`, also if a field is too long for `answer_to`."""
     return pb.AckMessageResponse(
         status=common_status(results),
         entries=[

@@ -33,24 +33,26 @@ from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 log = logging.getLogger(__name__)
 
 EXPIRATION = "lite.topic.expiration"
-"""Attribute of a parent, minutes; RocketMQ's name. Missing, or not above 0: never."""
+"""Attribute of a parent topic: minutes without messages after which its lite topics expire.
+RocketMQ's name. Missing, or not above 0: never.
+"""
 MINUTE_MS = 60_000
 # Each scan lists all topics: if nothing can expire, only one in this many is made.
 SCANS_UNUSED = 10
 
 
 class Emptiness(NamedTuple):
-    """A lite topic was seen without messages."""
+    """A lite topic that was without messages at a scan."""
 
     incarnation: int
     """Create revision of the topic."""
     next_offset: int
     since_ms: int
-    """When it was first seen empty, by its broker's clock."""
+    """Time when the topic was first seen empty, by its broker's clock."""
 
 
 class Expiry:
-    """Scans all lite topics periodically.
+    """Closes and deletes idle lite topics: scans all lite topics periodically.
 
     Args:
         cluster: the connection.
@@ -78,7 +80,7 @@ class Expiry:
         self._is_used = True
 
     async def run(self) -> None:
-        """Scan until cancelled. Several gateways scan at different times."""
+        """Scan the lite topics until cancelled. Several gateways scan at different times."""
         while True:
             pauses = 1 if self._is_used else SCANS_UNUSED
             await asyncio.sleep(pauses * self._scan_seconds * random.uniform(0.8, 1.2))
@@ -137,7 +139,7 @@ class Expiry:
             log.info("%s has expired: nothing came for %d minutes", route.name, minutes)
 
     async def _is_idle(self, route: TopicRoute, ends: QueueEnds, minutes: int) -> bool:
-        """Whether no message arrived for this time, and no group has unread messages."""
+        """True if no message arrived for this time, and no group has unread messages."""
         state = ends.state
         assert state is not None
         # A broker without `next_offset` does not report either whether it accepts messages.
@@ -154,8 +156,9 @@ class Expiry:
         return all(each.offset >= state.max_offset for each in progress)
 
     def _empty_since_ms(self, route: TopicRoute, next_offset: int, now_ms: int) -> int:
-        """Time since which a topic is known to be empty; an earlier topic of its name does not
-        count, nor does one that had messages since."""
+        """Return the time since which a topic is known to be empty. An earlier topic of the same
+        name, or one that had messages since, does not count.
+        """
         known = self._empty.get(route.name)
         if known is None or known[:2] != (route.incarnation, next_offset):
             known = self._empty[route.name] = Emptiness(route.incarnation, next_offset, now_ms)
@@ -168,6 +171,6 @@ class Expiry:
 
 
 def expiration(parent: TopicRoute) -> int:
-    """Minutes without a message after which a parent's lite topics expire; 0: never."""
+    """Return the minutes without a message after which a parent's lite topics expire; 0: never."""
     text = parent.attributes.get(EXPIRATION, "")
     return int(text) if text.isascii() and text.isdecimal() else 0

@@ -27,7 +27,7 @@ LITE_CLIENTS = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_
 
 @dataclass(frozen=True, slots=True)
 class LiteGroup:
-    """A group's configuration for lite topics.
+    """Configuration of a consumer group that reads lite topics.
 
     Attributes:
         parent: the topic that it is bound to.
@@ -41,7 +41,7 @@ class LiteGroup:
 
 
 def lite_group(config: GroupConfig) -> LiteGroup | None:
-    """Read a configuration; None for a group that reads no lite topics."""
+    """Parse a group's lite configuration; None for a group that reads no lite topics."""
     parent = config.attributes.get(BIND_TOPIC, "")
     if not parent:
         return None

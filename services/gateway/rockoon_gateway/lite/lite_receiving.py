@@ -11,11 +11,13 @@ from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscription
 
 Receive = Callable[[Sequence[Subscription], float], Awaitable[ReceivedMessages]]
-"""Receives from topics, for some seconds at most. If cancelled, it returns its messages."""
+"""Function that receives messages from topics, for some seconds at most. If cancelled, it returns
+its messages.
+"""
 
 
 class LiteReceiving:
-    """Receives for lite consumers.
+    """Receives messages of lite topics for the clients that subscribe to them.
 
     Args:
         lite_topics: finds lite topics.
@@ -65,7 +67,7 @@ class LiteReceiving:
                 subscription.waiting.discard(patience)
 
     def _stored(self, subscription: LiteSubscription) -> list[Subscription]:
-        """Subscriptions to the stored topics of the existing lite topics."""
+        """Return the subscriptions to the stored topics of existing lite topics."""
         parent = subscription.parent
         return [
             Subscription.parse(stored_lite_topic(parent, each), ALL)

@@ -31,12 +31,12 @@ MADE_TOGETHER_MAX = 500
 
 
 def is_lite(route: TopicRoute) -> bool:
-    """Whether a topic is a parent of lite topics."""
+    """True if a topic is a parent of lite topics."""
     return route.attributes.get(MESSAGE_TYPE, "").upper() == LITE
 
 
 class LiteTopics:
-    """Creates and finds lite topics.
+    """Creates, finds and reopens the lite topics of parent topics.
 
     Args:
         cluster: the connection.
@@ -50,16 +50,16 @@ class LiteTopics:
         self._is_counted = False
         self.count = 0
 
-    """Number of lite topics at the last scan, plus those created here since."""
+    """Number of lite topics at the last scan, plus those created by this gateway since."""
 
     def known(self, parent: str, lite_topic: str) -> TopicRoute | None:
-        """Return a cached route."""
+        """Return the cached route of a lite topic."""
         return self._cluster.routes.topic(stored_lite_topic(parent, lite_topic))
 
     async def provide(
         self, parent: TopicRoute, lite_topics: Collection[str], *, to_send: bool = True
     ) -> None:
-        """Create missing lite topics, and cache the routes of all.
+        """Create missing lite topics, and cache the routes of all lite topics in a request.
 
         Args:
             parent: their parent's route.

@@ -36,14 +36,14 @@ CHANGES_BYTES_MAX = 2 << 20
 
 
 class SentChange(NamedTuple):
-    """A change that was sent, and the number of the client's changes in it."""
+    """A change of a client's lite subscription that was sent, and the number of changes in it."""
 
     subscription: LiteSubscription
     changes: int
 
 
 class SharedSubscriptions:
-    """Exchanges lite subscriptions with other gateways; see the module.
+    """Exchanges clients' lite subscriptions with other gateways, through the offset service.
 
     Args:
         cluster: the connection.
@@ -70,21 +70,23 @@ class SharedSubscriptions:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there are changes to send."""
+        """True if there are lite subscriptions to send to the offset service."""
         return bool(self._wanted) or any(each.changes for each in self.subscriptions.clients)
 
     @property
     def follows(self) -> bool:
-        """Whether this gateway needs other gateways' changes."""
+        """True if this gateway has clients: it needs the changes that other gateways made."""
         return bool(self.subscriptions.clients)
 
     def version_of(self, client_id: str, group: str) -> int:
-        """Version of a client's state at this gateway; 0 without one."""
+        """Return the version of a client's lite subscription at this gateway; 0 without one."""
         found = self.subscriptions.find(client_id, group)
         return 0 if found is None else found.version
 
     def add_changes(self, request: ReportClientsRequest) -> list[SentChange]:
-        """Add changes to a report, up to the limits of a call."""
+        """Add the clients' changes of lite subscriptions to a report to the offset service, up to
+        the limits of a call.
+        """
         sent: list[SentChange] = []
         wanted, self._wanted = self._wanted, []
         changed = [each for each in self.subscriptions.clients if each.changes]

@@ -42,13 +42,14 @@ HEARS_SECONDS_MAX = 5.0
 
 
 def is_reset(option: OffsetOption) -> bool:
-    """Whether an option requests a reset."""
+    """True if the offset option of a request requests a reset."""
     kind = option.WhichOneof("offset_type")
     return kind is not None and not (kind == "policy" and option.policy == OffsetOption.LAST)
 
 
 def reset_target(option: OffsetOption) -> ResetTarget | None:
-    """Return the target of an option; None for the last n messages, which need the queue's end.
+    """Return the target of an offset option; None for the last n messages, which need the queue's
+    end.
 
     Raises:
         InvalidArgument: a negative number, or an unknown policy.
@@ -117,7 +118,7 @@ async def _last(cluster: Cluster, route: TopicRoute, messages: int) -> ResetTarg
 
 
 class LiteSubscribing:
-    """Serves SyncLiteSubscription.
+    """Serves the SyncLiteSubscription call.
 
     Args:
         cluster: the connection.
@@ -148,7 +149,7 @@ class LiteSubscribing:
     async def sync(
         self, request: SyncLiteSubscriptionRequest, call: GatewayCall
     ) -> SyncLiteSubscriptionResponse:
-        """See the protocol.
+        """Serve the SyncLiteSubscription call of a client.
 
         Raises:
             Refusal: ILLEGAL_LITE_TOPIC, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
@@ -257,7 +258,7 @@ class LiteSubscribing:
 
 
 def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
-    """Raise Refusal for more lite topics than a client of the group may subscribe to."""
+    """Raise Refusal if a client would subscribe to more lite topics than its group permits."""
     if len(lite_topics) > rules.quota:
         raise Refusal(
             Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,

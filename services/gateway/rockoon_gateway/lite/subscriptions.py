@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class LiteChanges:
-    """A client's changes since the last state of the offset service.
+    """Changes of a client's lite subscription that the offset service has not stored yet.
 
     Attributes:
         count: number of changes.
@@ -30,14 +30,14 @@ class LiteChanges:
         return self.count > 0
 
     def applied_to(self, lite_topics: Iterable[str]) -> dict[str, None]:
-        """Apply the changes to a state."""
+        """Return lite topics after these changes."""
         kept = () if self.replaces else (each for each in lite_topics if each not in self.removed)
         return {**dict.fromkeys(kept), **self.added}
 
 
 @dataclass(slots=True, eq=False)
 class LiteSubscription:
-    """Lite topics of one client.
+    """Lite subscription of one client: the lite topics that it reads.
 
     Attributes:
         client_id: of the client.
@@ -64,7 +64,7 @@ class LiteSubscription:
     is_compared: bool = False
 
     def add(self, lite_topics: Collection[str]) -> None:
-        """Add lite topics. In an exclusive group other clients lose them."""
+        """Subscribe the client to lite topics. In an exclusive group, other clients lose them."""
         if not self.lite_topics.keys() >= set(lite_topics):
             self.lite_topics.update(dict.fromkeys(lite_topics))
             self.changes.added.update(dict.fromkeys(lite_topics))
@@ -73,7 +73,7 @@ class LiteSubscription:
             self._record_change()
 
     def remove(self, lite_topics: Collection[str]) -> None:
-        """Remove lite topics."""
+        """Unsubscribe the client from lite topics."""
         gone = set(lite_topics)
         left = {each: None for each in self.lite_topics if each not in gone}
         if len(left) < len(self.lite_topics):
@@ -82,7 +82,7 @@ class LiteSubscription:
             self._record_change()
 
     def replace(self, lite_topics: Collection[str], client_version: int) -> None:
-        """Replace the lite topics, unless a later list was applied."""
+        """Replace the client's lite topics by a complete list, unless a later list was applied."""
         if client_version < self.client_version:
             return
         self.client_version = client_version
@@ -97,7 +97,9 @@ class LiteSubscription:
     def apply_state(
         self, lite_topics: Iterable[str], version: int, client_version: int
     ) -> list[str]:
-        """Apply a state of the offset service; returns the lite topics that are new."""
+        """Apply the offset service's state of the subscription; returns the lite topics that are
+        new.
+        """
         self.version = version
         self.client_version = max(self.client_version, client_version)
         before, self.lite_topics = self.lite_topics, self.changes.applied_to(lite_topics)
@@ -106,13 +108,13 @@ class LiteSubscription:
         return [each for each in self.lite_topics if each not in before]
 
     def changes_stored(self, count: int, version: int) -> None:
-        """The offset service has stored the state after `count` changes."""
+        """Record that the offset service has stored the subscription after `count` changes."""
         self.version = version
         if self.changes.count == count:
             self.changes = LiteChanges()
 
     def wake(self) -> None:
-        """Have receivers use the present lite topics."""
+        """End the waits of the client's receivers, so that they use the present lite topics."""
         now = asyncio.get_running_loop().time()
         for each in self.waiting:
             each.reschedule(now)
@@ -151,16 +153,16 @@ class LiteSubscriptions:
 
     @property
     def clients(self) -> Collection[LiteSubscription]:
-        """The subscriptions, one per client."""
+        """Lite subscriptions, one per client."""
         return self._by_client.values()
 
     def find(self, client_id: str, group: str) -> LiteSubscription | None:
-        """A client's subscription, if it reads lite topics in this group."""
+        """Return a client's lite subscription; None if it reads no lite topics in this group."""
         found = self._by_client.get(client_id)
         return found if found is not None and found.group == group else None
 
     def of(self, client_id: str, group: str, parent: str) -> LiteSubscription:
-        """A client's subscription; a new one has no lite topics."""
+        """Return a client's lite subscription; a new one has no lite topics."""
         found = self._by_client.get(client_id)
         if found is None or (found.group, found.parent) != (group, parent):
             found = LiteSubscription(client_id, group, parent, changed=lambda: self.on_change())
@@ -169,7 +171,7 @@ class LiteSubscriptions:
         return found
 
     def read(self) -> set[tuple[str, str]]:
-        """Parents and lite topics that clients read."""
+        """Parent topics and lite topics that clients read."""
         return {
             (each.parent, lite_topic)
             for each in self._by_client.values()
@@ -177,7 +179,7 @@ class LiteSubscriptions:
         }
 
     def others(self, mine: LiteSubscription) -> list[LiteSubscription]:
-        """Subscriptions of the other clients of the same group."""
+        """Return the lite subscriptions of the other clients of a client's group."""
         return [
             each
             for each in self._by_client.values()
@@ -185,7 +187,9 @@ class LiteSubscriptions:
         ]
 
     def remove(self, client_id: str) -> None:
-        """Remove a client of this gateway. Other gateways may still hear it."""
+        """Remove the subscriptions of a client of this gateway. Other gateways may still receive
+        its calls.
+        """
         gone = self._by_client.pop(client_id, None)
         if gone is not None:
             gone.lite_topics = {}

@@ -1,1 +1,1 @@
-"""Messages as both sides have them: records of the store, and RocketMQ's protobuf messages."""
+"""Conversion of messages between Rockoon's records and RocketMQ's protobuf messages."""

@@ -1,4 +1,5 @@
-"""Replies to a receive, as gRPC frames: each message serialized after its five-byte header.
+"""Replies to a ReceiveMessage call, as gRPC frames: each message serialized after its five-byte
+header.
 
 The compiled kernel serializes most messages, a run at a time; the rest, or all without a kernel,
 are converted by `delivered`. The results are equal.
@@ -28,26 +29,31 @@ from rockoon_rpc.framing import framed
 log = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 8 << 20
-"""Limit of one receive, which has at least one message: all bodies are unpacked in memory."""
+"""Maximum bytes of one receive, which has at least one message: all bodies are unpacked in
+memory.
+"""
 PIECE_BYTES_MAX = 64 << 10
-"""A client that leaves has received the pieces that were written, and none of the rest."""
+"""Maximum bytes of one write. A client that disconnects has received the written pieces, and none
+of the rest.
+"""
 
 
 class Answers(NamedTuple):
-    """Serialized replies to one receive."""
+    """Serialized replies to one ReceiveMessage call."""
 
     messages: ReceivedMessages
-    """The messages in `frames`."""
+    """Messages whose replies are in `frames`."""
     frames: bytes
-    """Their replies, concatenated, each a gRPC frame."""
+    """Replies to the client, concatenated, each a gRPC frame."""
     ends: list[int]
-    """End of each frame."""
+    """Position of the end of each frame in `frames`."""
     left: ReceivedMessages
-    """Messages beyond the limit of bytes."""
+    """Messages that were not serialized, because they exceed the maximum bytes."""
 
     def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
-        """Yield the frames and their number, split between messages if they are longer than
-        `bytes_max`."""
+        """Yield the frames in pieces of about `bytes_max`, each with its number of messages. A
+        piece ends between two messages.
+        """
         if len(self.frames) <= bytes_max and self.ends:
             yield self.frames, len(self.ends)
             return
@@ -64,7 +70,8 @@ def answers_to(
     valid_until_ms: int,
     bytes_max: int = ANSWER_BYTES_MAX,
 ) -> Answers:
-    """Serialize replies. Messages that cannot be delivered are left out and logged.
+    """Serialize the replies for received messages. Messages that cannot be delivered are left out
+    and logged.
 
     Args:
         received: from the engine.
@@ -97,7 +104,7 @@ def answers_to(
 
 
 def _fitting(run: ReceivedRun, room: int) -> int:
-    """Number of messages of a run that fit, by their stored sizes."""
+    """Return how many messages of a run fit into a number of bytes, by their stored sizes."""
     if run.batch.size_bytes <= room:
         return len(run.offsets)
     stored = run.batch.columns.lengths[np.asarray(run.indices)]
@@ -105,7 +112,9 @@ def _fitting(run: ReceivedRun, room: int) -> int:
 
 
 def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[bytes, list[int], int]:
-    """Serialize a run; returns frames, the end of each, and how many are left out (empty)."""
+    """Serialize a run of messages with the kernel; returns frames, the end of each, and how many
+    messages are left out (empty frames).
+    """
     count = len(run.offsets)
     is_usual = not (is_dlq_topic(run.queue.topic) or len(run.batch.columns.damaged))
     if kernel.native is None or not is_usual:

@@ -61,7 +61,7 @@ _DELAYS = (
 def to_wire(
     message: Message, topic: v2.Resource, *, attempt: int = 1, receipt_handle: str = ""
 ) -> v2.Message:
-    """Convert a message.
+    """Convert a stored message to the protocol's message for a receiver.
 
     Args:
         message: as read.
@@ -127,7 +127,7 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
 
 
 def timestamp(epoch_ms: int) -> Timestamp:
-    """Convert epoch milliseconds to the wire."""
+    """Convert epoch milliseconds to a protobuf Timestamp."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return Timestamp(seconds=seconds, nanos=milliseconds * 1_000_000)
 
@@ -152,7 +152,9 @@ def _priority(text: str) -> int | None:
 def _origin(
     message: Message, properties: Mapping[str, str], namespace: str
 ) -> v2.DeadLetterQueue | None:
-    """Return the origin of a dead letter, for clients of a namespace; None for other messages."""
+    """Return the topic and id of the message that became a dead letter, for clients of a namespace;
+    None for other messages.
+    """
     if not is_dlq_topic(message.queue.topic):
         return None
     topic = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC, "")

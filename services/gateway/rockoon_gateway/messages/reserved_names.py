@@ -32,5 +32,5 @@ RESERVED = frozenset(_ROCKETMQ.split()) | {
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a property belongs to the system."""
+    """True if a property belongs to the system."""
     return name in RESERVED or name.startswith(TRANSIENT_PREFIX)

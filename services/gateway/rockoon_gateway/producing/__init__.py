@@ -1,1 +1,1 @@
-"""Sending: messages, transactions, recalls."""
+"""Sending: messages of producers, transactions, recalls of delayed messages."""

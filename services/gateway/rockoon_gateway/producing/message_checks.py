@@ -71,7 +71,7 @@ _EXCLUDED: Mapping[MessageType, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SendLimits:
-    """Limits from settings.
+    """Limits of messages that producers send, from the settings.
 
     Attributes:
         body_bytes_max: largest body.
@@ -83,7 +83,7 @@ class SendLimits:
 
 
 class AcceptedMessage(NamedTuple):
-    """A message that can be stored.
+    """A producer's message that was checked and can be stored.
 
     Attributes:
         message_id: of the client.
@@ -107,7 +107,7 @@ class AcceptedMessage(NamedTuple):
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has an ISO control character, which is never printable."""
+    """True if a text has an ISO control character, which is never printable."""
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
@@ -189,7 +189,9 @@ def producer_group(topic: str) -> str:
 
 
 def check_transactions(topic: str) -> None:
-    """Raise Refusal for a topic whose name is too long for a group."""
+    """Raise Refusal if a topic cannot have transactions: its name is also the name of a group, and
+    too long for one.
+    """
     if len(topic.encode()) > GROUP_BYTES_MAX:
         raise Refusal(
             Code.ILLEGAL_TOPIC,
@@ -198,7 +200,7 @@ def check_transactions(topic: str) -> None:
 
 
 def checked_type(system: SystemProperties, message_group: str) -> MessageType:
-    """Like `type_of`, with checks.
+    """Check the properties that give the type of a message, and return the type; see `type_of`.
 
     Raises:
         Refusal: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, for a type that the protocol does not have, or
@@ -321,19 +323,19 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
 
 
 def recovery_seconds(system: SystemProperties) -> int:
-    """Return how long no producer is asked about a half message; raises Refusal."""
+    """Return the seconds before the first check of a half message; raises Refusal."""
     name = "orphaned_transaction_recovery_duration"
     return duration_ms(system.orphaned_transaction_recovery_duration, name) // 1000
 
 
 def check_bytes(name: str, value: str, bytes_max: int, code: Code) -> None:
-    """Raise Refusal for a text that is longer than its field allows."""
+    """Raise Refusal if a text of a message is longer than its field permits."""
     if len(value) > bytes_max or len(value.encode()) > bytes_max:
         raise Refusal(code, f"the {name} has {len(value.encode())} bytes, more than {bytes_max}")
 
 
 def check_user_properties(user: Mapping[str, str]) -> None:
-    """Raise Refusal for properties that a producer must not set."""
+    """Raise Refusal if a message has properties that a producer must not set."""
     for name, value in user.items():
         if not name or is_reserved(name):
             raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} is reserved")
@@ -342,7 +344,8 @@ def check_user_properties(user: Mapping[str, str]) -> None:
 
 
 def stored_properties(message: Message) -> dict[str, str]:
-    """Return the stored properties, without those of its type; TAGS first, where brokers look.
+    """Return the properties to store, without those of the message's type; TAGS first, where
+    brokers look.
 
     A property without a value is left out: readers would not see it.
 

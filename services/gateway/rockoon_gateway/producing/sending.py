@@ -59,7 +59,8 @@ _VERSION = "v1"
 
 
 class Recall(NamedTuple):
-    """A pending delayed message, as in a recall handle, which cancels it.
+    """Recall handle of a delayed message that is not delivered yet: with it, a producer cancels the
+    message.
 
     Source: RecallMessageHandle of RocketMQ: base64url of words, the last one the message's id.
     Rockoon adds one word, by which brokers find the message; clients do not interpret the text.
@@ -73,13 +74,13 @@ class Recall(NamedTuple):
 
 
 def recall_handle(recall: Recall) -> str:
-    """Return the handle of a delayed message."""
+    """Return the recall handle of a delayed message."""
     words = " ".join((_VERSION, *map(str, recall)))
     return base64.urlsafe_b64encode(words.encode()).decode()
 
 
 def parse_recall_handle(handle: str) -> Recall:
-    """Parse a handle; raises Refusal with BAD_REQUEST."""
+    """Parse a recall handle; raises Refusal with BAD_REQUEST."""
     try:
         text = base64.urlsafe_b64decode(handle.encode()).decode()
         # A message id may have any characters, including blanks.
@@ -109,7 +110,7 @@ TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
 
 class Sending:
-    """Serves the calls of producers.
+    """Serves producers' calls: SendMessage, EndTransaction, RecallMessage.
 
     Args:
         cluster: the connection.
@@ -161,11 +162,13 @@ class Sending:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of messages that wait for brokers."""
+        """Number of bytes in messages that wait for brokers."""
         return self._producer.buffered_bytes
 
     async def close(self) -> None:
-        """Wait for messages in transit. Their senders have had a reply, or have disconnected."""
+        """Wait until brokers have replied to all messages that producers sent. No producer waits
+        for a reply any more.
+        """
         try:
             await self._producer.close()
         except RockoonError as failure:
@@ -174,7 +177,7 @@ class Sending:
     async def send(
         self, request: pb.SendMessageRequest, call: GatewayCall
     ) -> pb.SendMessageResponse:
-        """See the protocol."""
+        """Serve the SendMessage call of a producer."""
         self._presence.record_call(call)
         messages = request.messages
         if not messages:
@@ -211,7 +214,7 @@ class Sending:
     async def end_transaction(
         self, request: pb.EndTransactionRequest, call: GatewayCall
     ) -> pb.EndTransactionResponse:
-        """See the protocol."""
+        """Serve the EndTransaction call of a producer."""
         self._presence.record_call(call)
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("write", topic)
@@ -245,7 +248,7 @@ class Sending:
     async def recall(
         self, request: pb.RecallMessageRequest, call: GatewayCall
     ) -> pb.RecallMessageResponse:
-        """See the protocol."""
+        """Serve the RecallMessage call of a producer."""
         self._presence.record_call(call)
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("write", topic)
@@ -272,7 +275,7 @@ class Sending:
     def _forwarded(
         self, route: TopicRoute, message: AcceptedMessage
     ) -> Receipt | RockoonError | None:
-        """Send a message; returns None for a half message, which is sent separately."""
+        """Send a message to a broker; returns None for a half message, which is sent separately."""
         if message.message_type == _TRANSACTION:
             return None
         topic, queue = route.name, None
@@ -295,7 +298,7 @@ class Sending:
             return failure
 
     async def _resend(self, route: TopicRoute, message: AcceptedMessage) -> SendResult:
-        """Send again to a lite topic that was about to expire."""
+        """Send a message again to a lite topic that was about to expire, after it was reopened."""
         await self._lite_topics.open_again(route, message.lite_topic)
         receipt = self._forwarded(route, message)
         if isinstance(receipt, RockoonError):
@@ -363,7 +366,7 @@ def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) 
 
 
 def check_route(route: TopicRoute, messages: Iterable[AcceptedMessage]) -> None:
-    """Raise for messages that a topic does not accept.
+    """Check that a topic accepts the messages of a request.
 
     Raises:
         TopicNotWritable, NoWritableQueue: it accepts none.

@@ -12,7 +12,7 @@ _FORM = re.compile(r"([0-7][0-9a-f]{15})@([A-Za-z0-9._-]{1,100})", re.ASCII)
 
 
 class TransactionPosition(NamedTuple):
-    """Position of a half message."""
+    """Position of a half message in its broker."""
 
     broker: str
     physical_offset: int
@@ -29,6 +29,6 @@ def transaction_id(broker: str, physical_offset: int) -> str:
 
 
 def parse_transaction_id(text: str) -> TransactionPosition | None:
-    """Parse an id; None if it is malformed."""
+    """Parse a transaction id; None if it is malformed."""
     found = _FORM.fullmatch(text)
     return TransactionPosition(found[2], int(found[1], 16)) if found else None

@@ -36,7 +36,8 @@ _ANY_QUEUE_OFFSET = -1
 
 
 class GatewayTransactions:
-    """Stores half messages, ends transactions, and forwards checks.
+    """Serves producers' transactions: stores half messages, ends transactions, and forwards
+    brokers' checks to producers.
 
     Args:
         cluster: the connection.
@@ -63,7 +64,7 @@ class GatewayTransactions:
         self._groups: OrderedDict[str, ForwardedTransactions] = OrderedDict()
         self._turns = itertools.count()
         self.checks = 0
-        """Checks that were sent to a client."""
+        """Number of checks that were sent to producers."""
         presence.on_change.append(self._offer)
 
     async def begin(self, topic: str, message: AcceptedMessage) -> str:
@@ -81,7 +82,7 @@ class GatewayTransactions:
     async def end(
         self, topic: str, position: TransactionPosition, resolution: Resolution, *, from_check: bool
     ) -> None:
-        """End a transaction.
+        """Commit or roll back a transaction.
 
         Raises:
             TransactionNotFound, TransactionEnded: it does not exist, or was ended differently.
@@ -114,7 +115,7 @@ class GatewayTransactions:
         return group
 
     def _offer(self, client: GatewayClient) -> None:
-        """Serve the checks of a producer's topics from now on."""
+        """Receive brokers' checks for a producer's topics from now on, and forward them."""
         for topic in client.topics if client.outboxes else ():
             is_short = len(topic.encode()) <= GROUP_BYTES_MAX
             if is_short and producer_group(topic) not in self._groups:

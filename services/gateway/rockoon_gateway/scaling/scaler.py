@@ -29,7 +29,7 @@ NUMBER_MAX = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A KEDA trigger, from its metadata.
+    """Parameters of a KEDA trigger, from its metadata.
 
     triggers:
       - type: external-push
@@ -44,13 +44,13 @@ class Trigger:
 
     group: str
     topic: str
-    """Empty: all topics that the group reads."""
+    """Topic whose lag is counted; empty: all topics that the group reads."""
     lag_threshold: int
-    """Messages of lag for one replica."""
+    """Lag in messages for which KEDA runs one replica."""
     activation_lag_threshold: int
-    """The group is active if its lag is above this."""
+    """Lag in messages above which the group is active."""
     poll_seconds: int
-    """Interval of lag reads for a push trigger."""
+    """Seconds between reads of the lag for a push trigger."""
 
     @property
     def metric_name(self) -> str:
@@ -96,7 +96,7 @@ def _number(metadata: Mapping[str, str], name: str, default: int, low: int, high
 
 
 class Scaler(ExternalScalerServicer):
-    """The servicer.
+    """gRPC servicer of KEDA's ExternalScaler, from the lag of groups.
 
     Args:
         admin: of the cluster.
@@ -169,7 +169,7 @@ def waiting_in(queue: QueueLag) -> int:
 
 
 def require_complete(lag: LagReply) -> None:
-    """Raises BrokerUnavailable if the lag of a queue is not known."""
+    """Raise BrokerUnavailable if the lag of a queue is not known."""
     for each in lag.queues:
         if not each.known:
             raise BrokerUnavailable(
