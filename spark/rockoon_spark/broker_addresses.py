@@ -1,4 +1,6 @@
-"""Broker addresses, topics and queues, asked of a cluster's nameservers."""
+"""Addresses of a cluster's brokers, and existence of topics and queues, as its nameservers report
+them.
+"""
 
 from collections.abc import Collection
 

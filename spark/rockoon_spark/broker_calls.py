@@ -66,7 +66,7 @@ class RepeatedCall(Generic[Request, Reply]):
     """
 
     _method_of: Callable[[BrokerStub], Any]
-    """Returns the stub's method for this call."""
+    """Return the stub's method for this kind of call."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class RepeatedCall(Generic[Request, Reply]):
         self._channel.close()
 
     def read(self, request: Request) -> Reply:
-        """Send a request and return its answer; see `answer`."""
+        """Send a request to the broker and return its answer; see `answer`."""
         self.ask(request)
         return self.answer()
 
     def ask(self, request: Request) -> None:
-        """Send a request. The previous request must have been answered."""
+        """Send a request to the broker. The previous request must have been answered."""
         self._request = request
         self._call = self._method.future(request, timeout=CALL_SECONDS_MAX)
 
     def answer(self) -> Reply:
-        """Wait for the answer to the last request.
+        """Wait for the broker's answer to the last request.
 
         Raises:
             RockoonError: the broker's error, or BrokerUnavailable.
@@ -143,24 +143,24 @@ class RepeatedCall(Generic[Request, Reply]):
 
 
 class LogClient(RepeatedCall[ReadLogRequest, ReadLogReply]):
-    """ReadLog; see `RepeatedCall`."""
+    """Client of a broker's ReadLog call; see `RepeatedCall`."""
 
     _method_of = attrgetter("ReadLog")
 
 
 class PullClient(RepeatedCall[PullRequest, PullReply]):
-    """Pull; see `RepeatedCall`."""
+    """Client of a broker's Pull call; see `RepeatedCall`."""
 
     _method_of = attrgetter("Pull")
 
 
 class CompactionClient(RepeatedCall[DescribeCompactionRequest, DescribeCompactionReply]):
-    """DescribeCompaction; see `RepeatedCall`."""
+    """Client of a broker's DescribeCompaction call; see `RepeatedCall`."""
 
     _method_of = attrgetter("DescribeCompaction")
 
 
 class GenerationClient(RepeatedCall[ReadGenerationRequest, ReadGenerationReply]):
-    """ReadGeneration; see `RepeatedCall`."""
+    """Client of a broker's ReadGeneration call; see `RepeatedCall`."""
 
     _method_of = attrgetter("ReadGeneration")

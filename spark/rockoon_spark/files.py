@@ -22,16 +22,16 @@ _MARKS_FILE = "config/droppedTopics.json"
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One CommitLog file."""
+    """One CommitLog file of a store."""
 
     uri: str
     start: int
-    """Physical offset of its first byte."""
+    """Physical offset of the file's first byte."""
     bytes: int
 
     @property
     def shown(self) -> str:
-        """The URI without secrets, for error texts."""
+        """URI of the file without secrets, for error texts."""
         return redacted(self.uri)
 
 

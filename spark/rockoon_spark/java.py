@@ -26,7 +26,7 @@ exec {java} "$@"
 
 
 class JavaMissing(Exception):
-    """No Java that can run Spark."""
+    """No installed Java can run Spark."""
 
 
 def find_java() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Replace = Callable[[Path, Path], None]
-"""Renames a file or directory, as `os.replace` does."""
+"""Function that renames a file or directory, as `os.replace` does."""
 
 
 class TargetExists(Exception):

@@ -67,7 +67,7 @@ class Sent(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The cluster and the topic that rows are written to.
+    """Options of a write: the cluster and the topic to which rows are sent.
 
     Args:
         endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
@@ -122,7 +122,7 @@ def _same_kind(found: DataType, wanted: DataType) -> bool:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Writer of a batch DataFrame; each task sends its own rows."""
+    """Sends the rows of a batch DataFrame to a cluster; each task sends its own rows."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -132,7 +132,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class MessageStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a stream, batch after batch; each task sends its own rows."""
+    """Sends the rows of a stream to a cluster, batch after batch; each task sends its own rows."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

@@ -137,7 +137,7 @@ def _targets(options: Any) -> Sequence[CompactionTarget]:
 def _compacted(
     reports: Sequence[compaction.CompactReport], problems: Sequence[str] = ()
 ) -> Outcome:
-    """Return the figures of each broker, and the total of log bytes read."""
+    """Return the figures of a job for each broker, and the total of log bytes read."""
     figures: dict[str, Any] = {"log_bytes": sum(report.log_bytes for report in reports)}
     for report in reports:
         own = asdict(report)

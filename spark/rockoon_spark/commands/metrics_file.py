@@ -14,7 +14,7 @@ from rockoon_spark.commands.outcomes import Figures
 
 
 class Gauge(NamedTuple):
-    """A metric of the file; its label is the command."""
+    """A metric in the file; its label is the name of the command."""
 
     name: str
     doc: str
@@ -40,11 +40,11 @@ _RECORDS = ("records", "messages", "keys")
 
 
 class CommandRun(NamedTuple):
-    """A finished run of a command."""
+    """A finished run of a command, from which the metrics are written."""
 
     command: str
     ended_at: float
-    """Epoch seconds."""
+    """Time at which the command ended, epoch seconds."""
     seconds: float
     succeeded: bool
     figures: Figures
@@ -101,7 +101,9 @@ def _read_success(path: Path, command: str) -> float:
 
 
 def _numbers(figures: Figures, names: tuple[str, ...]) -> list[int]:
-    """Return the value of the first name present in the figures, or else in each of their parts."""
+    """Return the value of the first name that the figures have, or else the value in each of their
+    parts.
+    """
     for name in names:
         if isinstance(own := figures.get(name), int):
             return [own]

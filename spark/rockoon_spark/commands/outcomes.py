@@ -7,20 +7,20 @@ from types import MappingProxyType
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""Figures of a run by name: numbers, sentences, or nested figures of parts such as brokers."""
+"""Figures of a job by name: numbers, sentences, or nested figures of parts such as brokers."""
 
 _BYTES_READ = "log_bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a job."""
+    """The result of a job, as a command prints it."""
 
     figures: Figures
     problems: Sequence[str] = ()
-    """Problems found; with any, the command exits with status 1."""
+    """Problems found by the job; if there is one, the command exits with status 1."""
     notes: Sequence[str] = ()
-    """Remarks, printed without effect on the exit status."""
+    """Remarks of the job, printed without effect on the exit status."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of figures in the printed table; figures without one are printed by name."""
 

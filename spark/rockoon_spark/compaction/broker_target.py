@@ -64,7 +64,9 @@ class Upload:
     upload_id: str
 
     def write(self, name: str, content: bytes) -> None:
-        """See `PartWriter`. The broker returns the checksum of the bytes that it wrote."""
+        """Upload a file to the broker; see `PartWriter`. The broker returns the checksum of the
+        bytes that it wrote.
+        """
         sha256 = hashlib.sha256(content).digest()
 
         def put(stub: BrokerStub, timeout: float) -> PutGenerationFileReply:
@@ -79,7 +81,7 @@ class Upload:
             )
 
     def publish(self, manifest: Manifest) -> None:
-        """Let the broker make the uploaded generation the current one; see `Incoming`."""
+        """Request that the broker makes the uploaded generation the current one; see `Incoming`."""
         request = PublishGenerationRequest(upload_id=self.upload_id, manifest=manifest.to_json())
 
         def publish(stub: BrokerStub, timeout: float) -> Any:
@@ -89,7 +91,9 @@ class Upload:
         self._call(publish, manifest.records_bytes, what)
 
     def discard(self) -> None:
-        """Remove the uploaded files; if the broker does not answer, it removes them later."""
+        """Remove the uploaded files from the broker; if it does not answer, it removes them
+        later.
+        """
         request = DiscardGenerationRequest(upload_id=self.upload_id)
         with (
             suppress(grpc.RpcError),
@@ -130,7 +134,7 @@ _SEARCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class BrokerTarget:
-    """A broker; see `CompactionTarget`.
+    """`CompactionTarget` for the store of a running broker.
 
     Args:
         endpoint: nameservers of its cluster.
@@ -194,7 +198,9 @@ class BrokerTarget:
 
     @contextmanager
     def incoming(self, _number: int, /) -> Iterator["_IncomingUpload"]:
-        """See `CompactionTarget`. If two runs overlap, the broker refuses the later one."""
+        """Return the context in which a generation is uploaded; see `CompactionTarget`. If two runs
+        overlap, the broker refuses the later one.
+        """
         upload = Upload(self.broker, self.address, self.endpoint, f"job-{uuid.uuid4().hex}")
         incoming = _IncomingUpload(upload)
         try:
@@ -217,7 +223,7 @@ class BrokerTarget:
 
 
 class _IncomingUpload:
-    """See `Incoming`."""
+    """`Incoming` for a generation that is uploaded to a broker."""
 
     def __init__(self, upload: Upload) -> None:
         self.writer = upload

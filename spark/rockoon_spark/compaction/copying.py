@@ -23,24 +23,24 @@ from rockoon_spark.compaction.survey import QueueName
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """A part to be written."""
+    """A part of the new generation that a task will write."""
 
     number: int
     log_start: int
-    """Physical offset; the part's records start at or after it, and before `log_end`."""
+    """Physical offset; the records of the part start at or after it, and before `log_end`."""
     log_end: int
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """A written part."""
+    """A part of the new generation that a task has written."""
 
     part: GenerationPart
     queues: Mapping[QueueName, int]
-    """Number of its records per queue."""
+    """Number of the part's records, by queue."""
     tombstones: int
     seconds: float
-    """CPU time."""
+    """CPU time in which the part was written."""
 
     def to_json(self) -> dict[str, Any]:
         queues = [[*queue, records] for queue, records in self.queues.items()]
@@ -73,7 +73,7 @@ class PartWriter(Protocol):
 def copy_part(
     plan: PartPlan, sources: Sequence[tuple[Source, IntArray]], writer: PartWriter
 ) -> CopiedPart:
-    """Write a part and its entries.
+    """Write a part of the new generation, and its entries.
 
     Args:
         plan: the part.
@@ -131,7 +131,9 @@ def copy_part(
 
 
 def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[TopicRecords, IntArray]]:
-    """Yield the records that were read and the indexes of those that start at the positions."""
+    """Yield the records that were read from a source, with the indexes of the records at the
+    positions.
+    """
     if not len(positions):
         return
     for wanted in source.read_at(positions):
@@ -143,7 +145,7 @@ def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[TopicRecords,
 
 
 def _frames(wanted: TopicRecords, rows: IntArray) -> list[bytes]:
-    """Return the bytes of each record."""
+    """Return the unmodified bytes of each selected record."""
     index = wanted.index[rows]
     starts, sizes = wanted.records.parts.starts[index], wanted.records.sizes[index]
     first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
@@ -155,7 +157,9 @@ def _in_order(
     columns: Sequence[tuple[IntArray, IntArray, IntArray, IntArray]],
     frames: list[bytes],
 ) -> tuple[bytes, IntArray]:
-    """Return all records and their `kept_since_ms`, sorted by (topic, queue, queue offset)."""
+    """Return all records to copy and their `kept_since_ms`, sorted by (topic, queue, queue
+    offset).
+    """
     if not columns:
         return b"", np.zeros(0, np.int64)
     numbers, queues, offsets, kept = (

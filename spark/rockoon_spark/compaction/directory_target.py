@@ -96,7 +96,7 @@ def _reads_as(path: Path, content: bytes) -> bool:
 
 
 class _IncomingDirectory:
-    """See `Incoming`."""
+    """`Incoming` for a generation that is written to a store directory."""
 
     def __init__(self, directory: Path, target: Path, rename: Replace) -> None:
         self._directory = directory
@@ -127,7 +127,7 @@ class _IncomingDirectory:
 
 
 class DirectoryTarget:
-    """A store directory on a disk that driver and executors share.
+    """`CompactionTarget` for a store directory on a disk that driver and executors share.
 
     Args:
         path: the directory.
@@ -281,7 +281,9 @@ class DirectoryTarget:
 
 
 def _tail(files: Sequence[LogFile], log_end: int) -> LogTail:
-    """Return length and checksum of the last TAIL_BYTES before the end, within one file."""
+    """Return length and checksum of the last TAIL_BYTES of a log before its end, within one
+    file.
+    """
     for file in files:
         if file.start < log_end <= file.start + file.bytes:
             start = max(log_end - TAIL_BYTES, file.start)
@@ -292,21 +294,23 @@ def _tail(files: Sequence[LogFile], log_end: int) -> LogTail:
 
 @dataclass(slots=True)
 class _Extent:
-    """Range of whole records in a partition; physical offsets."""
+    """Physical offsets at which the whole records of a partition begin and end."""
 
     first: int | None = None
-    """Start of the first record; None if there is none."""
+    """Physical offset of the first record; None if there is none."""
     end: int = 0
-    """End of the last whole record."""
+    """Physical offset of the end of the last whole record."""
     broken: int | None = None
-    """Start of the first bytes that are not a whole record, if records follow them."""
+    """Physical offset of the first bytes that are not a whole record, if records follow them."""
     error: str | None = field(default=None, kw_only=True)
     """Error text if the partition cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Examine:
-    """Step that examines one partition of a file; the task number is the partition's index."""
+    """Finds the extent of the whole records of one partition; the task number is the partition's
+    index.
+    """
 
     partitions: Sequence[FilePartition]
     durable_ms: int

@@ -23,14 +23,16 @@ _Batches = Iterator[pa.RecordBatch]
 
 
 class Messages(Protocol):
-    """A distributed set of messages, computed when it is used."""
+    """Messages that the tasks of a compaction send to each other; computed when they are used."""
 
     def then(self, step: Step) -> Self:
         """Apply a step to each partition of the messages."""
         ...
 
     def to_addresses(self, addresses: int, step: Step) -> Self:
-        """Repartition by address (0 to `addresses` - 1), and apply a step to each address."""
+        """Send each message to its address (0 to `addresses` - 1), and apply a step to the messages
+        of each address.
+        """
         ...
 
     def kept(self) -> Self:
@@ -38,7 +40,7 @@ class Messages(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the cache of `kept`."""
+        """Release the cache of `kept`."""
         ...
 
     def of_kinds(self, *kinds: int) -> Self:
@@ -51,7 +53,7 @@ class Messages(Protocol):
 
 
 class Exchange(Protocol):
-    """Runs tasks in parallel."""
+    """Runs the tasks of a compaction in parallel."""
 
     @property
     def parallel_tasks(self) -> int:
@@ -84,7 +86,7 @@ class SparkExchange:
 
 
 class SparkMessages:
-    """See `Messages`."""
+    """`Messages` as rows of a Spark DataFrame."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows

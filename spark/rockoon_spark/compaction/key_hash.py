@@ -19,7 +19,7 @@ from rockoon_format.frames import IntArray, sliding
 SECRET_BYTES = 32
 
 Hashes = NDArray[np.uint64]
-"""uint64[n, 2]: 128 bits per key."""
+"""Hashes of keys, uint64[n, 2]: 128 bits per key."""
 
 _WIDTHS = (8, 16, 32, 64, 128, 256)
 _WORD_BYTES = 4
@@ -87,7 +87,9 @@ class KeyHash:
         return found
 
     def of_offsets(self, physical_offsets: IntArray) -> Hashes:
-        """Hash records without a key: distinct physical offsets get distinct hashes."""
+        """Hash the physical offsets of records without a key: distinct offsets get distinct
+        hashes.
+        """
         value = physical_offsets.astype(np.uint64) + self._fixed[0]
         value += _MIX_1
         value = (value ^ (value >> np.uint64(30))) * _MIX_2

@@ -20,11 +20,11 @@ ROW_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """n rows of hashes and marks."""
+    """Hash of the key and mark (physical offset and expiry) of each of n records."""
 
     hashes: Hashes
     marks: IntArray
-    """int64[n]."""
+    """Marks of the records, int64[n]."""
 
     @classmethod
     def of(
@@ -34,7 +34,7 @@ class KeyRows:
 
     @classmethod
     def joined(cls, rows: Sequence["KeyRows"]) -> "KeyRows":
-        """Concatenate rows."""
+        """Concatenate the rows of several sources."""
         return cls(
             np.concatenate([np.zeros((0, 2), np.uint64), *(each.hashes for each in rows)]),
             np.concatenate([np.zeros(0, np.int64), *(each.marks for each in rows)]),
@@ -55,7 +55,7 @@ class KeyRows:
         return (self.marks & 1).astype(np.bool_)
 
     def encode(self) -> bytes:
-        """Encode as ROW_BYTES per row, column by column."""
+        """Encode the rows in ROW_BYTES per row, column by column."""
         return self.hashes.astype("<u8").tobytes() + self.marks.astype("<i8").tobytes()
 
     @classmethod
@@ -66,7 +66,7 @@ class KeyRows:
 
 
 def newest(rows: KeyRows) -> IntArray:
-    """Return the indexes of the newest row of each hash, ascending by hash."""
+    """Return the index of the newest row of each hash, ascending by hash."""
     if not len(rows):
         return np.zeros(0, np.int64)
     order = np.argsort(rows.hashes[:, 0])

@@ -32,9 +32,9 @@ class CompactionInput:
     now_ms: int
     """Creation time of the new generation, epoch milliseconds."""
     log_start: int
-    """Physical offset of the oldest byte."""
+    """Physical offset of the oldest byte of the log."""
     log_end: int
-    """Physical offset of a record boundary; the run ignores the log after it."""
+    """Physical offset of a record boundary; the compaction ignores the log after it."""
     log_tail: LogTail
     retention_ms: Mapping[str, int]
     """Retention of tombstones per compacted topic."""
@@ -43,7 +43,7 @@ class CompactionInput:
     former: Manifest | None
     """The current generation, which the new one replaces."""
     number: int
-    """Of the new generation."""
+    """Number of the new generation."""
 
     @property
     def topics(self) -> dict[str, GenerationTopic | None]:
@@ -66,7 +66,9 @@ class CompactionInput:
 
     @property
     def former_min_offsets(self) -> dict[str, int]:
-        """The same for reading from the current generation; only topics that it contains."""
+        """Return, per topic, the physical offset from which its records are read from the current
+        generation.
+        """
         return {
             topic: former.dropped_below
             for topic, former in self.topics.items()
@@ -162,7 +164,7 @@ def covered_topics(
     surveys: Sequence[Survey],
     left: Mapping[QueueName, int],
 ) -> tuple[GenerationTopic, ...]:
-    """Return the queue offsets that the new generation covers.
+    """Return the queue offsets that the new generation covers, by queue.
 
     Args:
         given: the input of the run.

@@ -25,12 +25,14 @@ _NEVER_MS = 1 << 62
 
 
 class CompactionError(Exception):
-    """A log cannot be compacted or a generation not be written; the current one is unchanged."""
+    """The compaction failed: the log cannot be compacted, or the generation cannot be written. The
+    current one is unchanged.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """A selection of n records: those of the compacted topics."""
+    """The n records of compacted topics among some records of a source."""
 
     records: LogRecords
     index: IntArray
@@ -45,7 +47,7 @@ class TopicRecords:
         return len(self.index)
 
     def column(self, name: str) -> IntArray:
-        """A field of the fixed-length prefix of the records, int64[n]."""
+        """Return a field of the fixed-length prefix of each record, int64[n]."""
         column: IntArray = self.records.parts.prefix[name][self.index].astype(np.int64)
         return column
 
@@ -63,25 +65,29 @@ class TopicRecords:
 
 
 class Source(Protocol):
-    """The records of compacted topics in a range of physical offsets. Can be pickled."""
+    """Source of a compaction: a range of physical offsets whose records of compacted topics are
+    read. Can be pickled.
+    """
 
     @property
     def start(self) -> int:
-        """Physical offset."""
+        """Physical offset at which the source begins."""
         ...
 
     @property
     def stop(self) -> int:
-        """Physical offset, exclusive."""
+        """Physical offset at which the source ends, exclusive."""
         ...
 
     @property
     def is_log(self) -> bool:
-        """True for the log, whose queues have no gaps; False for compacted records."""
+        """True if the source is the log, whose queues have no gaps; False for a former
+        generation.
+        """
         ...
 
     def read(self) -> Iterator[TopicRecords]:
-        """Yield the records in batches, each record once.
+        """Yield the records of the source in batches, each record once.
 
         Raises:
             CompactionError: records are missing or damaged.
@@ -89,13 +95,13 @@ class Source(Protocol):
         ...
 
     def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
-        """Like `read`, but records that do not start at these physical offsets may be omitted."""
+        """Yield the records that start at these physical offsets, and maybe other records."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSource:
-    """A partition of the log."""
+    """Source of a compaction that is a partition of the log."""
 
     partition: ContiguousPartition
     min_offsets: Mapping[str, int]
@@ -116,7 +122,9 @@ class PartitionSource:
         return self.partition.stop
 
     def read(self) -> Iterator[TopicRecords]:
-        """See `Source`. Checksums are verified: a damaged key would supersede another message."""
+        """Yield the records of the partition; see `Source`. Checksums are verified: a damaged key
+        would supersede another message.
+        """
         for wanted in self._selected(self.partition.records()):
             chosen = np.zeros(len(wanted.records), np.bool_)
             chosen[wanted.index] = True
@@ -151,7 +159,7 @@ class PartitionSource:
 
 @dataclass(frozen=True, slots=True)
 class FormerPart:
-    """Files of a part of the previous generation."""
+    """Files of one part of the previous generation."""
 
     files: GenerationFiles
     description: GenerationPart
@@ -183,11 +191,13 @@ class FormerPart:
 
 @dataclass(frozen=True, slots=True)
 class FormerSource:
-    """Records of a part of the previous generation."""
+    """Source of a compaction that is a part of the previous generation."""
 
     part: FormerPart
     min_offsets: Mapping[str, int]
-    """See `PartitionSource`; topics that are no longer compacted are omitted."""
+    """Topics to compact, as in `PartitionSource`; topics that are no longer compacted are
+    omitted.
+    """
     is_log = False
 
     @property
@@ -235,7 +245,8 @@ def _select(
 def first_stored_after(
     partitions: Sequence[ContiguousPartition], time_ms: int, log_end: int
 ) -> int:
-    """Return the physical offset of the first record stored after a time; `log_end` if none.
+    """Return the physical offset of the first record of the log stored after a time; `log_end` if
+    none.
 
     Store times usually ascend. If a clock was wrong and store times go back, all records before
     the step back were stored earlier than the records after it, so their store times are ignored.

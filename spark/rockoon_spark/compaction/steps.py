@@ -28,22 +28,22 @@ from rockoon_spark.compaction.survey import Survey, survey
 
 class MessageKind(IntEnum):
     ROWS = 0
-    """Rows of keys, see `newest.KeyRows`."""
+    """The message has rows of keys, see `newest.KeyRows`."""
     POSITIONS = 1
-    """Physical offsets of kept records, int64."""
+    """The message has the physical offsets of kept records, int64."""
     SURVEY = 2
     COUNTS = 3
     COPIED = 4
     FAILURE = 5
-    """An error text."""
+    """The message has the text of a task's error."""
 
 
 class Message(NamedTuple):
-    """A row that is transported from step to step."""
+    """A message between tasks: a row that Spark transports from step to step."""
 
     kind: int
     address: int
-    """Number of the bucket or part."""
+    """Number of the bucket or part to which the message is sent."""
     source: int
     content: bytes
 
@@ -53,13 +53,13 @@ class KeptCounts:
     """Numbers of kept and dropped records of one or more buckets."""
 
     left: list[int]
-    """Kept records of each source."""
+    """Number of kept records of each source."""
     keys: int = 0
     dropped: int = 0
-    """Expired tombstones."""
+    """Number of expired tombstones."""
     shuffle_bytes: int = 0
     seconds: float = 0.0
-    """CPU time."""
+    """CPU time of the tasks."""
 
     def add(self, other: "KeptCounts") -> None:
         """Add the numbers of another bucket."""
@@ -72,7 +72,8 @@ class KeptCounts:
 
 @dataclass(frozen=True, slots=True)
 class SurveySource:
-    """Step that surveys one source; the task number is the source's index.
+    """Step that surveys one source: counts its records and finds the newest of each key. The task
+    number is the source's index.
 
     Args:
         sources: all sources.
@@ -147,7 +148,7 @@ class SelectNewest:
 
 @dataclass(frozen=True, slots=True)
 class AssignParts:
-    """Step that assigns kept records to parts.
+    """Step that assigns kept records to the parts of the new generation.
 
     Args:
         plans: the parts, ascending.
@@ -166,7 +167,7 @@ class AssignParts:
 
 @dataclass(frozen=True, slots=True)
 class WriteParts:
-    """Step that writes parts.
+    """Step that writes the parts of the new generation.
 
     Args:
         plans: the parts, ascending.
@@ -198,7 +199,9 @@ class SelectionResult:
 
     @classmethod
     def of(cls, messages: Iterable[Message], sources: int) -> "SelectionResult":
-        """Decode the messages; raise CompactionError if one is a failure."""
+        """Decode the messages of the surveys and counts; raise CompactionError if one is a
+        failure.
+        """
         found = cls([Survey() for _ in range(sources)], KeptCounts([0] * sources))
         for message in _without_failure(messages):
             content = json.loads(message.content)

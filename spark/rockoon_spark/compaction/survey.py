@@ -20,7 +20,7 @@ QueueName = tuple[str, int]
 
 @dataclass(slots=True)
 class QueueOffsets:
-    """Offsets of one queue in one source."""
+    """First and last offset, and number of records, of one queue in one source."""
 
     first: int
     last: int
@@ -32,11 +32,11 @@ class Survey:
     """Counts of a source's records, and the offsets of its queues."""
 
     records: int = 0
-    """Of compacted topics."""
+    """Number of records of compacted topics."""
     bytes: int = 0
     keyless: int = 0
     seconds: float = 0.0
-    """CPU time."""
+    """CPU time of the survey."""
     queues: dict[QueueName, QueueOffsets] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Survey:
 def survey(
     source: Source, key_hash: KeyHash, retention_ms: Mapping[str, int], now_ms: int
 ) -> tuple[KeyRows, Survey]:
-    """Read a source once.
+    """Read a source once, and return the newest record of each key, with counts.
 
     Args:
         source: the source.

@@ -13,7 +13,7 @@ from rockoon_spark.source.log_source import ContiguousPartition
 
 
 class Incoming(Protocol):
-    """A new generation that is being written."""
+    """Interface of a new generation that is being written to a store."""
 
     @property
     def writer(self) -> PartWriter: ...
@@ -28,11 +28,11 @@ class Incoming(Protocol):
 
 
 class CompactionTarget(Protocol):
-    """One broker's store. Used only by the driver."""
+    """Interface of one broker's store that is compacted. Used only by the driver."""
 
     @property
     def name(self) -> str:
-        """Name for reports and error texts."""
+        """Name of the store for reports and error texts."""
         ...
 
     def inspect(

@@ -20,7 +20,7 @@ _BATCH_ROWS = 65_536
 
 
 def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
-    """Check a file's length and checksum; return the problem, or None."""
+    """Check the length and checksum of an exported file; return the problem, or None."""
     crc32 = found_bytes = 0
     try:
         with target.open(file.path) as stream:
@@ -55,7 +55,8 @@ class Comparison:
         """Number of equal rows."""
 
     def problems(self, expected: Iterable[Mapping[Partition, pa.Table]]) -> Iterator[str]:
-        """Compare with the expected rows, in the order of the log; yield a sentence per difference.
+        """Compare the exported rows with the expected ones, in the order of the log; yield a
+        sentence per difference.
 
         Only the first difference of each topic and date is reported.
         """
@@ -92,7 +93,7 @@ class Comparison:
 
 
 class _Rows:
-    """Iterates over the rows of several files."""
+    """Iterates over the rows of several Parquet files."""
 
     def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
         self._batches = self._read(target, files)
@@ -142,7 +143,7 @@ class _Rows:
 
 
 def _difference(found: pa.Table | None, expected: pa.Table) -> str:
-    """Describe the first difference between rows."""
+    """Return a description of the first difference between exported and expected rows."""
     offsets = expected["physical_offset"].to_pylist()
     exported = found["physical_offset"].to_pylist() if found is not None else []
     for number, offset in enumerate(offsets):

@@ -52,11 +52,11 @@ class Directory(Protocol):
 
 
 class LeaseTaken(Exception):
-    """Another job works in the directory."""
+    """Another job holds the directory."""
 
 
 class LeaseLost(Exception):
-    """Another job removed this one's claim."""
+    """Another job removed the claim of this job."""
 
 
 class Lease:
@@ -103,7 +103,7 @@ class Lease:
         self._remove(self._id)
 
     def check(self) -> None:
-        """Make sure that the claim still holds, before something is published.
+        """Check that this job's claim still exists, before something is published.
 
         Raises:
             LeaseLost: another job removed the claim, because it did not change.

@@ -84,11 +84,11 @@ body if it is UTF-8 text, else null, and then `body_bytes` contains it."""
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Topic and date of rows."""
+    """Topic and date of rows that are in the same files."""
 
     topic: str
     date: str
-    """Year-month-day."""
+    """Date of the rows, as year-month-day."""
 
     @property
     def path(self) -> str:
@@ -120,7 +120,9 @@ def escaped(text: str) -> str:
 
 
 def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Partition]]:
-    """Return the rows, the index of the partition of each row, int64[n], and the partitions."""
+    """Convert records to rows; also return the index of each row's partition, int64[n], and the
+    partitions.
+    """
     batch = to_batch(records, _FROM_LOG)
     columns = batch.columns
     columns[_BODY_AT : _BODY_AT + 1] = split_text(columns[_BODY_AT])
@@ -136,7 +138,9 @@ def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], lis
 
 
 def split_text(bodies: pa.BinaryArray) -> list[pa.Array]:
-    """Return two columns: bodies that are UTF-8 text, and other bodies as bytes; else null."""
+    """Divide bodies into two columns: bodies that are UTF-8 text, and other bodies as bytes; else
+    null.
+    """
     try:
         return [bodies.cast(pa.string()), pa.nulls(len(bodies), pa.binary())]
     except pa.ArrowInvalid:
@@ -209,7 +213,7 @@ class PartitionedWriter:
                 self._close(partition)
 
     def close(self) -> list[ExportedFile]:
-        """Close all files; return the written files.
+        """Close all Parquet files; return the written files.
 
         Raises:
             OSError: the target cannot be written.
@@ -279,7 +283,7 @@ class _OpenFile:
 
 
 class _Counted:
-    """Python file object for Arrow, write-only."""
+    """File object through which Arrow writes a Parquet file and its bytes are counted."""
 
     closed = False
 

@@ -19,7 +19,7 @@ from rockoon_spark.source.rows import without_damaged
 
 
 class ExportError(Exception):
-    """A log cannot be exported, or not to this target."""
+    """The export failed: a log cannot be exported, or not to this target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class SectionReading:
 
 @dataclass(slots=True)
 class SectionResult:
-    """End and gaps of a section; updated while it is read."""
+    """End of a section, and damaged ranges in it; updated while the section is read."""
 
     end_offset: int
-    """Physical offset after the last record."""
+    """Physical offset after the last record of the section."""
     last: LastRecord | None = None
     gaps: list[Gap] = field(default_factory=list)
 

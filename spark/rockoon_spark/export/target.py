@@ -42,7 +42,7 @@ from rockoon_spark.source.log_source import LastRecord
 log = logging.getLogger(__name__)
 
 Move = Callable[[str, str], None]
-"""Renames a file; an existing target is replaced."""
+"""Function that renames a file; an existing target is replaced."""
 
 MANIFESTS = "_manifest"
 _STAGING = "_staging"
@@ -65,15 +65,15 @@ class ExportedFile:
     """A Parquet file of an export."""
 
     path: str
-    """Relative to the export's directory."""
+    """Path of the file, relative to the export's directory."""
     broker: str
     rows: int
     bytes: int
     crc32: int
-    """Of the whole content."""
+    """CRC-32 of the whole file."""
     first_offset: int
     last_offset: int
-    """Physical offsets of its first and its last message."""
+    """Physical offsets of the file's first and last message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Physical offsets of a log that were skipped."""
+    """Range of physical offsets of a log that the export skipped."""
 
     broker: str
     start: int
     end: int
-    """Exclusive."""
+    """Physical offset at which the skipped range ends, exclusive."""
     reason: str
 
 
@@ -116,7 +116,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """Result of a run, and the positions at which the next run begins."""
+    """Result of a run of an export, and the positions at which the next run begins."""
 
     run: int
     """Number of the run, from 1."""
@@ -124,7 +124,7 @@ class ExportManifest:
     topics: Mapping[str, Any]
     """The `TopicChoice` as JSON; the same in each run."""
     positions: Mapping[str, Position]
-    """By broker, including brokers without new messages."""
+    """Position in the log of each broker, including brokers without new messages."""
     sections: Sequence[Section]
     files: Sequence[ExportedFile]
     gaps: Sequence[Gap] = field(default=())
@@ -144,7 +144,7 @@ class ExportManifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "ExportManifest":
-        """Decode the result of `to_json`.
+        """Decode a manifest that `to_json` encoded.
 
         Raises:
             ValueError, KeyError, TypeError: invalid text.
@@ -191,7 +191,7 @@ class ExportTarget:
 
     @property
     def shown(self) -> str:
-        """The URI without secrets, for error texts."""
+        """URI of the directory without secrets, for error texts."""
         return redacted(self.uri)
 
     @property
@@ -329,7 +329,7 @@ def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterat
 
 
 def _nothing() -> None:
-    """Check of a lock, which unlike a lease cannot be lost."""
+    """Check nothing: a lock cannot be lost, unlike a lease."""
 
 
 def _check_lease(target: ExportTarget, lease: Lease) -> None:
@@ -432,7 +432,7 @@ def discard(target: ExportTarget, run_id: str) -> None:
 
 
 def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: Check) -> None:
-    """Publish a run whose manifest is staged.
+    """Publish the files of a run whose manifest is staged.
 
     Raises:
         RolledBack: it cannot be published.

@@ -17,7 +17,7 @@ from rockoon_spark.records.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The records of a log that are read from a generation instead.
+    """Records of a log that readers get from a generation instead of the log.
 
     Args:
         log_end: physical offset; records that start below it are covered.
@@ -47,7 +47,7 @@ class Coverage:
         return selection.one_of.get("topic", {""}) <= self.topics
 
     def left(self, records: LogRecords) -> LogRecords:
-        """Return the records that are not covered."""
+        """Return those of some records that the generation does not cover."""
         if records.base >= self.log_end or not len(records):
             return records
         covered = Selection().among("topic", self.topics).mask(records)

@@ -22,7 +22,7 @@ from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.log_source import DamagedRange, in_batches
 
 ReadFile = Callable[[str, int, int], Bytes]
-"""Reads bytes of a generation's file: file name, first byte, end (exclusive)."""
+"""Function that reads bytes of a generation's file: file name, first byte, end (exclusive)."""
 
 # Bytes of one read, unless one record is longer.
 _READ_BYTES = 4 << 20
@@ -47,7 +47,7 @@ class GenerationFiles(Protocol):
         ...
 
     def opened(self) -> AbstractContextManager[ReadFile]:
-        """Return a context with a read function.
+        """Return a context with a function that reads the files of the generation.
 
         The function raises GenerationReplaced after the files were deleted.
         """
@@ -56,17 +56,17 @@ class GenerationFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerationPartition:
-    """Some records of one part of a generation."""
+    """Partition of a generation that one task reads: some records of one part."""
 
     files: GenerationFiles
     part: int
-    """Number of the part."""
+    """Number of the generation's part."""
     layout: EntriesLayout
     rows: Sequence[slice]
-    """Rows of the part's entries, ascending."""
+    """Indexes of the entries whose records are read, ascending."""
 
     def read(self) -> Iterator[LogRecords | DamagedRange]:
-        """See `LogPartition`.
+        """Yield the records of the partition; see `LogPartition`.
 
         Raises:
             GenerationReplaced: the generation was replaced during the read.
@@ -98,7 +98,9 @@ class GenerationPartition:
     def _checked(
         self, buffer: Bytes, starts: IntArray, sizes: IntArray, physical: IntArray
     ) -> Iterator[LogRecords | DamagedRange]:
-        """Yield the records that match their entries, and the ranges of those that do not."""
+        """Yield the records that match their index entries, and the damaged ranges: records that do
+        not match.
+        """
         at = 0
         for records in in_batches(buffer, 0, starts, sizes, self.files.broker):
             own = slice(at, at + len(records))
@@ -152,7 +154,7 @@ def generation_partitions(
 def _selected_rows(
     read: ReadFile, part: GenerationPart, coverage: Coverage, selection: Selection
 ) -> tuple[EntriesLayout, list[slice]]:
-    """Return the rows of the selected queues; adjacent queues are merged."""
+    """Return the runs of entries of the selected queues; adjacent queues are merged."""
     _, name = part_names(part.number)
     layout = EntriesLayout.of(read(name, 0, EntriesLayout.HEAD_BYTES).data)
     if layout.columns["positions"].count != part.records:

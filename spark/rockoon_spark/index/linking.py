@@ -48,12 +48,12 @@ class KeyRange:
     first: int
     """Index of the first key within the partition."""
     stop: int
-    """Exclusive."""
+    """Index after the last key within the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCount:
-    """Number of keys that were extracted from a partition."""
+    """Number of keys that were extracted from one partition."""
 
     keys: int
     begins: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class KeyCount:
 
 
 class ScratchKeys:
-    """Keys of partitions, in files of a directory that all tasks see.
+    """Keys of all partitions, in scratch files of a directory that all tasks can read.
 
     File: int64[3, n], with rows for hashes, offsets and times.
     """
@@ -93,17 +93,19 @@ class ScratchKeys:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """An index file and the keys to be added to it."""
+    """Plan of an index file: the keys to add to it."""
 
     name: str
     start: IndexHeader
-    """Header before the first of these keys; for an extended file, its current header."""
+    """Header of the file before the keys are added; for an extended file, its current
+    header.
+    """
     keys: tuple[KeyRange, ...]
     extends: bool = False
 
 
 def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[KeyRange, ...]]:
-    """Divide the keys of all partitions, in order, into shares.
+    """Divide the keys of all partitions, in order, into shares for index files.
 
     Args:
         counts: number of keys of each partition.
@@ -134,7 +136,7 @@ def plan_files(
     *,
     last_exists: bool,
 ) -> list[FilePlan]:
-    """Assign keys to files.
+    """Assign the keys of all partitions to index files.
 
     Args:
         counts: keys of each partition.
@@ -355,7 +357,7 @@ def _copy_units(path: Path, copy: BinaryIO, shape: IndexShape, header: IndexHead
 
 
 def _linked(header: IndexHeader, slots: Slots, keys: Iterator[KeyEntries]) -> Iterator[PutKeys]:
-    """Link keys in order, block by block, and update `slots`."""
+    """Add keys to an index file's slots in order, block by block."""
     for part in keys:
         for at in range(0, len(part), _BLOCK_KEYS):
             linked = slots.put(header, part.behind(at).first(_BLOCK_KEYS))

@@ -56,7 +56,7 @@ class IndexedFile:
 
     name: str
     crc32: int
-    """Of the whole content."""
+    """CRC-32 of the whole file."""
     header: IndexHeader
 
     @property
@@ -79,7 +79,7 @@ class IndexManifest:
 
     shape: IndexShape
     end_offset: int
-    """Physical offset; the keys of all records below it are indexed."""
+    """Physical offset below which the keys of all records are indexed."""
     files: tuple[IndexedFile, ...] = ()
 
     def to_json(self) -> str:

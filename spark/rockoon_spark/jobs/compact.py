@@ -49,7 +49,7 @@ class CompactReport:
     """Figures of the compaction of one broker."""
 
     name: str
-    """Of the target."""
+    """Name of the store that was compacted."""
     generation: int
     """Number of the new generation, or of the current one if nothing was to do; 0 for none."""
     is_new: bool
@@ -58,18 +58,18 @@ class CompactReport:
     former_bytes: int = 0
     """Bytes read from the previous generation."""
     records: int = 0
-    """Records of compacted topics, in both."""
+    """Number of records of compacted topics read, in the log and in the previous generation."""
     keys: int = 0
-    """Distinct keys plus records without a key."""
+    """Number of distinct keys plus records without a key."""
     keyless: int = 0
-    """Records without a key: all are kept."""
+    """Number of records without a key: all are kept."""
     records_left: int = 0
     tombstones_left: int = 0
     tombstones_dropped: int = 0
     bytes_written: int = 0
     parts: int = 0
     shuffle_bytes: int = 0
-    """Bytes sent from task to task, before compression."""
+    """Number of bytes sent from task to task, before compression."""
     log_end: int = 0
     """Physical offset up to which the generation contains the log."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def compact_on(
     split_bytes: int = SPLIT_BYTES,
     part_bytes: int = PART_BYTES,
 ) -> CompactReport:
-    """See `compact`; the exchange runs the tasks."""
+    """Compact a store as in `compact`; the exchange runs the tasks."""
     began = time.monotonic()
     given = target.inspect(exchange, min_lag_ms=min_lag_ms, split_bytes=split_bytes)
     if given.is_done():
@@ -162,7 +162,7 @@ def compact_on(
 
 
 def _sources(target: CompactionTarget, given: CompactionInput, split_bytes: int) -> list[Source]:
-    """Return the sources to read, in the order of the log."""
+    """Return the sources that the compaction reads, in the order of the log."""
     former_min_offsets, log_min_offsets = given.former_min_offsets, given.log_min_offsets
     found: list[Source] = []
     if given.former is not None and former_min_offsets:
@@ -180,7 +180,7 @@ def _sources(target: CompactionTarget, given: CompactionInput, split_bytes: int)
 def _empty_parts(
     plans: Sequence[PartPlan], copied: Sequence[CopiedPart], writer: PartWriter
 ) -> list[CopiedPart]:
-    """Write the planned parts that received no records.
+    """Write those planned parts of the generation that received no records.
 
     The plan estimates how the records of a former part are distributed, so it can be wrong.
     """

@@ -49,7 +49,7 @@ _SECTIONS_PER_CORE = 2
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """Figures of a run."""
+    """Figures of a run of an export."""
 
     log_bytes: int
     messages: int
@@ -63,12 +63,12 @@ class ExportReport:
 
 
 Ends = Mapping[str, tuple[int, LastRecord | None]]
-"""By broker: physical offset up to which its log was read, and the last record, if any."""
+"""For each broker: physical offset up to which its log was read, and the last record, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NewLog:
-    """The range of a log that this run reads: it begins where the last run ended."""
+    """The range of a broker's log that this run exports: it begins where the last run ended."""
 
     log: ContiguousLog
     start: int
@@ -76,7 +76,7 @@ class _NewLog:
 
     @property
     def end(self) -> int:
-        """Physical offset, exclusive."""
+        """Physical offset at which the range ends, exclusive."""
         return self.log.sealed_end if self._is_sealed_only else self.log.end
 
     @property
@@ -104,15 +104,15 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Input of a run, and the manifest of the previous one."""
+    """Plan of a run of an export, with the manifest of the previous run."""
 
     former: ExportManifest | None
     reading: SectionReading
     logs: Mapping[str, _NewLog]
-    """By broker."""
+    """New range of the log of each broker."""
     tasks: Sequence[_Task]
     gaps: Sequence[Gap]
-    """Messages that were deleted before this run could export them."""
+    """Ranges whose messages were deleted before this run could export them."""
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -332,7 +332,7 @@ def _ends(plan: _Plan, answers: Sequence[Mapping[str, Any]]) -> Ends:
 
 
 def _sections_below(tasks: Sequence[_Task], ends: Ends) -> list[Section]:
-    """Return the sections, limited to the end of each log."""
+    """Return the exported sections, limited to the end of each log."""
     sections = [task.section for task in tasks]
     return [
         replace(section, stop=min(section.stop, ends[section.broker][0]))

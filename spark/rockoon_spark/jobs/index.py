@@ -62,7 +62,7 @@ class IndexBuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """Figures of a run."""
+    """Figures of a run of an index job."""
 
     log_bytes: int
     keys: int
@@ -70,15 +70,17 @@ class IndexReport:
     files: int
     """Total number of files of the index."""
     end_offset: int
-    """Physical offset; all records below it are indexed."""
+    """Physical offset below which all records are indexed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ExtractedKeys:
-    """Number of keys that were extracted from partitions, and the end of the partitions."""
+    """Number of keys that tasks extracted from each partition, and the end of the last
+    partition.
+    """
 
     counts: tuple[KeyCount, ...]
-    """Of each partition."""
+    """Number of keys of each partition."""
     end_offset: int
 
     @property
@@ -337,7 +339,7 @@ def _keys_below(target: Path, file: IndexedFile, shape: IndexShape, log_start: i
 def _answers(
     spark: SparkSession, tasks: int, task: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Run tasks and return their answers, see `run_tasks`.
+    """Run tasks and return their answers; see `run_tasks`.
 
     Raises:
         IndexBuildError: a task reported an error.

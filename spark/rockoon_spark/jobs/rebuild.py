@@ -60,14 +60,14 @@ class QueueDisorder(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """Figures of a run."""
+    """Figures of a run of a rebuild."""
 
     log_bytes: int
     entries: int
     queues: int
     files: int
     end_offset: int
-    """Physical offset; all records below it have entries."""
+    """Physical offset below which all records have ConsumeQueue entries."""
 
 
 def rebuild_queues(
@@ -163,7 +163,8 @@ def _runs(
     levels: Sequence[int],
     file_entries: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield runs of consecutive entries of a queue file, for all queues of a partition.
+    """Yield runs of consecutive ConsumeQueue entries of a queue file, for all queues of a
+    partition.
 
     The last row has no topic: it reports the extent of the records, or an error.
     """
@@ -203,7 +204,8 @@ def _batch(topics: Sequence[str], runs: QueueRuns) -> pa.RecordBatch:
 
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:
-    """Write one queue file, or forward the report of a partition.
+    """Write one ConsumeQueue file. If the input is a task's report of its partition, return the
+    report unchanged.
 
     If the queue begins within the file, filler entries precede it; zeros follow its end.
     """

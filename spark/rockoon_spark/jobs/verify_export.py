@@ -31,15 +31,15 @@ _FILES_PER_TASK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerifiedExport:
-    """Numbers of verified objects."""
+    """Numbers of files and messages that a verification compared."""
 
     runs: int
     files: int
     bytes: int
     messages: int
-    """Exported messages."""
+    """Number of exported messages."""
     compared: int
-    """Exported messages that are equal to a message of the log."""
+    """Number of exported messages that are equal to a message of the log."""
 
 
 def verify_export(

@@ -29,7 +29,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerifiedGeneration:
-    """Numbers of verified objects."""
+    """Numbers of topics, parts and records that a verification compared."""
 
     generation: int
     topics: int

@@ -18,7 +18,7 @@ _PROBLEMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class VerifiedQueues:
-    """Numbers of verified objects."""
+    """Numbers of queue files and entries that a verification compared."""
 
     log_bytes: int
     entries: int

@@ -45,7 +45,7 @@ _PROPERTIES = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True)
 class LogRecords:
-    """Some records in a buffer.
+    """Records of a log in one buffer, with their positions.
 
     Args:
         buffer: the bytes, uint8[n], at most 2 GiB from the first to the last record.
@@ -90,7 +90,7 @@ class LogRecords:
 
     @cached_property
     def parts(self) -> Parts:
-        """Positions of the fields."""
+        """Position of each field of the records."""
         return locate(self.buffer if self.content is None else self.content, self.starts)
 
     def __len__(self) -> int:
@@ -105,22 +105,22 @@ class LogRecords:
         return LogRecords.of(self.buffer, self.base, starts, sizes, self.broker)
 
     def prefix(self, name: str) -> IntArray:
-        """A field of the fixed-length prefix of the records, int64[n]."""
+        """Return a field of the fixed-length prefix of each record, int64[n]."""
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
 
     @property
     def sys_flags(self) -> NDArray[np.integer[Any]]:
-        """System flags, int[n]."""
+        """System flags of each record, int[n]."""
         return self.prefix("sys_flag") if self.window is None else self.window.sys_flags()
 
     @property
     def store_timestamps_ms(self) -> IntArray:
-        """Epoch milliseconds, int64[n]."""
+        """Store time of each record in epoch milliseconds, int64[n]."""
         return self._gather(AT_STORE_TIMESTAMP_V4, self.parts.born_extra_bytes, ">i8")
 
     def after_hosts(self, at_v4: int, dtype: str) -> IntArray:
-        """A field after both hosts, int64[n].
+        """Return a field of each record that follows its two host addresses, int64[n].
 
         Args:
             at_v4: its position in a record with IPv4 hosts.
@@ -132,7 +132,7 @@ class LogRecords:
         return found.astype(np.int64)
 
     def slices(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
-        """Return one slice of each record; `starts` and `lengths` are int64[n]."""
+        """Return the bytes of each record from `starts`, `lengths` long; both are int64[n]."""
         return cut(self.buffer, starts, starts + lengths)
 
     @cached_property
@@ -167,7 +167,9 @@ class LogRecords:
         return checks.wrong(crcs)
 
     def few(self, starts: IntArray, lengths: IntArray) -> tuple[list[bytes], pa.Array]:
-        """Like `slices`, dictionary-encoded: the distinct values, and each record's index."""
+        """Return one slice of each record, dictionary-encoded: the distinct values, and each
+        record's index.
+        """
         if self.window is not None and kernel.native is not None:
             found = kernel.native.distinct(self.content, starts.tobytes(), lengths.tobytes())
             if found is not None:
@@ -232,7 +234,7 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
 
 
 def _bodies(records: LogRecords) -> pa.BinaryArray:
-    """Return the uncompressed bodies."""
+    """Return the uncompressed body of each record."""
     stored = records.stored_bodies
     flags = records.sys_flags
     compressed = np.flatnonzero(flags & SYS_FLAG_COMPRESSED)
@@ -245,7 +247,7 @@ def _bodies(records: LogRecords) -> pa.BinaryArray:
 
 
 def _unpacked(body: bytes, sys_flag: int) -> bytes:
-    """Decompress a body; return it unchanged if the compressed data is invalid."""
+    """Decompress a record's body; return it unchanged if the compressed data is invalid."""
     try:
         return unpack(body, sys_flag)
     except InvalidArgument:

@@ -31,7 +31,7 @@ _WINDOW_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Contiguous records."""
+    """Contiguous records of a partition, with their positions."""
 
     starts: IntArray
     sizes: IntArray
@@ -79,7 +79,7 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
 
 
 def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
-    """`walk` with the compiled kernel, window by window."""
+    """Find the records as `walk` does, with the compiled kernel, window by window."""
     found = [np.zeros(0, np.int64)]
     at, window_bytes = first, _WINDOW_BYTES
     last = len(buffer) - RECORD_BYTES_MIN
@@ -101,7 +101,9 @@ def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | N
 
 
 def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
-    """Follow the sizes from each position up to its end; return all visited positions, sorted."""
+    """Follow the sizes of records from each position up to its end; return all visited positions,
+    sorted.
+    """
     heads = sliding(buffer, ">i8")
     ends = np.minimum(ends, len(heads))
     visited = []
@@ -120,7 +122,9 @@ def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:
 
 
 def _proved_sizes(buffer: Bytes, base: int, starts: IntArray) -> IntArray | None:
-    """Return the size of each record; None if one is incomplete or names another offset."""
+    """Return the size of the record at each position; None if a record is incomplete or names
+    another offset.
+    """
     sizes = np.empty(len(starts), np.int64)
     for at in range(0, len(starts), _BLOCK_RECORDS):
         chosen = starts[at : at + _BLOCK_RECORDS]

@@ -33,12 +33,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """The records that start in a partition."""
+    """The records that start in a partition, with their positions."""
 
     starts: IntArray
-    """Positions in the buffer, ascending."""
+    """Positions of the records in the buffer, ascending."""
     sizes: IntArray
-    """Bytes."""
+    """Sizes of the records in bytes."""
     end: int
     """Position after the last record and the damage that follows it; the partition's start if there
     are no records."""
@@ -48,7 +48,9 @@ class FoundRecords:
     is_cut: bool = False
     """True if the buffer ends within a record or damage: more of the file must be read."""
     forgery: Damage | None = None
-    """Bytes after `stop`, within the last record, that the next partition mistakes for a record."""
+    """Number of bytes after `stop`, within the last record, that the next partition mistakes for a
+    record.
+    """
 
 
 def find_records(

@@ -137,12 +137,14 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """The nonempty byte ranges between separators, in the order of the records."""
+    """The nonempty byte ranges between separators in the properties, in the order of the
+    records.
+    """
 
     starts: IntArray
     ends: IntArray
     rows: IntArray
-    """Index of the record of each segment."""
+    """Index of the record to which each segment belongs."""
     words: NDArray[np.uint64]
     """The first eight bytes of each segment; after a shorter segment, the bytes that follow it."""
 

@@ -23,12 +23,12 @@ class LogBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Contiguous whole records."""
+    """A run: contiguous whole records of a log, in one block of bytes."""
 
     content: bytes
-    """Begins with the first record; may be longer than the records."""
+    """Bytes that begin with the first record; may be longer than the records."""
     base: int
-    """Physical offset of the first byte."""
+    """Physical offset of the first byte of `content`."""
     stop: int
     """Position in `content` after the last record."""
 
@@ -40,7 +40,7 @@ class RecordRun:
     def scans(
         self, *, with_tag_codes: bool, delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
     ) -> Iterator[Scan]:
-        """Scan the records in batches; see `scan`. Positions are in `content`.
+        """Parse the records in batches; see `scan`. Positions are in `content`.
 
         Raises:
             LogBroken: bytes among them are not a record.
@@ -62,7 +62,7 @@ class RecordRun:
             position = records.position
 
     def keys(self) -> KeyEntries:
-        """Return the records' entries for an index by key.
+        """Return the entries of the records in an index by key.
 
         Raises:
             LogBroken: bytes among them are not a record.
@@ -113,7 +113,9 @@ def queue_runs_of(
 
 
 def _joins(runs: Sequence[RecordRun], run: RecordRun) -> bool:
-    """True if a run continues the given runs, and all together are small enough for one scan."""
+    """True if a run continues the given runs, and all runs together are small enough for one
+    scan.
+    """
     start, end = run.extent
     return runs[-1].extent[1] == start and end - runs[0].base <= _BYTES_TOGETHER
 
@@ -124,7 +126,9 @@ def _scanned(
     delay_levels_ms: Sequence[int],
     file_entries: int,
 ) -> Iterator[tuple[list[str], QueueRuns]]:
-    """Like `queue_runs_of`, with NumPy: for runs that the kernel does not process."""
+    """Yield the ConsumeQueue entries of runs that the kernel does not process, with NumPy; see
+    `queue_runs_of`.
+    """
     content = b"".join([run.content[: run.stop] for run in neighbours])
     together = RecordRun(content, neighbours[0].base, len(content))
     for records in together.scans(with_tag_codes=True, delay_levels_ms=delay_levels_ms):

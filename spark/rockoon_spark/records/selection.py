@@ -32,12 +32,14 @@ NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
 
 
 QueueKey = tuple[str, str, int]
-"""Topic, broker and queue id. An empty broker means all brokers without their own key."""
+"""Key of a queue: topic, broker and queue id. An empty broker means all brokers without their own
+key.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Whole numbers from `least` to `most`, both included."""
+    """Range of whole numbers from `least` to `most`, both included."""
 
     least: int = INT64_MIN
     most: int = INT64_MAX
@@ -49,14 +51,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions for records; a selected record meets all of them."""
+    """Selects records: a selected record meets all conditions."""
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    """By a column of RANGED."""
+    """Range of values for each selected column of RANGED."""
     one_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By a column of NAMED."""
+    """Set of values for each selected column of NAMED."""
     topic_pattern: str = "*"
-    """With `*`, `?` and `[…]`, like patterns of file names."""
+    """Pattern of the topics, with `*`, `?` and `[…]` like patterns of file names."""
     includes_internal: bool = True
     """True to include the brokers' internal topics (`is_system_topic`): delayed messages before
     they are due, half messages, the broker's own log. Reads of users exclude them by default."""
@@ -127,7 +129,7 @@ class Selection:
         )
 
     def mask(self, records: LogRecords) -> Mask:
-        """Return a mask of the selected records, bool[n]."""
+        """Return a mask of the records that meet the conditions, bool[n]."""
         wanted = np.ones(len(records), np.bool_)
         for column, allowed in self.ranges.items():
             values = RANGED[column](records)
@@ -175,7 +177,7 @@ def _bound(
 
 
 def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
-    """Apply a predicate to each distinct value; the mask is False for null."""
+    """Return a mask of the values for which a predicate is True; False for null."""
     encoded = values.dictionary_encode()
     good = [is_wanted(raw.decode(errors="replace")) for raw in encoded.dictionary.to_pylist()]
     codes = encoded.indices.fill_null(len(good)).to_numpy()

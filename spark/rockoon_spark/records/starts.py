@@ -85,7 +85,9 @@ def first_records(buffer: Bytes, base: int, bounds: IntArray, stop: int) -> IntA
 
 
 def _first_in_windows(buffer: Bytes, base: int, bounds: IntArray, window_bytes: int) -> IntArray:
-    """Return the first record that starts in each window, int64[n]; -1 if there is none."""
+    """Return the position of the first record that starts in each window, int64[n]; -1 if there is
+    none.
+    """
     windows = sliding(buffer, f"V{window_bytes}")[bounds + AT_MAGIC].view(np.uint8)
     candidates = np.flatnonzero(windows == _MAGIC_FIRST_BYTE)
     windows_of = candidates // window_bytes

@@ -13,7 +13,8 @@ _WORD_BYTES = 8
 
 
 def touch_pages(data: NDArray[np.uint8], records: int) -> None:
-    """Load bytes into the cache if the records are short enough; they must fit into it.
+    """Load the bytes of records into the processor's cache if the records are short enough; they
+    must fit into it.
 
     Args:
         data: the bytes, uint8[n], contiguous.

@@ -42,7 +42,7 @@ _MAPS = "properties"
 
 
 class Window:
-    """n records in some bytes.
+    """Fields of n records in some bytes, found by the compiled kernel.
 
     Args:
         native: the kernel's object.
@@ -70,7 +70,7 @@ class Window:
 
     @classmethod
     def at(cls, content: bytes, starts: IntArray, sizes: IntArray) -> "Window | None":
-        """Create from records at known positions, int64[n].
+        """Create a window from records at known positions, int64[n].
 
         None if one is incomplete, or if there is no kernel.
         """
@@ -84,7 +84,7 @@ class Window:
 
     @cached_property
     def starts(self) -> IntArray:
-        """Positions in the bytes, int64[n]."""
+        """Position of each record in the bytes, int64[n]."""
         return np.frombuffer(self._native.field(_START), np.int64)
 
     @cached_property
@@ -97,7 +97,7 @@ class Window:
         return self._native.topics(), np.frombuffer(self._native.field(_TOPIC), np.int32)
 
     def sys_flags(self) -> NDArray[np.int32]:
-        """System flags, int32[n]."""
+        """System flags of each record, int32[n]."""
         return np.frombuffer(self._native.field(_FIELDS["sys_flag"][0]), np.int32)
 
     def are_damaged(self) -> NDArray[np.bool_]:
@@ -158,7 +158,7 @@ def _binary(count: int, column: tuple[Any, ...]) -> pa.BinaryArray:
 
 
 def _text(count: int, column: tuple[Any, ...]) -> pa.StringArray:
-    """Create a text array from (bounds, content, is_utf8, validity bitmap or None)."""
+    """Create a text array from the kernel's (bounds, content, is_utf8, validity bitmap or None)."""
     bounds, data, is_utf8, valid = column
     bitmap = None if valid is None else pa.py_buffer(valid)
     buffers = [bitmap, pa.py_buffer(bounds), pa.py_buffer(data)]

@@ -26,16 +26,16 @@ from rockoon_spark.source.log_source import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPartition(ContiguousPartition):
-    """A range of one broker's log; see `ContiguousPartition`."""
+    """Range of one broker's log that one task reads from the broker; see `ContiguousPartition`."""
 
     broker: str
     address: str
-    """Its address when the read was planned."""
+    """Address of the broker when the read was planned."""
     endpoint: str
-    """Nameservers, asked for its new address if it no longer answers."""
+    """Nameservers, which are asked for the broker's new address if it no longer answers."""
 
     def read(self) -> Iterator[LogRecords | DamagedRange]:
-        """See `LogPartition`.
+        """Yield the records of the range, read from the broker; see `LogPartition`.
 
         Raises:
             DataLost: messages were deleted by retention, or lost in a crash, before they were read.
@@ -60,7 +60,9 @@ class BrokerPartition(ContiguousPartition):
                         yield DamagedRange(self._log, forged, end, FORGED_FAULT)
 
     def records(self, _offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
-        """See `ContiguousPartition`. A broker cannot select records, so all are read."""
+        """Yield all records of the range, because a broker cannot select records; see
+        `ContiguousPartition`.
+        """
         return self.read()
 
     def _client(self) -> LogClient:
@@ -69,7 +71,7 @@ class BrokerPartition(ContiguousPartition):
     def _batches(
         self, client: LogClient, request: ReadLogRequest
     ) -> Generator[LogRecords | DamagedRange, None, tuple[int, bool] | None]:
-        """Yield the records and damage that start within a request's bounds.
+        """Yield the records and damaged ranges that start within a request's bounds.
 
         Returns:
             Physical offset after the last record, and True if the log continues there; None if
@@ -158,7 +160,9 @@ class BrokerPartition(ContiguousPartition):
                 wanted = following
 
     def following(self) -> int:
-        """Return the offset of the next record at or after `start`; see `ContiguousLog`."""
+        """Return the physical offset of the next record at or after `start`; see
+        `ContiguousLog`.
+        """
         wanted = _request(self.start, self.start + 1, at_record=True, with_deleted_topics=True)
         wanted.max_bytes = 1
         with self._client() as client:
@@ -168,7 +172,7 @@ class BrokerPartition(ContiguousPartition):
         return self.start if has_more else int(reply.next_offset)
 
     def _answer(self, client: LogClient, request: ReadLogRequest) -> ReadLogReply:
-        """Return the answer to the request that was sent; missing records are an error."""
+        """Return the broker's answer to the request that was sent; missing records are an error."""
         try:
             return client.answer()
         except LogTrimmed as trimmed:

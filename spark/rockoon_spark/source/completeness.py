@@ -13,8 +13,9 @@ from rockoon_spark.source.log_source import ContiguousLog, LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
 
 Extent = tuple[int, int] | None
-"""Physical offsets at which a partition's first record starts and its last one ends; None without
-records."""
+"""Physical offsets at which a partition's first record starts and its last record ends; None
+without records.
+"""
 
 
 def contiguous_log(log: str | LogSource) -> ContiguousLog:

@@ -66,11 +66,11 @@ log = logging.getLogger(__name__)
 
 
 class DamagedLog(Exception):
-    """Bytes of a log are damaged."""
+    """The log that is read has damaged bytes."""
 
 
 class LogInputPartition(InputPartition):
-    """One task's partition of a log."""
+    """Spark's wrapper of a log partition that one task reads."""
 
     def __init__(self, partition: LogPartition) -> None:
         super().__init__(partition)

@@ -47,7 +47,7 @@ _SCAN_INTERVAL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePartition(ContiguousPartition):
-    """A range of one CommitLog file; see `ContiguousPartition`."""
+    """Range of one CommitLog file that one task reads; see `ContiguousPartition`."""
 
     file: LogFile
     broker: str = ""
@@ -206,7 +206,7 @@ class FilePartition(ContiguousPartition):
             first = stop
 
     def _after(self, offset: int) -> "FilePartition":
-        """Return the rest of the partition after a record that ends at a physical offset."""
+        """Return the rest of the partition, after a record that ends at a physical offset."""
         return self if offset == self.start else replace(self, start=offset, at_record=True)
 
     def _leading(
@@ -215,7 +215,8 @@ class FilePartition(ContiguousPartition):
         prove: Callable[[bytes, int, int], tuple[Proved | None, int, bool]],
         window_bytes: int,
     ) -> Iterator[tuple[bytes, int, Proved]]:
-        """Yield the partition's first records, up to the first unusual one.
+        """Yield the first records of the partition, up to the first record that needs all checks of
+        `scan`.
 
         Each window is read once, and verified while it is in the processor's cache. The records
         near the partition's end are omitted, because `scan` must also check the bytes after them.
@@ -253,13 +254,17 @@ class FilePartition(ContiguousPartition):
 
 
 def _extent_of(content: bytes, base: int, end: int) -> tuple[int | None, int, bool]:
-    """`prove` of `FilePartition._leading` that returns only the size of the records."""
+    """Check the records of a window; return only their total size. An argument `prove` of
+    `FilePartition._leading`.
+    """
     size, more = extent_in_place(content, base, end)
     return size or None, size, more
 
 
 def _window_of(content: bytes, base: int, end: int) -> tuple[Window | None, int, bool]:
-    """`prove` of `FilePartition._leading` that returns a window of records."""
+    """Check the records of a window; return them as a `Window`. An argument `prove` of
+    `FilePartition._leading`.
+    """
     found = Window.following(content, base, end)
     if found is None:
         return None, 0, False

@@ -62,7 +62,7 @@ class LiveCluster:
     broker: str | None = None
 
     def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
-        """See `LogSource`.
+        """Divide the logs of the brokers into partitions; see `LogSource`.
 
         Raises:
             BrokerAway: a broker that has messages cannot be reached, and the option does not skip
@@ -160,7 +160,7 @@ class LiveCluster:
         return _of_times(client, partitions, wanted, begins)
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogSource`.
+        """Return the given topics that do not exist in the cluster; see `LogSource`.
 
         Raises:
             RockoonError: no nameserver answers.
@@ -168,7 +168,7 @@ class LiveCluster:
         return absent_topics(self.endpoint, topics) if topics else ()
 
     def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """See `LogSource`.
+        """Return the given queues that do not exist in the cluster; see `LogSource`.
 
         Raises:
             RockoonError: no nameserver answers.

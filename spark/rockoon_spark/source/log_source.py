@@ -56,14 +56,14 @@ class LastRecord:
     """The last record that a run read, by which the next run identifies the log."""
 
     offset: int
-    """Physical offset."""
+    """Physical offset of the record."""
     bytes: int
     crc32: int
-    """Of the whole record."""
+    """CRC-32 of the whole record."""
 
 
 class LogPartition(Protocol):
-    """Some records of a log. Can be pickled."""
+    """Partition that one task reads: some records of a log. Can be pickled."""
 
     def read(self) -> Iterator[LogRecords | DamagedRange]:
         """Yield the records in batches, in the order of the log, and the damaged ranges.
@@ -80,7 +80,7 @@ class ContiguousPartition(ABC):
 
     start: int
     stop: int
-    """Exclusive."""
+    """Physical offset at which the partition ends, exclusive."""
     at_record: bool = False
     """True if a record starts at `start`, or nothing was written from there on. If False, the
     partition begins with the first record after `start`."""
@@ -104,11 +104,14 @@ class ContiguousPartition(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[LogRecords | DamagedRange]:
-        """See `LogPartition`. Records of deleted topics are omitted."""
+        """Yield the records of the partition; see `LogPartition`. Records of deleted topics are
+        omitted.
+        """
 
     @abstractmethod
     def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
-        """Like `read`, for a job that reads twice; may include records of deleted topics.
+        """Yield the records of the partition for a job that reads twice; may include records of
+        deleted topics.
 
         Args:
             offsets: physical offsets of the records to read, int64[n], ascending; other records may
@@ -120,7 +123,8 @@ class ContiguousPartition(ABC):
 
     @abstractmethod
     def runs(self) -> Iterator[RecordRun]:
-        """Yield all records that start in this partition; only ends of files are between two runs.
+        """Yield all records that start in this partition, as contiguous runs; a run ends only at
+        the end of a file.
 
         Raises:
             LogBroken: records are damaged, deleted, or cannot be read.
@@ -260,7 +264,7 @@ def in_batches(
 
 
 def report_loss(sentence: str, *, fails: bool) -> None:
-    """Raise DataLost, or log a warning."""
+    """Report lost messages: raise DataLost, or log a warning."""
     if fails:
         raise DataLost(f"{sentence}; option failOnDataLoss=false reads what is left")
     log.warning("%s", sentence)

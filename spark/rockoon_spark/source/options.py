@@ -21,7 +21,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a read."""
+    """Parsed options of a read."""
 
     source: LogSource
     columns: tuple[str, ...]
@@ -114,7 +114,7 @@ def _source(given: Mapping[str, str]) -> LogSource:
 
 
 def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
-    """Return an option that has one of two values.
+    """Return the value of an option that has two possible values.
 
     Raises:
         OptionError: it has another value.

@@ -50,7 +50,7 @@ def rows(
 
 
 def without_damaged(records: LogRecords, report: Callable[[DamagedRange], None]) -> LogRecords:
-    """Return the records with right checksums; call `report` for each of the others."""
+    """Return the records with correct checksums; call `report` for each of the other records."""
     damaged = records.are_damaged()
     if not damaged.any():
         return records

@@ -36,7 +36,7 @@ class StoreDirectory:
     fails_on_data_loss: bool = True
 
     def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
-        """See `LogSource`.
+        """Divide the log of the store into partitions; see `LogSource`.
 
         Raises:
             StoreError: this is not a store, a file is missing, or the generation is damaged.
@@ -65,12 +65,14 @@ class StoreDirectory:
         return [replace(each, coverage=coverage) for each in found if each.stop > low]
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """See `LogSource`. Empty, because the topics of a log are known only after reading it."""
+        """Return no missing topics, because the topics of a log are known only after reading it;
+        see `LogSource`.
+        """
         del topics
         return ()
 
     def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """See `LogSource`.
+        """Return the given queues that the store does not have; see `LogSource`.
 
         Raises:
             StoreError: the store's topics cannot be read.

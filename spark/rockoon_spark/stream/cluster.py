@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 
 class StreamCluster:
-    """Connection of a stream's driver. Used by one thread; the constructor may block.
+    """Connection of a stream's driver to the cluster. Used by one thread; the constructor may
+    block.
 
     Args:
         options: of the stream.
@@ -57,7 +58,7 @@ class StreamCluster:
         self._progress = GroupProgress(self._cluster, options.group) if options.group else None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the cluster."""
         self._blocking.__exit__(None, None, None)
 
     def queues(self) -> dict[MessageQueue, StreamQueue]:
@@ -146,7 +147,7 @@ class StreamCluster:
             self._blocking.call(self._progress.store(finished))
 
     def message_bytes(self, begins: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the mean size of the next messages of each queue.
+        """Return the mean size in bytes of the next messages of each queue.
 
         Args:
             begins: offset of the next message of each queue.
@@ -199,7 +200,7 @@ class StreamCluster:
         return found
 
     def partitions(self, ranges: Iterable[OffsetRange]) -> list[QueuePartition]:
-        """Return a partition for each range.
+        """Return the input of a task for each range of a queue's offsets.
 
         Raises:
             BrokerAway: a broker has no address.

@@ -44,7 +44,7 @@ class BatchEnds(StreamingQueryListener):
         self._groups: dict[str, GroupProgress] = {}
 
     def close(self) -> None:
-        """Close the connection, after the listener was removed."""
+        """Close the connection to the cluster, after Spark has removed the listener."""
         self._blocking.__exit__(None, None, None)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -79,10 +79,10 @@ class BatchEnds(StreamingQueryListener):
         self._blocking.call(commit())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to commit."""
+        """Do nothing: a query that starts has no offsets to commit."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to commit."""
+        """Do nothing: an idle query has no new offsets to commit."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing to commit: finished batches were reported before."""
+        """Do nothing: Spark has reported all finished batches before."""

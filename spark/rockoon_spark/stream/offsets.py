@@ -26,7 +26,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Position of the stream in one queue.
+    """Position of the stream in one queue: offset, and create revision of the queue.
 
     Args:
         offset: queue offset of the next message.
@@ -54,7 +54,7 @@ class StreamOffsets:
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> "StreamOffsets":
-        """Decode the result of `to_json`.
+        """Decode a stream's offsets from Spark's checkpoint, as `to_json` encoded them.
 
         Raises:
             CheckpointError: invalid content.

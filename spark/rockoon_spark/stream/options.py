@@ -55,13 +55,13 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Options of a stream."""
+    """Parsed options of a stream."""
 
     endpoint: str
     topics: tuple[str, ...]
-    """Empty if a pattern is given."""
+    """Names of the topics; empty if a pattern is given."""
     selection: Selection
-    """Of topics."""
+    """Selection of the topics by the options."""
     starting: Starting
     messages_max: int | None
     """Maximum number of messages in a batch; None for no limit."""
@@ -70,7 +70,7 @@ class StreamOptions:
     partitions_min: int
     fails_on_data_loss: bool
     group: str
-    """Empty for none."""
+    """Consumer group for which offsets are committed; empty: none."""
     columns: tuple[str, ...]
 
     @classmethod
@@ -111,7 +111,7 @@ class StreamOptions:
         )
 
     def wants(self, topic: str) -> bool:
-        """True if messages of a topic are read."""
+        """True if the stream reads the messages of a topic."""
         return self.selection.wants_topic(topic)
 
 

@@ -9,7 +9,7 @@ from rockoon_spark.stream.offsets import QueuePosition, StreamOffsets
 
 @dataclass(frozen=True, slots=True)
 class StreamQueue:
-    """Current state of a queue, from its broker and the routes.
+    """State of a queue when a batch is planned, from its broker and the routes.
 
     Args:
         create_revision: etcd revision at which it was created.
@@ -24,7 +24,7 @@ class StreamQueue:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages that can be read now, before limits are applied.
+    """Number of messages that can be read now, before limits are applied.
 
     Args:
         begins: start of the next batch in each queue; `first` is set if the queue does not continue
@@ -43,7 +43,7 @@ def backlog(
     now: Mapping[MessageQueue, StreamQueue],
     starting: Mapping[MessageQueue, int],
 ) -> Backlog:
-    """Compare the offsets of a stream with the current queues.
+    """Return the messages that a stream can read: compare its offsets with the present queues.
 
     Args:
         start: offsets of the stream.
@@ -77,7 +77,9 @@ def backlog(
 def _within(
     queue: MessageQueue, position: QueuePosition, now: StreamQueue, losses: list[str]
 ) -> QueuePosition:
-    """Return the position or, if the queue no longer has it, the nearest one that exists."""
+    """Return the position of the stream in a queue or, if the queue no longer has it, the nearest
+    position that exists.
+    """
     at = position.offset
     if at < now.min_offset:
         losses.append(
@@ -139,7 +141,8 @@ def share(
 def messages_of_bytes(
     messages: Mapping[MessageQueue, int], message_bytes: Mapping[MessageQueue, int], bytes_max: int
 ) -> int:
-    """Return the number of messages in a batch of some size, divided by `share`; at least one.
+    """Return the number of messages in a batch of at most `bytes_max` that `share` divides; at
+    least one.
 
     Args:
         messages: number of messages of each queue.
@@ -155,7 +158,7 @@ def messages_of_bytes(
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of one queue, `stop` is exclusive."""
+    """Range of offsets of one queue that one task reads, `stop` is exclusive."""
 
     queue: MessageQueue
     start: int

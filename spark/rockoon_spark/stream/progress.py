@@ -36,7 +36,7 @@ class GroupFenced(Exception):
 
 
 class GroupProgress:
-    """Progress of one group in some queues, committed by a reader that is not a member.
+    """Commits a stream's offsets as the progress of one consumer group, without joining the group.
 
     Used by one event loop.
 
@@ -91,7 +91,7 @@ class GroupProgress:
                 self._unread.add(queue)
 
     def starts(self) -> dict[MessageQueue, int]:
-        """Return the group's offset in each joined queue."""
+        """Return the group's committed offset in each joined queue."""
         found = {queue: self._store.read_memory(queue) for queue in self._create_revisions}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
@@ -146,7 +146,7 @@ class GroupProgress:
         self._store.update(queue, offset)
 
     def _abandon(self, queue: MessageQueue, failure: RockoonError) -> None:
-        """Stop commits for a queue.
+        """Stop commits for a queue, because the commit was refused.
 
         Raises:
             GroupFenced: the commit was fenced. For a deleted queue, the plan reports the loss.

@@ -32,7 +32,7 @@ _DELETED = (OFFSET_TOO_SMALL, MESSAGE_WAS_REMOVING, OFFSET_FOUND_NULL)
 
 @dataclass(frozen=True, slots=True)
 class QueuePartition(InputPartition):
-    """Input of one task. Can be pickled.
+    """Input of a stream's task: a range of offsets of one queue. Can be pickled.
 
     Args:
         range: the offsets to read.
