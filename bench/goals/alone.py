@@ -1,4 +1,4 @@
-"""Speed of the machine itself: Python, compiled code, memory copies and disk syncs.
+"""Speed of the machine without Rockoon: Python, compiled code, memory copies and disk syncs.
 
 In a virtual machine, a page that the page cache allocates for the first time can cost ten times as
 much as one that was used before, because the host must provide it. Rates with syncs are those of

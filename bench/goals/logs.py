@@ -1,6 +1,6 @@
-"""Reading a whole log in one process: recovery, index, ConsumeQueues, Spark's columns.
+"""CPU cost of reading a whole log: recovery, index, ConsumeQueues, Spark's columns.
 
-CPU time of one core, the best of some passes over a log in the page cache.
+Unit: CPU time of one process, the best of several passes over a log in the page cache.
 """
 
 import shutil
@@ -95,7 +95,7 @@ def keys_of(partitions: list[ContiguousPartition]) -> list[KeyEntries]:
 
 
 def linked(keys: list[KeyEntries]) -> int:
-    """Put keys into one index file, in memory; return their number."""
+    """Add keys to an index file in memory; return their number."""
     header, slots = IndexHeader(), Slots(SLOTS_DEFAULT)
     for part in keys:
         for at in range(0, len(part), LINKED_KEYS):
@@ -104,7 +104,7 @@ def linked(keys: list[KeyEntries]) -> int:
 
 
 def runs_of(partitions: list[ContiguousPartition]) -> int:
-    """Extract queue entries of partitions; return their size in bytes."""
+    """Extract the ConsumeQueue entries of log partitions; return their size in bytes."""
     return sum(
         len(made.entries)
         for partition in partitions

@@ -99,7 +99,7 @@ class Turns:
     """The three lines of one event loop.
 
     Attributes:
-        own: connections that this process has opened, so that it has chosen their peers.
+        own: connections that this process has opened.
         services: connections of the cluster's services.
         clients: other connections.
     """
