@@ -171,7 +171,7 @@ async def led(cluster: rockoon.Cluster, above: int) -> LogDescription:
 
 
 async def whole(cluster: rockoon.Cluster) -> None:
-    """Wait until every replica is running and in sync again."""
+    """Wait until every replica of the log is running again."""
     while True:
         log = await led(cluster, above=0)
         if all(each.address is not None for each in log.replicas):

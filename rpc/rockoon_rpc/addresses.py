@@ -1,7 +1,7 @@
 """Limits per client address, shared by all servers of a service: open connections and calls.
 
 If a connection exceeds a budget (for example of RST_STREAM frames), the server closes it and closes
-new connections of the same address immediately for `calm_seconds`, the pause of that address.
+new connections of the same address immediately for `calm_seconds` (the pause of the address).
 """
 
 import ipaddress

@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def before_flush(self, callback: Callable[[], None]) -> None:
         """Call `callback` once before the next write of the session's output; messages that it
-        queues are part of that write."""
+        queues are part of this write."""
         if self._before_flush is None:
             self._before_flush = []
         self._before_flush.append(callback)

@@ -1,7 +1,7 @@
 """Connects to a host over any of its addresses (RFC 8305, "happy eyeballs").
 
 Attempts start one after the other with a short delay between two, until one address answers. So
-an address that does not answer delays the connection by one such delay only.
+an address that does not answer delays the connection by one delay only.
 
 Only the event loop creates and closes the sockets. No other object has a descriptor of a socket, so
 no code can close the descriptor number again after the system has reused it for another file.

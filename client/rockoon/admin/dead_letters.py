@@ -328,7 +328,7 @@ class DeadLetters:
         store: RemoteOffsetStore,
         before: dict[MessageQueue, ReplayMarks],
     ) -> dict[MessageQueue, ReplayMarks]:
-        """Claim the queues of the replay group; return the marks after that."""
+        """Take over the queues of the replay group; return the marks of replayed dead letters."""
         request = SubscribeRequest(group=REPLAY_GROUP, topic=route.name, create_group=True)
         reply = await self._cluster.call_nameserver("Subscribe", request)
         found = await store.resolve(list(route.queues), ConsumeFrom.FIRST, reply.revision)
@@ -441,7 +441,7 @@ class _ReplayTarget:
 
 
 async def _split(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
-    """Split dead letters into portions that are sent and recorded together."""
+    """Split dead letters into portions; the letters of a portion are sent and recorded together."""
     part: list[DeadLetter] = []
     size = 0
     async for letter in letters:

@@ -80,14 +80,14 @@ class NodeStatus:
     node: Node | None = None
     """The node in the routes; None for a nameserver."""
     cluster: DescribeClusterReply | None = None
-    """From a nameserver."""
+    """Reply of a nameserver; None for other nodes."""
     broker: DescribeBrokerReply | None = None
-    """From a broker."""
+    """Reply of a broker; None for other nodes."""
     members: int | None = None
-    """From the offset service: live members of all groups."""
+    """Number of live members of all groups, from the offset service; None for other nodes."""
     error: RockoonError | None = None
     problems: Sequence[str] = ()
-    """Why a node that answers cannot do its work, one sentence each."""
+    """Reasons why a node that answers does not work, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class ClusterStatus:
 
     @property
     def etcd_reachable(self) -> bool:
-        """Whether at least one nameserver answers, and all that answer reach etcd."""
+        """True if at least one nameserver answers, and every nameserver that answers reaches
+        etcd."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]
         return bool(answers) and all(answer.etcd_reachable for answer in answers)
 

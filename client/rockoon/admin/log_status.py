@@ -29,7 +29,7 @@ class LogStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether the log has a leader, and enough copies are in sync and ready."""
+        """True if the log has a leader, and enough copies are in sync and ready."""
         log = self.log
         return (
             not log.frozen

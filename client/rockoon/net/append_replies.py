@@ -22,7 +22,7 @@ class Stored(NamedTuple):
 Appended = broker_pb2.Appended | Stored
 Answer = AppendReply | Stored
 Answers = AppendReply | list[Stored]
-"""The replies in one message of the stream, which may be of several batches."""
+"""The replies in one message of an append stream; each reply belongs to one batch."""
 
 
 def append_reply(message: bytes) -> Answers:

@@ -388,8 +388,8 @@ class Connection:
             raise Closed(what="the connection to the cluster") from None
 
     def followed(self, call: Any, broker: str) -> AbstractContextManager[None]:
-        """Context manager that cancels a stream to a broker once another process replaces the
-        broker."""
+        """Return a context manager that cancels a stream to a broker once another process replaces
+        the broker."""
         return self._in_flight.follow(call, lambda: self.routes.broker_address(broker))
 
     def broker(self, name: str) -> "BrokerAsyncStub":

@@ -1,7 +1,7 @@
 """Watch of the routes of the topics in use.
 
-One WatchRoutes stream to any of the nameservers, resumed at its revision. While no nameserver
-answers, the routes do not change.
+The watch is one WatchRoutes stream to any nameserver. After a failure it is resumed at the last
+revision, also at another nameserver. While no nameserver answers, the routes do not change.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Result of the search for a record."""
+    """Result of `find_record`."""
 
     offset: int
     """Physical offset of the record, or the end of the file or visible range. If not `found`, where
@@ -127,8 +127,8 @@ def read_chunk(
 
 
 def _is_blank(head: bytes, remaining: int) -> bool:
-    """Whether a blank closes the file here. `scan` detects one only in a buffer that contains it
-    all."""
+    """Return whether a blank closes the file at `head`. `scan` detects a blank only in a buffer
+    that contains all of it."""
     if len(head) < _SIZE_AND_MAGIC.size:
         return False
     size, magic = _SIZE_AND_MAGIC.unpack_from(head)
@@ -136,7 +136,7 @@ def _is_blank(head: bytes, remaining: int) -> bool:
 
 
 def _record_bytes(log: CommitLog, position: int, end: int) -> int:
-    """Size of the whole record at a physical offset that ends before `end`; 0 if there is none."""
+    """Return the size of the record at a physical offset, if all of it is below `end`; else 0."""
     return whole_record_bytes(lambda at, count: log.read(position + at, count), end - position)
 
 
