@@ -161,7 +161,7 @@ async def receive_by_protocol(client: WireClient, topic: str, batch: int) -> int
 async def by_protocol(
     endpoint: str, topic: str, count: int, batch: int
 ) -> AsyncIterator[Sequence[Turn]]:
-    """`Turns` for clients that send the protocol's gRPC calls to an endpoint."""
+    """Open clients that send the protocol's gRPC calls to an endpoint; see `Turns`."""
     if batch:
         settings = consumer_settings(topic, topic, client_type=d.SIMPLE_CONSUMER)
     else:
@@ -177,7 +177,7 @@ async def by_protocol(
 async def by_sdk(
     nameservers: Sequence[str], topic: str, count: int, batch: int
 ) -> AsyncIterator[Sequence[Turn]]:
-    """`Turns` for producers or simple consumers of the Python SDK with default settings."""
+    """Open producers or simple consumers of the Python SDK with default settings; see `Turns`."""
 
     async def send(producer: Producer) -> int:
         await producer.send(topic, BODY)

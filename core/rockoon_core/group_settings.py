@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 Value = str | int | bool
-"""A word, a number, or a truth value."""
+"""Type of a setting's value: a word, a number, or a truth value."""
 
 RETRY_ATTEMPTS_DEFAULT = 16
 RETRY_QUEUES_DEFAULT = 1

@@ -23,7 +23,7 @@ async def call_any(
     matters, the call must be repeatable (`if_absent`).
 
     Args:
-        order: shared by all calls of a connection, updated with each result.
+        order: fail-over order, shared by all calls of a connection; each result updates it.
         ask: makes the call at an address, with its own deadline, and raises a RockoonError.
         retry_seconds: how long to repeat rounds while all fail in a retriable way; 0: one round.
 

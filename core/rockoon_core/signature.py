@@ -208,7 +208,8 @@ class Credentials:
 
 
 class Signer:
-    """Signs the calls of one channel, with one instance and one counter."""
+    """Signs the calls of one channel. A random instance id and a counter make each signature
+    unique."""
 
     def __init__(self, credentials: Credentials, audience: str) -> None:
         self._credentials = credentials

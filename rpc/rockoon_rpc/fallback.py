@@ -393,7 +393,7 @@ class FallbackClientSession(LibrarySession):
             self._end_by(stream, event.headers)
 
     def _end_by(self, stream: SessionStream, headers: Headers) -> None:
-        """End a call by the headers that contain its status."""
+        """End a call with the status in the headers that the server sent."""
         stream.has_ended = True
         found = dict(headers)
         number = found.get(b"grpc-status")

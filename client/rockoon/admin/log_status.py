@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """A replicated log.
+    """Status of one replicated log.
 
     Attributes:
-        log: its state at the nameservers.
+        log: state of the log at the nameservers.
         standings: status by replica id, for the copies that answered.
     """
 

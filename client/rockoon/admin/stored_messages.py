@@ -52,7 +52,7 @@ class FoundMessages:
     """Messages that the brokers found."""
 
     messages: Sequence[Message]
-    """Sorted by store time, newest first."""
+    """Found messages, sorted by store time, newest first."""
     unsearched: Mapping[str, str]
     """Broker → why it may have more matching messages, as a sentence; for example an incomplete
     index."""

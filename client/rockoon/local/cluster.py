@@ -168,12 +168,12 @@ class LocalCluster:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All nodes, including those that are down."""
+        """All nodes of the cluster, including stopped ones."""
         return tuple(self._nodes.values())
 
     @property
     def nameservers(self) -> list[str]:
-        """Addresses for `rockoon.connect`."""
+        """Addresses of the nameservers, for `rockoon.connect`."""
         return [node.address for node in self._of(NodeKind.NAMESERVER, NodeKind.SINGLE)]
 
     @property

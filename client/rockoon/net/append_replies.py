@@ -9,7 +9,8 @@ from rockoon_proto.v1.broker_pb2 import AppendReply
 
 
 class Stored(NamedTuple):
-    """Position of a stored batch: fields of AppendReply and its `appended`, with their names."""
+    """Position of a stored batch in queue and log; has the field names of AppendReply and
+    Appended."""
 
     request_id: int
     first_queue_offset: int

@@ -56,7 +56,7 @@ class PullReplyFields(NamedTuple):
     max_offset: int
     source: bytes
     bounds: tuple[int, int] | None
-    """Position of the records in `source`; None: all of it."""
+    """Range of the records in `source`; None: all of `source`."""
     record_lengths: bytes
     subscription_id: int
     ended: bool
@@ -71,7 +71,7 @@ Reply = PullReply | LargeReply | PullReplyFields
 
 
 class Replies(NamedTuple):
-    """Replies of one message of a pull stream; attributes as PullStreamReply."""
+    """Decoded replies in one message of a pull stream; attributes as PullStreamReply."""
 
     answers: list[Reply]
 

@@ -28,19 +28,21 @@ class TopicRoute:
     create_revisions: Mapping[MessageQueue, int] = field(repr=False)
     """etcd revision at which each queue was created."""
     incarnation: int
-    """etcd revision at which the topic was created."""
+    """etcd revision at which the topic was created; distinguishes it from a deleted topic of the
+    same name."""
     modified_revision: int
     permissions: int
     attributes: Mapping[str, str]
 
     @property
     def compacted(self) -> bool:
-        """Whether each message needs a key, and only the newest message of a key is kept."""
+        """True if each message needs a key, and compaction keeps only the newest message of a
+        key."""
         return is_compacted(self.name, self.attributes)
 
     @property
     def has_priorities(self) -> bool:
-        """Whether queues with higher ids are read first."""
+        """True if consumers read queues with higher ids first."""
         return has_priorities(self.attributes)
 
     @property

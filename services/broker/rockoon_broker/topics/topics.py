@@ -76,7 +76,7 @@ class TopicTable:
     revision: int = 0
     """etcd revision up to which the table includes all changes."""
     history: int = 0
-    """Identity of the etcd that counts the revision; 0 while unknown."""
+    """Identity of the etcd whose revisions the table uses; 0 while unknown."""
     topics: Mapping[str, ServedTopic] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, names: Sequence[str]) -> "TopicTable":

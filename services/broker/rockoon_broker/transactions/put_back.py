@@ -57,16 +57,16 @@ class _Copy:
 
 
 def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]:
-    """Return half messages that seem to wait although their transaction has ended or a newer copy
-    waits.
+    """Return half messages that seem to wait, although their transaction has ended or a newer copy
+    of the half message waits.
 
-    Reads half messages that are as young as the given ones, and, if some have copies,
-    the log from the first of them on. Used by a start without a snapshot.
+    A start without a snapshot calls this function. It reads half messages that are as young as the
+    given ones and, if some have copies, the log from the first of them on.
 
     Args:
-        store: open.
+        store: the open store.
         pending: half messages that seem to wait.
-        told: queue offsets of half messages that op records name.
+        told: queue offsets of half messages that op records list.
 
     Returns:
         Their physical offsets.

@@ -178,7 +178,8 @@ class CommitLog:
         self.write(self.end, memoryview(data))
 
     def probe(self) -> None:
-        """Repeat a write that the disk refused, without a record; set `failure` to the result.
+        """Test whether the disk accepts writes again, after it has refused one; set `failure` to
+        the result.
 
         If the next file could not be created, this creates it. Otherwise this writes zeros after
         the end, where the file already holds zeros.

@@ -45,7 +45,7 @@ class KeyRun:
         return self.stretches[-1].store_timestamp_ms
 
     def entries(self) -> KeyEntries:
-        """Return all keys as index entries."""
+        """Return all keys of the run as index entries."""
         hashes = np.frombuffer(b"".join([each.keys.hashes for each in self.stretches]), np.int64)
         offsets = np.frombuffer(b"".join([each.keys.offsets for each in self.stretches]), np.int64)
         times = np.array([each.store_timestamp_ms for each in self.stretches], np.int64)
@@ -54,7 +54,7 @@ class KeyRun:
 
 
 class FoundKeys:
-    """Cache of key stretches in log order, oldest first.
+    """Cache of message keys, as stretches of the log in log order, oldest first.
 
     Args:
         bytes_max: memory limit.

@@ -32,7 +32,8 @@ class LogChunk:
     frames: bytes
     """Stored records, back to back."""
     records: Scan
-    """Fields of the records as columns, without tag codes; offsets are positions in `frames`."""
+    """Fields of the records as columns, without tag codes; record offsets are positions in
+    `frames`."""
     next_offset: int
     """Physical offset of the next read; the requested end if nothing is left."""
     skipped_bytes: int = 0

@@ -30,7 +30,7 @@ class SyncPace:
         return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
 
     def record(self, seconds: float, *, inline: bool) -> None:
-        """Record the duration of a sync; `inline`: it ran on the owner's thread."""
+        """Record the duration of a sync in seconds; `inline`: it ran on the owner's thread."""
         if seconds <= SHORT_SECONDS_MAX:
             self._short += 1
             self._owed_seconds = max(self._owed_seconds - EARNED_SECONDS, 0.0)

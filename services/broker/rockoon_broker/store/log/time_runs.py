@@ -41,10 +41,10 @@ _WINDOWS_BYTES = (64 << 10, 1 << 20, 16 << 20)
 
 @dataclass(frozen=True, slots=True)
 class TimeRun:
-    """Neighbouring files with ascending store times."""
+    """Time run: neighbouring files with ascending store times."""
 
     start: int
-    """Physical offset of the first file."""
+    """Physical offset at which the run's first file begins."""
     first_ms: int
     """Store time of the run's first record, epoch milliseconds; 0 if it cannot be read."""
 
@@ -101,7 +101,7 @@ class TimeRuns:
         return self.newest_ms if start == self._last_start else self._closed_ms.get(start)
 
     def remove(self, start: int) -> None:
-        """Remove the entry of a deleted file."""
+        """Remove the recorded store time of a CommitLog file that was deleted."""
         self._closed_ms.pop(start, None)
 
     def _start_run(self, start: int, first_ms: int) -> None:

@@ -73,8 +73,9 @@ class RecoveryPoint:
     clean: bool
     """True if the point was written by a clean stop."""
     first_count: int = -1
-    """Sum of the first offsets of the queues' first files. If a start finds more, a file is
-    missing; if less, a file released by retention was not deleted yet. -1: not counted."""
+    """Sum of the first offsets of the queues' first files; -1: not counted. If a start finds a
+    larger sum, a file is missing; if a smaller one, a file that retention has released was not
+    deleted yet."""
     sequence: int = 0
     """Incremented by every write; the larger one is the newer slot."""
 

@@ -304,7 +304,8 @@ class Recoverer:
             self._on_loss(f"{records_behind} whole records follow the log's end at {end}")
 
     def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
-        """Return start offsets of the log's files, and the moved misfits of the queues.
+        """Check the names and sizes of all files. Return the start offsets of the log's files, and
+        the invalid queue files that were moved to `lost`.
 
         Raises:
             StoreLayoutError: files that do not fit the configuration; nothing was changed.
@@ -345,7 +346,7 @@ class Recoverer:
         return starts
 
     def _is_empty(self, start: int) -> bool:
-        """Return whether nothing was written at a file's beginning."""
+        """Return whether the beginning of a CommitLog file contains no data."""
         fd = self._disk.open_reading(self._log / offset_to_file_name(start))
         try:
             return self._disk.pread(fd, 8, 0) == bytes(8)
