@@ -157,7 +157,7 @@ async def append_in_streams(
     """Append batches on several streams, with several batches in flight on each.
 
     Args:
-        stub: of the broker.
+        stub: stub of the broker.
         requests: batches; an endless iterator needs `seconds`.
         seconds: maximum duration.
 

@@ -96,7 +96,7 @@ Turn = Callable[[], Awaitable[int]]
 """Type of one step of a client, which is repeated; it returns the number of messages."""
 
 Turns = Callable[[str, int, int], AbstractAsyncContextManager[Sequence[Turn]]]
-"""Opens clients with one connection each, and closes them.
+"""Type of a function that opens clients with one connection each, and closes them.
 
 Args: the topic, the number of clients, and the messages of one receive; 0: the clients send. A
 receiver is in the group that has the topic's name, and acknowledges the received messages.

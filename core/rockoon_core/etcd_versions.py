@@ -11,7 +11,8 @@ def is_recommended(version: str) -> bool:
     """Return whether an etcd of this version reliably keeps messages and progress.
 
     Args:
-        version: as etcd reports it, for example "3.5.21"; unreadable ones are not recommended.
+        version: version that etcd reports, for example "3.5.21"; an unreadable one is not
+            recommended.
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     numbers = tuple(map(int, found.groups())) if found else (0, 0, 0)

@@ -27,7 +27,8 @@ class GroupClient:
     """Network address of the client's last call, in gRPC's notation."""
     hostname: str = ""
     heard_ms_ago: int | None = None
-    """Milliseconds since its last call to a gateway or report of filters; None if unknown."""
+    """Milliseconds since the client's last call to a gateway, or its last report of filters; None
+    if unknown."""
     subscriptions: Mapping[str, str] = field(default_factory=dict)
     """Topics that the client reads → its filter, as far as reported."""
     lite_parent: str = ""

@@ -21,7 +21,7 @@ class Moved(Exception):
 
 
 class CallsInFlight:
-    """Calls without a reply. Used only by the event loop's thread."""
+    """The calls of a connection that have no reply yet. Used only by the event loop's thread."""
 
     def __init__(self) -> None:
         # Call → function for the current address, address of the call, and its farewell time.

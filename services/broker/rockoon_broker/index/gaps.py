@@ -22,7 +22,7 @@ class IndexGap:
     """A range of the log that is not indexed, between two index files or before the first one."""
 
     begin: int
-    """Physical offset of its first record."""
+    """Physical offset of the first record in the gap."""
     end: int
     """Physical offset of the last record in the gap, which is the first record of the file after
     it."""

@@ -20,7 +20,7 @@ class CheckRules:
     """Rules for checks: when to ask, and for how long. All durations in seconds."""
 
     timeout_seconds: float
-    """Age at which a half message is first checked, unless it sets another one itself."""
+    """Age at which a half message is first checked, unless its producer has set another age."""
     interval_seconds: float
     """Time between two checks."""
     checks_max: int

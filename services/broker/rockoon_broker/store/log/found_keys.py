@@ -20,7 +20,8 @@ STRETCH_BYTES = 256
 
 @light_dataclass
 class KeyStretch:
-    """Keys of all records between two physical offsets, stored with one timestamp."""
+    """Keys of all records between two physical offsets, which were stored with one timestamp (a
+    "stretch")."""
 
     start: int
     end: int

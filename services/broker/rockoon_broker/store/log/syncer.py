@@ -61,7 +61,7 @@ class PointRequest:
     """ConsumeQueue files with unsynced entries; a file that no longer exists was deleted with its
     queue."""
     directories: tuple[Path, ...]
-    """Directories with new files or sub-directories."""
+    """Directories with new files or sub-directories, which must be synced."""
     point: RecoveryPoint
     checkpoint: Checkpoint
     released: tuple[Path, ...] = ()

@@ -176,7 +176,8 @@ class Recovery:
     own_records: tuple[int, ...] = ()
     """Physical offsets of the scanned records of the log's own topic."""
     renewals: tuple[Renewal, ...] = ()
-    """Renewals among the scanned records, which the caller must apply."""
+    """Renewals (records after which topics restart in new queues) found by the scan; the caller
+    must apply them."""
     records_in_lost: int = 0
     """Number of whole records in `lost_files`; they may have been durable, but no file proves
     it."""
