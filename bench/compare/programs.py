@@ -34,7 +34,7 @@ class MeasureFailed(Exception):
 
 
 class NoSuchWay(Exception):
-    """Raised if a client library has no such operation; the text has the reason."""
+    """Raised if a client library does not have an operation; the text has the reason."""
 
 
 class Program:

@@ -106,8 +106,8 @@ class Disk:
     Only the owner can access files and directories that it creates. If no descriptor is free,
     opening a file raises Shortage, an OSError.
 
-    Opening a store may take minutes, in which it only reads, or writes derived data. Another thread
-    can end it by `interrupt`: the next read then raises StartInterrupted.
+    A store may need minutes to open, in which it only reads, or writes derived data. Another thread
+    can call `interrupt`: the next read then raises StartInterrupted.
 
     Descriptors have reserved numbers (`descriptors.py`), which sockets do not get. If other code
     closes one anyway, the next call that uses it fails, and `on_lost` is called. A sync checks that

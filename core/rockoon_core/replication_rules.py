@@ -50,8 +50,8 @@ class Report(NamedTuple):
 
 
 class Config(NamedTuple):
-    """Configuration of a log: the replicas that vote (the in-sync set), and the number of them that
-    commits a record."""
+    """Configuration of a log: the replicas that vote (the in-sync set), and how many voters commit
+    a record."""
 
     in_sync: frozenset[str]
     quorum: int
@@ -63,8 +63,8 @@ def quorum_of(size: int, min_in_sync: int) -> int:
 
 
 def election_size(config: Config) -> int:
-    """Return the number of voters that an election needs, so that at least one of them has each
-    committed record."""
+    """Return the number of voters that an election needs, so that each committed record is in the
+    log of at least one voter."""
     return len(config.in_sync) - config.quorum + 1
 
 

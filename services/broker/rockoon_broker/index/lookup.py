@@ -43,7 +43,8 @@ class KeySearch:
 
 @dataclass(slots=True)
 class KeyCandidates:
-    """Result of a search: physical offsets of possible matches, and what was not searched."""
+    """Result of a search: physical offsets of possible matches, and which files were not
+    searched."""
 
     offsets: list[int] = field(default_factory=list)
     units_walked: int = 0

@@ -1,4 +1,4 @@
-"""Queue of ended half messages to report to RocketMQ; one op record reports many of them.
+"""Queue of ended half messages to report to RocketMQ, many in one op record.
 
 Rockoon does not need op records: a commit is final once the committed record is in the log. A crash
 may lose entries of this queue. A RocketMQ broker that uses the store next then checks those half

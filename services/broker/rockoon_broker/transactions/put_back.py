@@ -106,7 +106,8 @@ def name_of(record: Record) -> TransactionName | None:
 
 
 def _names_of(store: Store, positions: list[int]) -> tuple[dict[int, TransactionName], int]:
-    """Return the transactions of half messages, and the time before which none of them was made."""
+    """Return the transactions of half messages, and a time before which no copy of them was
+    stored."""
     names: dict[int, TransactionName] = {}
     first_ms = 2**63 - 1
     for position in positions:

@@ -137,7 +137,7 @@ def _is_blank(head: bytes, remaining: int) -> bool:
 
 
 def _record_bytes(log: CommitLog, position: int, end: int) -> int:
-    """Return the size of the record at a physical offset, if all of it is below `end`; else 0."""
+    """Return the size of the record at a physical offset; 0 if it does not end before `end`."""
     return whole_record_bytes(lambda at, count: log.read(position + at, count), end - position)
 
 

@@ -70,8 +70,8 @@ class TimeRuns:
         self._runs = list(self._found(disk))
 
     def is_behind(self, now_ms: int) -> bool:
-        """Return whether a time is so much earlier than the newest message that a new run must
-        begin."""
+        """Return whether a time is more than BEHIND_MS earlier than the newest store time, so that
+        a new run must begin."""
         return self.newest_ms - now_ms > BEHIND_MS
 
     def future_min_ms(self, now_ms: int) -> int | None:

@@ -228,7 +228,7 @@ class Recoverer:
         self._cut = LogCut(self._root, self._log, self._file_bytes, disk)
 
     def run(self) -> Recovery:
-        """Recover the store directory; return what was found.
+        """Recover the store directory; return the state of the recovered store.
 
         Raises:
             StoreLayoutError: files that do not fit the configuration; nothing was changed.
