@@ -1,1 +1,2 @@
-"""Benchmarks of a cluster, of Spark, and of what a cluster carries; each is a command."""
+"""Benchmarks of a cluster, of the Spark jobs, and of single components; each module is a
+command."""

@@ -1,4 +1,4 @@
-"""Instruction counts of this or another process that runs under Valgrind's callgrind."""
+"""Instruction counts of a process that runs under Valgrind's callgrind."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,7 @@ WARM_UP = 300
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
 
 Doing = Callable[[int], Awaitable[object]]
-"""Repeats an operation; the argument is the number of repetitions."""
+"""Type of a function that repeats an operation; the argument is the number of repetitions."""
 
 
 def control(option: str, *, pid: int, argument: str = "") -> None:
@@ -19,7 +19,7 @@ def control(option: str, *, pid: int, argument: str = "") -> None:
 
 
 def totals(part: Path) -> tuple[int, int]:
-    """Return the instructions and the instruction cache misses of a dump."""
+    """Return the number of instructions and of instruction cache misses in a callgrind dump."""
     for line in part.read_text().splitlines():
         if line.startswith("totals: "):
             instructions, _, _, misses, *_ = map(int, line.split()[1:])

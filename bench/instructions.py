@@ -2,7 +2,7 @@
 
 Run: `make bench-instructions`; it needs `valgrind`. Scenarios: a producer awaits each send; the
 same with a listening consumer; batches of three messages for a hundred topics. Scenario `layers`
-has no broker: HTTP/2 layers make and answer calls (`bench/layers/instructions.py`). Counted are
+has no broker: it compares HTTP/2 layers (`bench/layers/instructions.py`). Counted are
 user-space instructions of the broker or the client, without those of an idle process, and misses of
 the first-level instruction cache; a miss costs as much as ten instructions. Two runs of one tree
 differ by 1 to 2 %. System calls, locks and waits are not included.

@@ -1,4 +1,4 @@
-"""Cost of a message in the format code, with NumPy and with the compiled kernel.
+"""CPU cost per message of the format code, with NumPy and with the compiled kernel.
 
 Run: `.venv/bin/python -m bench.kernel`. User CPU time, the best of many passes, in one process.
 """

@@ -1,4 +1,4 @@
-"""CPU of a message from the producer to a push consumer's handler, at a modest rate.
+"""CPU cost and latency of a message from a producer to a push consumer's handler, at a modest rate.
 
 Run: `.venv/bin/python -m bench.listener`; `--queues 10 1000` compares consumers of few and of many
 queues. One broker, flush = sync. Sender and consumer share a process.
@@ -25,7 +25,7 @@ WARM_UP = 500
 
 
 async def measured(local: LocalCluster, queues: int, rate: int, seconds: float) -> str:
-    """Measure one row: CPU and latency of a message."""
+    """Measure one row of the table: CPU and latency per message."""
     topic, broker = f"listened-{queues}", local.node(local.brokers[0]).pid
     waited: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Cost of a message in a push consumer, without its pull.
+"""CPU cost per message of a push consumer, without the pull.
 
 Run: `.venv/bin/python -m bench.push`; it needs no cluster. An async handler reads the body and does
 not wait. Unit: microseconds of CPU.
@@ -25,7 +25,7 @@ QUEUE = MessageQueue("bench", "broker-a", 0)
 
 
 def pulled() -> tuple[bytes, bytes]:
-    """Return records and their sizes, in the form of a pull reply."""
+    """Return encoded records and their sizes, as in a pull reply."""
     properties = [encode({PROPERTY_UNIQ_KEY: f"{number:032X}"}) for number in range(PULLED)]
     frames, sizes = encode_batch(b"bench", 0, [bytes(100)] * PULLED, properties, 0, bytes(8))
     return frames, sizes.astype("<u4").tobytes()

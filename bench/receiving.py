@@ -1,4 +1,4 @@
-"""CPU of messages that are received and acknowledged, and latency of a waiting receiver.
+"""CPU cost of received and acknowledged messages, and latency of a waiting receiver.
 
 Run: `.venv/bin/python -m bench.receiving`. One broker, flush = sync; producers and receivers share
 a process. Three figures: a backlog received in batches by some receivers; single messages sent to a

@@ -1,4 +1,4 @@
-"""Notes of a run in addition to its figures: the machine's state in each part, and failures."""
+"""Notes of a benchmark run: the machine's state in each part, and failed measures."""
 
 import os
 import time
@@ -24,7 +24,8 @@ class RunNotes:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Record load and other programs' CPU; processes of the part must end in this block."""
+        """Context manager that records load and other programs' CPU in a part; the part's processes
+        must end in this block."""
         load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
         yield
         now, seconds = used_cpu_seconds(), time.monotonic() - began
@@ -33,7 +34,8 @@ class RunNotes:
 
     @contextmanager
     def noted(self, name: str) -> Iterator[None]:
-        """Record a failure of this block or of its tasks, and continue after the block."""
+        """Context manager that records a failure of its block or its tasks; the run then
+        continues."""
         try:
             yield
         except Exception as failures:
@@ -45,12 +47,12 @@ class RunNotes:
             self.miss(name, str(failure))
 
     def miss(self, name: str, reason: str) -> None:
-        """Record and print a failed measure."""
+        """Record and print the failure of a measure."""
         self._missing[name] = " ".join(reason.split())
         told(f"  not measured: {name}: {self._missing[name]}")
 
     def machine_table(self) -> str:
-        """Return a table of the machine's state, a line per part."""
+        """Return a table of the machine's state with one line per part."""
         lines = ["| part | load before | cores that others used | seconds |", "|---|---|---|---|"]
         lines += [
             f"| {name} | {each.load:.1f} | {each.others_cores:.1f} | {each.seconds:.0f} |"
@@ -59,6 +61,6 @@ class RunNotes:
         return "\n".join(lines)
 
     def missing(self) -> list[str]:
-        """Return paragraphs with the failed measures."""
+        """Return a paragraph for each failed measure."""
         lines = [f"- {name}: {brief(why)}" for name, why in self._missing.items()]
         return ["Not measured:", "\n".join(lines)] if lines else []

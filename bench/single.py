@@ -1,4 +1,4 @@
-"""Cost of sends that are not bulk sends to one queue: awaited sends, and sends to many queues.
+"""CPU cost of awaited sends and of sends to many queues, compared with bulk sends to one queue.
 
 Run: `.venv/bin/python -m bench.single`. CPU time of this process and of the broker, because other
 work on the machine changes it least; bodies of 100 bytes, one broker, one producer.
@@ -34,7 +34,7 @@ class Work:
     client_seconds: float
     broker_seconds: float
     waits: list[float] = field(default_factory=list)
-    """Seconds of each awaited send, ascending."""
+    """Latency of each awaited send in seconds, ascending."""
 
     def row(self) -> str:
         client, broker = (
@@ -49,13 +49,14 @@ class Work:
 
 
 Sending = Callable[[Producer, float], Awaitable[tuple[int, list[float]]]]
-"""Sends for a number of seconds; returns the messages, and the seconds of each awaited send."""
+"""Type of a function that sends for some seconds; it returns the number of messages, and the
+latency of each awaited send in seconds."""
 
 
 async def measured(
     local: LocalCluster, cluster: rockoon.Cluster, sending: Sending, seconds: float
 ) -> Work:
-    """Warm up, so that routes are known and queue files exist; then measure."""
+    """Warm up, so that routes are cached and queue files exist; then measure."""
     pid = local.node(local.brokers[0]).pid
     async with cluster.producer() as producer:
         await sending(producer, seconds / 3)
@@ -73,7 +74,7 @@ async def measured(
 
 
 def one_by_one(topic: str, tasks: int) -> Sending:
-    """Each task awaits each message before the next."""
+    """Return a load of `tasks` tasks; each task awaits each send before the next."""
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
         waits: list[float] = []
@@ -93,7 +94,7 @@ def one_by_one(topic: str, tasks: int) -> Sending:
 
 
 def by_key(topic: str, keys: int) -> Sending:
-    """Send each message to the next queue, by its ordering key."""
+    """Return a load that sends each message to the next queue, by ordering key."""
     names = [f"key-{number}" for number in range(4 * keys)]
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
@@ -109,7 +110,7 @@ def by_key(topic: str, keys: int) -> Sending:
 
 
 def by_topic(topics: Sequence[str]) -> Sending:
-    """Send each message to the next topic."""
+    """Return a load that sends each message to the next topic."""
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:
         sent, end = 0, time.perf_counter() + seconds
@@ -124,7 +125,7 @@ def by_topic(topics: Sequence[str]) -> Sending:
 
 
 def in_bulk(topic: str) -> Sending:
-    """Send with `send_many`."""
+    """Return a load that sends with `send_many`."""
     bodies = [BODY] * 100_000
 
     async def send(producer: Producer, seconds: float) -> tuple[int, list[float]]:

@@ -42,7 +42,7 @@ console = Console()
 
 
 async def measured(name: str, axes: Axes, folder: Path, command: str, results: Path) -> Part:
-    """Measure one part; if it fails, the failure and the points before it are stored.
+    """Measure one part of the benchmark; if it fails, store the failure and the points before it.
 
     Args:
         name: of the part.
@@ -73,7 +73,7 @@ async def measured(name: str, axes: Axes, folder: Path, command: str, results: P
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the type and text of the first error in exception groups."""
+    """Return the type and text of the first error in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     # On one line, shortened for a table.
@@ -89,7 +89,7 @@ def told(point: Point) -> str:
 
 
 def commit() -> str:
-    """Return the commit of the working tree; a `+` follows if it has changes."""
+    """Return the commit of the working tree, with "+" if there are uncommitted changes."""
 
     def git(*arguments: str) -> str:
         said = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Axes and their points: all of them, a few for a quick run, or a few for a test."""
+"""Values of each axis for a full run, a quick run, and a test."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ class Axes:
     """Values of each axis; predictions are tested at the last value of `queues` and `groups`."""
 
     seconds: float = 4.0
-    """Duration of each rate."""
+    """Duration of the measurement of each rate."""
     producers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     body_bytes: tuple[int, ...] = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20)
     offered: tuple[int, ...] = (100, 1_000, 5_000, 10_000, 20_000, 40_000, 80_000)

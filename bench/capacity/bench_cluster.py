@@ -1,4 +1,4 @@
-"""The cluster that a part measures, and calls to it without the SDK."""
+"""The cluster that a benchmark part measures, and calls to it without the SDK."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,8 @@ Settings = Mapping[str, Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A started cluster of one broker, one nameserver and one offset service, with its meter."""
+    """A started cluster of one broker, one nameserver and one offset service, with a resource
+    meter."""
 
     local: LocalCluster
     folder: Path
@@ -69,7 +70,7 @@ class Bench:
         return int(float(next(line for line in lines if line.startswith(wanted)).split()[1]))
 
     async def routes(self) -> RouteUpdate:
-        """Return the snapshot of all routes that a starting broker receives."""
+        """Return the snapshot of all routes, as a starting broker receives it."""
         request = GetRouteRequest(include_groups=True)
         update: RouteUpdate = await self.nameserver.GetRoute(request, timeout=120)
         return update
@@ -80,7 +81,7 @@ class Bench:
         return reply
 
     async def wait_routes_reach(self, revision: int) -> None:
-        """Wait until the broker has applied the routes of a revision."""
+        """Wait until the broker has applied the routes up to a revision."""
 
         async def reached() -> bool:
             return (await self.described()).route_revision >= revision
@@ -88,7 +89,8 @@ class Bench:
         await until(reached)
 
     async def restart_seconds(self, name: str) -> float:
-        """Kill a service; return the seconds until it serves again."""
+        """Kill a service and restart it; return the seconds from the kill until the service is
+        ready."""
         began = asyncio.get_running_loop().time()
         await asyncio.to_thread(self.local.kill, name)
         await asyncio.to_thread(self.local.start, name)
@@ -125,7 +127,7 @@ async def bench_cluster(folder: Path, settings: Settings | None = None) -> Async
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
+    """Wait until a condition holds. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
     try:
         async with asyncio.timeout(SETTLED_SECONDS_MAX):
             while True:

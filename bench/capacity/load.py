@@ -1,4 +1,4 @@
-"""Load on a cluster: as fast as it answers (closed loop), or at a fixed rate (open loop)."""
+"""Load on a cluster: as fast as the cluster replies (closed loop), or at a fixed rate (open)."""
 
 import asyncio
 import time
@@ -47,10 +47,10 @@ async def send_closed(
 
 
 class Offered:
-    """Result of an open loop.
+    """Result of an open-loop load.
 
     Attributes:
-        seconds: of each sample, from its due time to its acknowledgement.
+        seconds: latency of each sample, from its due time to its acknowledgement.
         late_seconds: delay of each sample by the load generator; part of `seconds`.
         refused: sends that failed because the producer's buffer was full.
     """
@@ -66,7 +66,7 @@ class Offered:
 async def send_open(
     producers: Sequence[Producer], topic: str, body: bytes, rate: float, seconds: float
 ) -> Offered:
-    """Send at a fixed rate, independent of the cluster's answers; each message has a due time.
+    """Send messages at a fixed rate, independent of the cluster's replies; each has a due time.
 
     Latency is measured from the due time, so a stall counts for every message that was due in it.
     """
@@ -102,7 +102,7 @@ async def send_open(
 
 
 async def wait_for(due: float) -> None:
-    """Wait until a time of `time.perf_counter`; return immediately if it is in the past."""
+    """Wait until a time of `time.perf_counter`; return immediately if it has passed."""
     if (seconds := due - time.perf_counter()) > 0:
         await asyncio.sleep(seconds)
 
@@ -137,7 +137,7 @@ async def call_closed(
 async def in_parallel(
     call: Callable[[int], Awaitable[None]], numbers: Sequence[int], under_way: int = 64
 ) -> float:
-    """Call once for each number, with `under_way` calls in flight; return the elapsed seconds."""
+    """Run a call for each number, with `under_way` calls in flight; return the elapsed seconds."""
     left = iter(numbers)
     began = time.perf_counter()
 
@@ -157,7 +157,7 @@ async def append_in_streams(
     """Append batches on several streams, with several batches in flight on each.
 
     Args:
-        stub: of the broker.
+        stub: stub of the broker.
         requests: batches; an endless iterator needs `seconds`.
         seconds: maximum duration.
 

@@ -1,4 +1,4 @@
-"""Axes of the offset service, measured by its gRPC calls without the SDK."""
+"""Benchmark axes of the offset service, measured by gRPC calls without the SDK."""
 
 import time
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ def group_name(number: int) -> str:
 
 
 class Groups:
-    """Many groups of one member each; each group reads eight of the topic's queues."""
+    """Consumer groups of one member each; each group reads eight of the topic's queues."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -84,7 +84,7 @@ class Groups:
             self._starts[group, queue.queue_id] = start.offset, start.epoch
 
     async def commit(self, group: int, queues: int) -> None:
-        """Commit some of a group's queues; the metadata makes it a change."""
+        """Commit some of a group's queues; new metadata makes each commit a change."""
         self._turn += 1
         entries = []
         for queue in self.queues(group)[:queues]:
@@ -103,7 +103,8 @@ class Groups:
 
 
 async def groups(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of groups: the offset service's cost to create, keep and commit them."""
+    """Measure the offset service's cost to create, store and commit increasing numbers of
+    groups."""
     async with bench_cluster(folder, SETTINGS) as bench:
         await bench.wait_routes_reach(await create(bench, TOPIC, QUEUES))
         await append_to_each(bench, [(TOPIC, queue) for queue in range(QUEUES)])
@@ -149,7 +150,7 @@ def cost(bench: Bench, name: str, use: Use, count: int, seconds: float) -> dict[
 async def calling(
     bench: Bench, made: Groups, measure: str, axes: Axes, figures: dict[str, float]
 ) -> Point:
-    """Measure one kind of call, from one group after the other, in a closed loop."""
+    """Measure one kind of call in a closed loop, made for one group after the other."""
     turn = 0
 
     async def call(_: int) -> None:
@@ -187,7 +188,8 @@ async def restarted(bench: Bench, count: int) -> Point:
 
 
 async def heartbeats(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of members of one group; each heartbeat's reply lists all members."""
+    """Measure heartbeats of one group with increasing numbers of members; each reply lists all
+    members."""
     async with bench_cluster(folder, SETTINGS) as bench:
         await bench.wait_routes_reach(await create(bench, TOPIC, QUEUES))
         made = Groups(bench)

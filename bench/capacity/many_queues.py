@@ -1,4 +1,4 @@
-"""Axes of the routes and of the broker's store: queues, topics, route watchers."""
+"""Benchmark axes of the routes and of the broker's store: queues, topics, route watchers."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ Place = tuple[str, int]
 
 
 async def create(bench: Bench, topic: str, queues: int) -> int:
-    """Create a topic; return the revision at which it exists."""
+    """Create a topic; return the route revision at which it exists."""
     request = CreateTopicRequest(config=TopicConfig(name=topic), queues_per_broker=queues)
     return int((await bench.nameserver.CreateTopic(request, timeout=60)).revision)
 
@@ -51,7 +51,7 @@ def one_message(topic: str, queue_id: int) -> AppendRequest:
 
 
 async def queues(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of queues with messages, in topics of a thousand queues, on one broker."""
+    """Measure increasing numbers of queues with messages on a broker, in topics of 1,000 queues."""
     async with bench_cluster(folder) as bench:
         places: list[Place] = []
         empty = bench.resident_bytes()
@@ -125,14 +125,15 @@ async def append_to_each(bench: Bench, places: Sequence[Place]) -> float:
 
 
 def anywhere(places: Sequence[Place]) -> Iterator[AppendRequest]:
-    """Yield messages for random queues, endlessly; the same ones in every run."""
+    """Yield endless messages for pseudo-random queues; each run yields the same sequence."""
     chance = random.Random(SEED)
     while True:
         yield one_message(*chance.choice(places))
 
 
 async def settled(bench: Bench) -> float:
-    """Wait until a recovery point covers the log, which needs a sync per file; return seconds."""
+    """Wait until a recovery point covers the log, which syncs each changed file; return the
+    seconds."""
     began = time.perf_counter()
     end = (await bench.described()).log_max_offset
     root = bench.folder / bench.broker_name
@@ -146,7 +147,8 @@ async def settled(bench: Bench) -> float:
 
 
 async def topics(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of topics with one queue: cost to create one in each service and etcd."""
+    """Measure increasing numbers of one-queue topics: the cost of a creation in each service and
+    etcd."""
     async with bench_cluster(folder) as bench:
         made = 0
         etcd_empty, empty = bench.etcd_bytes(), bench.resident_bytes()
@@ -187,7 +189,8 @@ async def topics(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def watchers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of clients that watch one topic's route; then the route changes."""
+    """Measure the delivery of a route change to increasing numbers of clients that watch the
+    topic."""
     # All connections come from one address.
     settings = {"nameserver": {"connections_per_address_max": 4 * max(axes.watchers)}}
     async with bench_cluster(folder, settings) as bench:
@@ -198,7 +201,7 @@ async def watchers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 class Watcher:
-    """One client's stream, and the last revision that it received."""
+    """Route watch of one client, and the last revision that it received."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""Axes of the message path: producers, message size, offered rate, readers, members of a group."""
+"""Benchmark axes of the message path: producers, message size, rate, readers, group members."""
 
 import asyncio
 import struct
@@ -49,8 +49,8 @@ async def opened(bench: Bench, stack: AsyncExitStack, count: int) -> list[Produc
 async def sending(
     bench: Bench, producers: list[Producer], topic: str, body: bytes, seconds: float
 ) -> tuple[Point, float]:
-    """Measure a closed loop, and latency at a share of its rate; return a point without axis value
-    and the rate."""
+    """Measure the rate of a closed loop, then the latency at a share of this rate; return the point
+    without its axis value, and the rate."""
     for producer in producers:
         await producer.send(topic, body)
     bench.meter.start()
@@ -83,7 +83,7 @@ def placed(point: Point, measure: str, at: float) -> Point:
 
 
 async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing numbers of producers, 100-byte bodies."""
+    """Measure increasing numbers of producers, with 100-byte bodies."""
     async with bench_cluster(folder) as bench:
         for count in axes.producers:
             async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Increasing message sizes, two producers; then each size is read."""
+    """Measure sends of increasing message sizes with two producers, then reads of each size."""
     async with bench_cluster(folder) as bench:
         for body_bytes in axes.body_bytes:
             topic = f"sizes-{body_bytes}"
@@ -112,7 +112,7 @@ async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Latency at fixed rates, two producers, 100-byte bodies."""
+    """Measure the latency at fixed rates, with two producers and 100-byte bodies."""
     async with bench_cluster(folder) as bench, AsyncExitStack() as stack:
         made = await opened(bench, stack, 2)
         async with bench.connect() as cluster:
@@ -133,7 +133,7 @@ async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Point:
-    """Let readers read all messages as columns, repeatedly from the beginning."""
+    """Measure readers that read all messages as columns, repeatedly from the beginning."""
     read = stored = 0
     began = 0.0
 
@@ -175,7 +175,8 @@ async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Poi
 
 
 async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Fan-out: increasing numbers of readers of all messages; and pulls that find no message."""
+    """Measure increasing numbers of readers of all messages (fan-out), and of pulls without
+    messages."""
     async with bench_cluster(folder) as bench:
         async with bench.connect() as cluster:
             await made_topic(cluster, "readers", QUEUES)
@@ -190,7 +191,7 @@ async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 
 async def waiting(bench: Bench, count: int, seconds: float) -> Point:
-    """Keep `count` pulls waiting, and measure pulls that find no message and do not wait."""
+    """Measure pulls that find no message and return immediately, while `count` long polls wait."""
     topic = f"waiting-{count}"
     queues = min(count, QUEUES_OF_A_TOPIC_MAX)
     await bench.wait_routes_reach(await create(bench, topic, queues))
@@ -239,7 +240,7 @@ async def waiting(bench: Bench, count: int, seconds: float) -> Point:
 
 
 async def members(folder: Path, axes: Axes) -> AsyncIterator[Point]:
-    """Members of one group share 64 queues: rebalance time, and latency to the handler."""
+    """Measure groups whose members share 64 queues: rebalance time, and latency to the handler."""
     async with bench_cluster(folder) as bench:
         for count in axes.members:
             topic, group = f"members-{count}", f"group-{count}"

@@ -1,9 +1,9 @@
-"""Model of a cluster of N brokers, M shards of the offset service and K nameservers.
+"""Capacity model of a cluster of N brokers, M shards of the offset service and K nameservers.
 
-Input: measured costs. Output: loads, that is, for each resource the need of one process and its
-limit. The resource with the largest share of its limit fails first. Pure arithmetic; every load
-explains its computation. Costs are assumed to be proportional; `foretold` tests this assumption at
-the last point of an axis.
+Input: measured costs. Output: the load of each resource, that is, how much one process needs and
+the limit. The resource with the largest share of its limit saturates first. Pure arithmetic; every
+load explains its computation. The model assumes that costs are proportional; `foretold` tests this
+assumption at the last point of an axis.
 
 Shards do not exist: the offset service is one process, with a second one on standby. The model
 assumes that groups are divided evenly among M shards.
@@ -35,7 +35,8 @@ PULL_WAIT_SECONDS = PullLimits().wait_ms / 1000
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured costs: CPU seconds of the service; bytes of resident memory unless named disk."""
+    """Measured costs. Unit: CPU seconds of the service, or bytes of resident memory, unless the
+    name says disk."""
 
     append_message: float
     append_byte: float
@@ -43,7 +44,7 @@ class Costs:
     pull_message: float
     pull_empty: float
     broker_bytes: float
-    """Of an empty broker."""
+    """Resident memory of an empty broker."""
     queue_bytes: float
     queue_disk_bytes: float
     queue_start_seconds: float
@@ -54,12 +55,13 @@ class Costs:
     broker_topic_bytes: float
     heartbeat: float
     heartbeat_member: float
-    """Per member listed in the answer."""
+    """CPU seconds of a heartbeat per member that the reply lists."""
     commit_call: float
     commit_entry: float
     offset_bytes: float
     group_bytes: float
-    """Of the offset service: a group, one member with its stream, eight queues' progress."""
+    """Memory of the offset service per group with one member, its stream, and progress of eight
+    queues."""
     group_start_seconds: float
     nameserver_bytes: float
     nameserver_topic_bytes: float
@@ -75,7 +77,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Numbers of processes."""
+    """Number of processes of each service."""
 
     brokers: int
     shards: int
@@ -93,7 +95,7 @@ class Demand:
     groups: int
     queues_per_topic: int = 8
     readers_per_queue: int = 1
-    """Groups that read a queue."""
+    """Number of groups that read each queue."""
     members_per_group: int = 4
     producers: int = 100
     messages_per_second: float = 100_000.0
@@ -115,13 +117,13 @@ class Demand:
 
     @property
     def reads(self) -> int:
-        """Queues times the groups that read them."""
+        """Number of pairs of a queue and a group that reads it."""
         return self.queues * self.readers_per_queue
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One resource of one process of a service."""
+    """Load of one resource of one process of a service."""
 
     service: str
     resource: str
@@ -132,12 +134,12 @@ class Load:
 
     @property
     def share(self) -> float:
-        """Share of the limit; above 1 the cluster cannot carry the load."""
+        """Used share of the limit; above 1 the cluster cannot carry the load."""
         return self.needed / self.limit
 
 
 def loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
-    """Return the loads of all resources; the first one to fail is first."""
+    """Return the loads of all resources; the one that saturates first is first."""
     found = [
         *broker_loads(costs, shape, demand),
         *offset_loads(costs, shape, demand),
@@ -320,7 +322,7 @@ def snapshot_bytes(costs: Costs, demand: Demand) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """A figure at the last point of an axis: predicted from the other points, and measured."""
+    """One figure at the last point of an axis: predicted from the other points, and measured."""
 
     measure: str
     figure: str
@@ -331,7 +333,7 @@ class Foretold:
 
     @property
     def factor(self) -> float:
-        """Ratio of its axis value to the last fitted one."""
+        """Ratio of the last point's axis value to that of the last fitted point."""
         return self.at / self.fitted_up_to
 
     @property
@@ -341,8 +343,8 @@ class Foretold:
 
 
 def foretold(points: Sequence[Point], figure: str) -> Foretold | None:
-    """Fit a straight line to all points except the last, and compare it there; None with too few
-    points."""
+    """Predict a figure at the last point by a straight line through all other points; None if there
+    are too few points."""
     if len(points) < 3:
         return None
     *near, last = points
@@ -355,12 +357,13 @@ def foretold(points: Sequence[Point], figure: str) -> Foretold | None:
 
 
 def slope_of(points: Sequence[Point], figure: str) -> float:
-    """Return the cost of one more; at least 0, because noise can make a tiny cost negative."""
+    """Return the cost of one more unit of the axis; at least 0, because noise can make it
+    negative."""
     return max(slope([(point.at, point.figures[figure]) for point in points]), 0.0)
 
 
 def best(points: Sequence[Point]) -> Point:
-    """Return the point with the highest rate, where the service waits least."""
+    """Return the point with the highest rate, at which the service is idle least."""
     return max(points, key=lambda point: point.rate)
 
 

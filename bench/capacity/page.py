@@ -1,4 +1,4 @@
-"""Writes the text between markers of docs/measurements/capacity.md; other text is by hand.
+"""Writes the generated parts of docs/measurements/capacity.md, between markers.
 
 <!-- begin NAME -->
 (generated)
@@ -81,7 +81,7 @@ BREAKS = 3
 
 
 def write(page: Path, parts: Parts) -> None:
-    """Fill every block of the page with measured results, and draw its pictures."""
+    """Write every generated block of the page, and its charts."""
     made = blocks(parts)
 
     def fill(found: re.Match[str]) -> str:
@@ -96,7 +96,7 @@ def write(page: Path, parts: Parts) -> None:
 
 
 def blocks(parts: Parts) -> dict[str, str]:
-    """Return the content of each block."""
+    """Return the content of each generated block by name."""
     made = {name: tables(parts[name]) for name in TABLES if name in parts}
     made["runs"] = runs(parts)
     made["saturation"] = saturation(parts)
@@ -170,7 +170,8 @@ def rates_table(measure: str, points: Sequence[Point]) -> str:
 
 
 def saturation(parts: Parts) -> str:
-    """Return a table of each operation's CPU, and the operations per second of one core."""
+    """Return a table with the CPU time of each operation, and the operations per second of one
+    core."""
     rows = []
     for service, what, unit, part, measure, process in SATURATION:
         points = parts[part].of(measure) if part in parts else []
@@ -233,7 +234,7 @@ def costs_table(costs: Costs) -> str:
 
 
 def breaks_table(costs: Costs) -> str:
-    """Return, for each demand and shape, the shares of the first three resources to fail."""
+    """Return a table with the three resources that saturate first, for each demand and shape."""
     rows = []
     for demand in DEMANDS:
         for shape in SHAPES:
@@ -281,7 +282,7 @@ def arithmetic(costs: Costs) -> str:
 
 
 def pictures(parts: Parts) -> dict[str, str]:
-    """Return the charts by name; a chart of a missing part has no points."""
+    """Return the charts by name; the chart of a part without results is empty."""
 
     def line(part: str, measure: str, y: Callable[[Point], float]) -> list[tuple[float, float]]:
         points = parts[part].of(measure) if part in parts else []
@@ -337,7 +338,7 @@ def number(value: float) -> str:
 
 
 def figure(name: str, value: float) -> str:
-    """Format a value with the unit at the end of its name."""
+    """Format a value with the unit that ends its name."""
     if name.endswith("bytes") and value >= MIB:
         return f"{value / MIB:,.1f} MiB"
     if name.endswith("bytes") and value >= 1 << 10:

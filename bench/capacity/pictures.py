@@ -1,4 +1,4 @@
-"""Line charts as SVG, without a library; equal figures give equal bytes."""
+"""Draws line charts as SVG without a library; equal figures give equal bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,8 @@ class Axis:
         return self._first + share * (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Return round values in the range: 1, 2 and 5 times powers of ten, or only the powers."""
+        """Return round values for tick marks: 1, 2 and 5 times powers of ten, or only the
+        powers."""
         steps: tuple[int, ...] = (1, 2, 5) if self._high - self._low < 3 else (1,)
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
         values = [step * 10.0**power for power in powers for step in steps]

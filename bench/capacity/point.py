@@ -1,4 +1,4 @@
-"""A measured point of an axis, and storage of points."""
+"""A measured point of a benchmark axis, and storage of points in files."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ class ProcessUse:
 
     cpu_seconds: float
     resident_bytes: int
-    """At the end."""
+    """Resident memory at the end of the measurement."""
     written_bytes: int
 
 
@@ -28,9 +28,9 @@ class Use:
 
     seconds: float
     processes: Mapping[str, ProcessUse]
-    """Services by name; "load" is the load generator."""
+    """Usage of each process by service name; "load" is the load generator."""
     machine_cores: float
-    """Busy cores, by all processes of the machine."""
+    """CPU cores in use on the whole machine, by all processes."""
     cores: int
     disk_share: float
     """Share of the time in which the disk was busy; 0 if the system does not report it."""
@@ -40,13 +40,13 @@ class Use:
 
     @property
     def others_cores(self) -> float:
-        """Cores used by other work on the machine, not by the cluster or the load."""
+        """CPU cores used by other programs, not by the cluster or the load generator."""
         ours = sum(process.cpu_seconds for process in self.processes.values()) / self.seconds
         return max(self.machine_cores - ours, 0.0)
 
     @property
     def saturated(self) -> str:
-        """The saturated resource: a process on its one core, all cores, the disk, or nothing.
+        """Name of the saturated resource: a process on its one core, all cores, the disk, or "".
 
         If a service and the load are both saturated, both are named: either can be the limit, so
         compare CPU per operation instead.
@@ -61,13 +61,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Results at one value of an axis."""
+    """Results of the measurement at one value of an axis."""
 
     measure: str
     at: float
     """Value of the axis, for example the number of producers."""
     rate: float = 0.0
-    """Operations per second; 0 if the measure has no rate."""
+    """Operations per second; 0 if the measurement has no rate."""
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     use: Use | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The points of one part of the program, stored in a file."""
+    """All points of one benchmark part, stored in a file."""
 
     name: str
     points: Sequence[Point]
@@ -98,7 +98,7 @@ class Part:
     machine: str
     command: str
     failure: str = ""
-    """Reason of an early end; the points before it are valid."""
+    """Reason why the part ended early; the points before it are valid."""
 
     def of(self, measure: str) -> list[Point]:
         """Return the points of one measure, in the order of the axis."""

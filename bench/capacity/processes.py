@@ -17,7 +17,7 @@ _OWN = "self"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters at one moment."""
+    """Values of the usage counters at one moment."""
 
     at: float
     processes: dict[str, ProcessUse]
@@ -42,7 +42,7 @@ class Meter:
         self._before = self._read()
 
     def stop(self) -> Use:
-        """Return the usage since `start`."""
+        """Return the resource usage since `start`."""
         before, now = self._before, self._read()
         seconds = now.at - before.at
         processes = {}
@@ -118,7 +118,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def machine() -> str:
-    """Describe the machine in a line."""
+    """Return a one-line description of the machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
     memory_gib = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES / (1 << 30)

@@ -68,7 +68,8 @@ async def measure_latency(folder: Path, flush: str, count: int) -> None:
 
 
 async def measure_recovery(folder: Path, sizes: list[int]) -> None:
-    """Fill the log, wait for a recovery point, append a burst of fixed size, and kill -9."""
+    """Measure recovery: fill the log, wait for a recovery point, append more, kill -9, and
+    restart."""
     title = f"Start after kill -9: {BURST_BYTES >> 20} MiB not settled, by size of the log"
     table = Table(title=title, title_justify="left")
     for column in ("log MiB", "until it serves, s", "of it recovery, s", "MiB scanned"):
@@ -104,7 +105,8 @@ async def measure_memory() -> None:
 
 
 async def measure_groups(folder: Path, seconds: float) -> None:
-    """Commits, starts, rebalances and latency to the listener, on one broker, flush = async."""
+    """Measure consumer groups: commits, starts, rebalances and latency to the listener, on one
+    broker with flush = async."""
     settings = {"broker": {"flush": "async"}}
     async with LocalCluster(folder / "groups", brokers=1, settings=settings) as local:
         async with rockoon.connect(local.nameservers) as cluster:
@@ -152,7 +154,7 @@ async def measure_telemetry(folder: Path, seconds: float) -> None:
 
 
 def show_costs(title: str, best: Mapping[str, Sequence[telemetry.Cost]]) -> None:
-    """Rates and CPU time of the same work, off and on."""
+    """Print rates and CPU times of the same work with a feature off and on."""
     table = Table(title=title, title_justify="left")
     table.add_column("measure")
     for column in ("messages/s off", "on", "CPU µs a message off", "on", "on ÷ off"):
@@ -168,7 +170,7 @@ def show_costs(title: str, best: Mapping[str, Sequence[telemetry.Cost]]) -> None
 
 
 async def measure_copies(folder: Path, seconds: float, count: int) -> None:
-    """Produce with one copy and with three, flush = sync."""
+    """Measure producing with one copy and with three copies of the log, flush = sync."""
     best = await copies.by_copies(folder, seconds, count)
     title = "Copies of a log on one machine, flush = sync, CPU µs a message"
     table = Table(title=title, title_justify="left")

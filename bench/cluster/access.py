@@ -23,7 +23,8 @@ CALLS_IN_FLIGHT = 32
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
-    """Return the cheapest turn of each measure, without and with access keys."""
+    """Measure calls without and with access keys; return the turn of each measure with the least
+    CPU."""
     best: dict[str, list[Cost]] = {}
     for turn, mode in enumerate(ORDER):
         costs = await measured(folder / f"{mode}-{turn}", seconds, on=mode == "on")
@@ -57,7 +58,7 @@ async def measured(folder: Path, seconds: float, *, on: bool) -> list[Cost]:
 
 
 async def sends(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
-    """Send single messages, each acknowledged before the next."""
+    """Measure single messages, each acknowledged before the next is sent."""
     count, began = 0, time.perf_counter()
     async with cluster.producer() as producer:
         while time.perf_counter() - began < seconds:
@@ -68,7 +69,7 @@ async def sends(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
 
 
 async def calls(cluster: rockoon.Cluster, topic: str, seconds: float) -> Rate:
-    """Make small unary calls, many in flight."""
+    """Measure small unary calls with many calls in flight."""
     stub = cluster.broker("broker-a")
     request = QueueStatusRequest(queues=[BrokerQueue(topic=topic, queue_id=0)])
     count, began = 0, time.perf_counter()

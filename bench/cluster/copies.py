@@ -21,7 +21,7 @@ BODY_BYTES = 100
 
 @dataclass(frozen=True)
 class Work:
-    """One measure.
+    """Result of one measure.
 
     Attributes:
         measure: name of the measure.
@@ -39,7 +39,8 @@ class Work:
 
 
 async def by_copies(folder: Path, seconds: float, count: int) -> dict[int, list[Work]]:
-    """Return the turn of each measure with the least CPU of the leader, by number of copies.
+    """Measure a log with one copy and with three; return the turns with the least CPU of the
+    leader, by number of copies.
 
     Args:
         folder: directory for the stores.
@@ -108,7 +109,7 @@ async def leader_of(cluster: rockoon.Cluster, local: LocalCluster) -> str:
 
 
 def cpu_seconds(local: LocalCluster) -> dict[str, float]:
-    """Return the CPU seconds of the log's replicas since their start."""
+    """Return the CPU seconds of each replica since its start."""
     return {name: cpu_seconds_of(local.node(name).pid) for name in local.replicas_of(LOG)}
 
 

@@ -25,7 +25,7 @@ class CallCounter:
         self._counts: Counter[CodeType] = Counter()
 
     def start(self) -> None:
-        """Count on this thread, and on threads that start later."""
+        """Start counting on this thread, and on threads that start later."""
         sys.setprofile(self._note)
         threading.setprofile(self._note)
 

@@ -14,7 +14,7 @@ BODY_BYTES = (100, 1024)
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Rate]]:
-    """Return the best rate of each measure over several rounds, by the services' setting `tls`.
+    """Measure each TLS setting in several rounds; return the best rate of each measure.
 
     The best, because disturbances on a shared machine only reduce rates. The last measure is single
     sends as a rate: the reciprocal of the median latency.

@@ -80,10 +80,10 @@ async def used(local: LocalCluster, seconds: float) -> dict[str, tuple[float, fl
 
 @asynccontextmanager
 async def idle_client(local: LocalCluster) -> AsyncIterator[None]:
-    """Within the block, a connected program that is idle."""
+    """Context manager that runs a connected, idle program (producers and a push consumer)."""
 
     async def nothing(_message: rockoon.Message) -> None:
-        """Never called: no message is sent."""
+        """Handler without effect: no message is sent."""
 
     async def unknown(_message: rockoon.Message) -> Resolution:
         return Resolution.UNKNOWN

@@ -1,4 +1,4 @@
-"""Upper limit by the disk: only fallocate and pwrite."""
+"""Upper limit of the disk's write rate: only fallocate and pwrite."""
 
 import os
 import time
@@ -9,7 +9,7 @@ CHUNK_BYTES = 200 << 10
 
 
 def raw_write_bytes_per_second(folder: Path) -> float:
-    """Write one pre-allocated file of 1 GiB in chunks, without a sync, and return the rate."""
+    """Write a pre-allocated file of 1 GiB in chunks without a sync; return bytes per second."""
     path = folder / "raw"
     chunk = os.urandom(CHUNK_BYTES)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

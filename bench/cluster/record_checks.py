@@ -1,4 +1,4 @@
-"""Cost of a message in the format code of broker and reader, with a checksum and without.
+"""Cost per message of the format code of brokers and readers, with and without a checksum.
 
 Run: `.venv/bin/python -m bench.cluster.record_checks`. The best of many passes, in one process.
 """
@@ -34,7 +34,7 @@ def best_us(work: Callable[[], object]) -> float:
 
 
 def patched(frames: bytes, layout: BatchLayout) -> bytes:
-    """Return the batch as the broker writes it."""
+    """Return the batch after the broker has filled in offsets and times."""
     buffer = np.frombuffer(bytearray(frames), np.uint8)
     patch_batch(
         buffer,

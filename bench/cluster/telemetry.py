@@ -37,15 +37,15 @@ LOOK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Cost:
-    """One measure."""
+    """Result of one measure."""
 
     rate: Rate
     cpu_seconds: float
-    """Per message."""
+    """CPU seconds per message."""
 
 
 async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
-    """Return the median turn of each measure, without and with telemetry."""
+    """Measure the work without and with telemetry; return the median turn of each measure."""
     turns: dict[str, list[list[Cost]]] = {mode: [] for mode in MODES}
     for turn, mode in enumerate(ORDER):
         turns[mode].append(await measured(folder / f"{mode}-{turn}", mode, seconds))
@@ -53,7 +53,7 @@ async def by_mode(folder: Path, seconds: float) -> dict[str, list[Cost]]:
 
 
 def middle(costs: Sequence[Cost]) -> Cost:
-    """Return the median by CPU time."""
+    """Return the result with the median CPU time."""
     return sorted(costs, key=lambda cost: cost.cpu_seconds)[(len(costs) - 1) // 2]
 
 
@@ -100,7 +100,7 @@ def cpu_seconds(local: LocalCluster) -> float:
 
 
 class NowhereExporter(SpanExporter):
-    """Discards spans."""
+    """Span exporter that discards all spans."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002
         return SpanExportResult.SUCCESS
@@ -108,7 +108,7 @@ class NowhereExporter(SpanExporter):
 
 @contextlib.contextmanager
 def collector() -> Iterator[str]:
-    """Run a collector that discards OTLP exports without decoding; yield its endpoint."""
+    """Run an OTLP collector that discards exports without decoding; yield its endpoint."""
 
     class Anything(grpc.GenericRpcHandler):
         def service(self, _: grpc.HandlerCallDetails) -> Any:
@@ -125,7 +125,7 @@ def collector() -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def looked_at(url: str) -> AsyncIterator[None]:
-    """Within the block, read a metrics page every LOOK_SECONDS, like Prometheus."""
+    """Context manager that reads a metrics page every LOOK_SECONDS, like Prometheus."""
 
     def look() -> None:
         with urllib.request.urlopen(url, timeout=10) as answer:

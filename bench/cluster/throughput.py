@@ -1,4 +1,4 @@
-"""Append and pull through the real client, broker and files."""
+"""Throughput of appends and pulls through the real client and broker."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from rockoon.local import LocalCluster
 
 @dataclass(frozen=True)
 class Rate:
-    """One measure."""
+    """Result of one measure."""
 
     measure: str
     messages_per_second: float
     bytes_per_second: float
-    """Bytes of stored records: bodies, properties and the other fields."""
+    """Bytes per second of stored records, including properties and other fields."""
 
 
 async def appended_bytes(cluster: rockoon.Cluster) -> int:

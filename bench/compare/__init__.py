@@ -1,1 +1,2 @@
-"""Rockoon and its peers in one run (`make compare`); see docs/measurements/compare.md."""
+"""Comparison of Rockoon with Kafka, RocketMQ and NATS (`make compare`); see
+docs/measurements/compare.md."""

@@ -1,10 +1,11 @@
 """`make compare`: comparison of Rockoon, Kafka, RocketMQ and NATS, in turns, on this machine.
 
-Each round starts each peer on an empty store, without and with a sync before the answer, lets its
-clients do the same work one after another, and stops it. Peers that this machine cannot run are
-skipped and named. A run of all peers in at least three rounds fills docs/measurements/compare.md;
-other runs only print. `--awaited` measures only awaited sends, of the clients that have goals for
-them (`awaited.py`); with three rounds it fills that part of the page.
+A peer is one of the compared message queues. Each round starts each peer on an empty store, without
+and with a sync before the acknowledgement, runs the same work with each of its clients, and stops
+it. Peers that this machine cannot run are skipped and listed. A run of all peers in at least three
+rounds fills docs/measurements/compare.md; other runs only print. `--awaited` measures only awaited
+sends, of the clients that have goals for them (`awaited.py`); with three rounds it fills that part
+of the page.
 """
 
 import argparse
@@ -65,12 +66,12 @@ ANSWER_SECONDS_MAX = 100.0
 
 
 class Turn:
-    """Measures of one client of a running peer.
+    """Measures one client of a running message queue.
 
     Args:
         servers: process ids of the servers.
         client: the client's program.
-        prefix: of its topics' names, because clients share servers.
+        prefix: prefix of the client's topic names, because all clients use the same servers.
         folder: a directory on the servers' disk.
     """
 
@@ -91,7 +92,8 @@ class Turn:
         self._client.ask("first", ANSWER_SECONDS_MAX, topic=self._prefix + "first")
 
     def warm(self, seconds: float) -> None:
-        """Store messages for later reads, until it gets no faster: JIT compilers need warm-up."""
+        """Warm up until throughput no longer increases (JIT compilers); the messages are read
+        later."""
         best = 0.0
         for times in range(1, WARM_TIMES_MAX + 1):
             done = self._ask("produce_each", seconds, topic="fill", bytes=100)
@@ -104,7 +106,7 @@ class Turn:
         wait_rest(self._servers)
 
     def measured(self, row: Row, seconds: float) -> Figures:
-        """Measure one row; later work of the servers, such as flushes, is included."""
+        """Measure one row of the table, including later work of the servers such as flushes."""
         given = dict(row.given)
         if row.do.startswith(("consume_", "push_")):
             given["stored"] = self._stored
@@ -128,12 +130,12 @@ class Turn:
 
 
 class Comparison:
-    """A run.
+    """One run of the comparison.
 
     Args:
-        peers: classes of the peers; each has a turn per round.
+        peers: classes of the compared message queues; each has one turn per round.
         seconds: duration of each rate.
-        folder: for stores and logs; on the disk to measure.
+        folder: directory for stores and logs, on the disk to measure.
         result: filled by this run.
         interrupts: signals, deferred while a process is stopped.
         awaited: True to measure only awaited sends, of the clients in `awaited.COLUMNS`.
@@ -158,7 +160,7 @@ class Comparison:
         self._peers = [peer(self._ports) for peer in peers]
 
     def prepare(self) -> None:
-        """Fetch the peers' programs; skip peers that this machine cannot run."""
+        """Fetch the programs of all peers; skip peers that this machine cannot run."""
         for peer in list(self._peers):
             told(f"{peer.name}: fetching")
             try:
@@ -168,7 +170,8 @@ class Comparison:
                 self._miss(peer.name, str(reason))
 
     def round(self) -> None:
-        """Run a turn of each peer, without and with a sync; the next round begins with another."""
+        """Run one turn of each peer without and with a sync; the next round starts with another
+        peer."""
         load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
         for sync in (False, True):
             for peer in self._peers:
@@ -207,7 +210,8 @@ class Comparison:
         *,
         sync: bool,
     ) -> None:
-        """Run all measures of a client; `began`: start of the servers, for the first client."""
+        """Run all measures of one client; `began`: start time of the servers, for the first
+        client."""
         number = peer.columns.index(command.name)
         log = folder / f"client-{number}.log"
         client = ClientProgram(command.command, log, command.environment)
@@ -259,7 +263,7 @@ def mode(sync: bool) -> str:
 
 
 def used_cpu_seconds() -> tuple[float, float]:
-    """Return the CPU seconds of the machine, and of this process and its ended children."""
+    """Return the CPU seconds used by the machine, and by this process with its ended children."""
     own = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)

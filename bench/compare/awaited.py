@@ -1,4 +1,5 @@
-"""Goals of awaited sends: Rockoon's figures relative to a peer's of the same round."""
+"""Goals for awaited sends: Rockoon's results relative to another message queue in the same
+round."""
 
 import statistics
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ BLOCK = "awaited"
 
 @dataclass(frozen=True)
 class Relative:
-    """A goal of a measure.
+    """A goal for one measure.
 
     Attributes:
-        measure, unit: a line of the tables.
-        goal: for the figure, or for its ratio to a peer's.
-        beside: the peer's column; empty for the figure itself.
+        measure, unit: identify a line of the tables.
+        goal: bound of Rockoon's figure, or of its ratio to the figure of `beside`.
+        beside: column of the other message queue; empty: the bound applies to the figure itself.
     """
 
     measure: str
@@ -43,7 +44,8 @@ class Relative:
     beside: str = NATS_PY
 
     def values(self, result: Result, *, sync: bool) -> list[float]:
-        """Return a value per round; empty if a round has none."""
+        """Return the value of each round that is compared with the goal; empty if a round has
+        none."""
         found = result.values.get((sync, ROCKOON, self.measure, self.unit), [])
         if not self.beside:
             return found
@@ -66,7 +68,7 @@ GOALS = (
 
 
 def goals_table(result: Result) -> str:
-    """Return a table of the goals, with the median over the rounds."""
+    """Return a table of the goals, with the median value over the rounds."""
     lines = ["| goal | bound | before a sync | held | after a sync | held |", "|---" * 6 + "|"]
     for each in GOALS:
         cells: list[str] = []

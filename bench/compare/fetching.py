@@ -1,6 +1,7 @@
-"""Programs of the peers, fetched once with the ordinary clients of their registries.
+"""Fetches the programs of the compared message queues with the ordinary clients of registries.
 
-They are stored in .compare (RocketMQ in .rocketmq, shared with `make rocketmq`) at the top of the
+Programs are stored in .compare (RocketMQ in .rocketmq, shared with `make rocketmq`) at the top of
+the
 checkout, and used again until the file with their versions changes.
 """
 
@@ -18,7 +19,7 @@ SAID_CHARACTERS = 300
 
 
 class NotHere(Exception):
-    """This machine cannot run a peer or one of its clients; the text has the reason."""
+    """Raised if this machine cannot run a message queue or a client; the text has the reason."""
 
 
 def run(command: Sequence[object], **environment: str) -> str:
@@ -48,7 +49,7 @@ def run(command: Sequence[object], **environment: str) -> str:
 
 
 def maven(pom: Path, folder: Path) -> Path:
-    """Fetch the jars of a pom with their dependencies to `lib` of a folder."""
+    """Fetch the jars of a pom and their dependencies into `lib` of a folder."""
     libraries, marker = folder / "lib", folder / "pom.xml"
     if not is_made(marker, pom.read_bytes()):
         shutil.rmtree(libraries, ignore_errors=True)
@@ -59,7 +60,7 @@ def maven(pom: Path, folder: Path) -> Path:
 
 
 def compiled(name: str, libraries: Path) -> Path:
-    """Compile the Java client of this name; return the directory of its classes."""
+    """Compile the Java client with this name; return the directory of its classes."""
     folder = CACHE / "classes" / name
     marker, sources = folder / "sources", sorted((HERE / "java").glob("*.java"))
     content = b"".join(path.read_bytes() for path in sources)
@@ -72,7 +73,8 @@ def compiled(name: str, libraries: Path) -> Path:
 
 
 def python() -> Path:
-    """Return the interpreter of an environment with the peers' Python clients."""
+    """Create a Python environment with the client libraries of Kafka and NATS; return its
+    interpreter."""
     folder, wanted = CACHE / "python", HERE / "requirements.txt"
     program, marker = folder / "bin" / "python", folder / "requirements.txt"
     if not is_made(marker, wanted.read_bytes()):
@@ -94,7 +96,7 @@ def go(module: str, version: str) -> Path:
 
 
 def python_version(name: str) -> str:
-    """Return the version of a package in `requirements.txt`."""
+    """Return the version of a Python package in `requirements.txt`."""
     lines = (HERE / "requirements.txt").read_text().splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
 

@@ -1,4 +1,5 @@
-"""Measures, and their arithmetic: figures of a turn, and their range over the rounds."""
+"""Measures of the comparison, and arithmetic: figures of a turn, and their range over the
+rounds."""
 
 import math
 import re
@@ -15,14 +16,14 @@ _CELL = re.compile(rf"([\d,.]+)(?: {NONE} ([\d,.]+))?")
 
 @dataclass(frozen=True)
 class Row:
-    """A measure.
+    """One measure (a row of the table).
 
     Attributes:
-        name: in the table.
+        name: name in the table.
         do: operation of the clients (`clients/protocol.py`).
-        given: its arguments; seconds are added.
-        units: the figures to show, a line of the table each.
-        times: factor for the duration.
+        given: arguments of the operation; the duration is added.
+        units: units of the figures; each is one line of the table.
+        times: factor by which the duration is multiplied.
         awaits: True for measures of awaited sends (`awaited.py`).
         reads: True if it only reads stored messages, so that syncs make no difference.
     """
@@ -76,7 +77,8 @@ FIRST_MESSAGE = "from the command to the first message"
 
 
 def rows(*, sync: bool, awaited: bool = False) -> list[Row]:
-    """Return the measures without or with a sync before the answer, or only awaited sends."""
+    """Return the measures with or without a sync before the acknowledgement, or only awaited
+    sends."""
     return [row for row in ROWS if not (sync and row.reads) and (row.awaits or not awaited)]
 
 
@@ -91,13 +93,13 @@ Figures = dict[tuple[str, str], float]
 
 
 def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
-    """Compute the figures of a measure.
+    """Compute the figures of a measure from a client's result.
 
     Args:
         row: the measure.
-        done: a client's answer: messages, seconds, optionally p50 and p99 in seconds, and `alone`,
+        done: result of a client: messages, seconds, optionally p50 and p99 in seconds, and `alone`,
             the p99 of one connection.
-        cpu_seconds: used by client and servers.
+        cpu_seconds: CPU time used by client and servers.
     """
     messages = done["messages"]
     values = {RATE: messages / done["seconds"], CPU: cpu_seconds / messages * 1e6}
@@ -117,7 +119,7 @@ def shown(value: float) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """Format the range over the rounds for a cell."""
+    """Format the range of values over the rounds for a table cell."""
     if not values:
         return NONE
     low, high = shown(min(values)), shown(max(values))
@@ -141,12 +143,12 @@ def parsed(cell: str) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Round:
-    """The circumstances of a round.
+    """State of the machine in one round.
 
     Attributes:
-        load: the load average before it.
-        others_cores: cores that other programs used during it.
-        seconds: its duration.
+        load: load average before the round.
+        others_cores: CPU cores that other programs used during the round.
+        seconds: duration of the round.
     """
 
     load: float
@@ -156,14 +158,14 @@ class Round:
 
 @dataclass
 class Result:
-    """Result of a run.
+    """Result of a run of the comparison.
 
     Attributes:
         date, machine, command: date, description of the machine, command line.
         seconds: duration of each rate.
-        versions: of every program, by name.
-        rounds: their circumstances.
-        values: a value per round, by (sync, column, measure, unit).
+        versions: version of each program, by name.
+        rounds: state of the machine in each round.
+        values: one value per round, by (sync, column, measure, unit).
         missing: reasons for missing columns or measures, by name.
     """
 
@@ -177,6 +179,6 @@ class Result:
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(self, column: str, found: Figures, *, sync: bool) -> None:
-        """Add the figures of a turn."""
+        """Add the figures of one turn to a column."""
         for (name, unit), value in found.items():
             self.values.setdefault((sync, column, name, unit), []).append(value)

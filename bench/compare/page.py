@@ -1,7 +1,7 @@
-"""Writes the tables between the markers of docs/measurements/compare.md; other text is by hand.
+"""Writes the generated tables of docs/measurements/compare.md, between markers.
 
-One table is for answers without a sync, one for answers after a sync. A line per measure and unit,
-a column per client. A cell is a range over the rounds, a figure, or a dash.
+One table has results without a sync before the acknowledgement, one with a sync. A line is a
+measure and a unit, a column is a client. A cell is a range over the rounds, a figure, or a dash.
 """
 
 import re
@@ -36,8 +36,8 @@ def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> st
     """Return the text between the markers.
 
     Args:
-        result: of a run.
-        columns: of the tables.
+        result: result of a run.
+        columns: columns of the tables.
         awaited: True if the run has only measures of awaited sends.
     """
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
@@ -68,7 +68,7 @@ def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> st
 
 
 def brief(reason: str) -> str:
-    """Shorten a reason for the page, without paths and addresses of this machine."""
+    """Shorten an error text for the page, and remove local paths and memory addresses."""
     said = " ".join(word for word in reason.split() if "/" not in word)
     return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
 

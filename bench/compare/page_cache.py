@@ -1,4 +1,4 @@
-"""Allocation of memory pages before a turn that writes.
+"""Allocates memory pages before a measurement that writes.
 
 In a virtual machine, the page cache can allocate pages that the host has reclaimed. On the machine
 of docs/measurements/benchmarks.md a MiB of reclaimed pages costs 1,500 to 2,700 microseconds of
@@ -15,7 +15,7 @@ BYTES_A_SECOND = 768 * MIB
 
 
 def find_pages(folder: Path, seconds: float) -> None:
-    """Let the host provide free pages for some seconds of writing.
+    """Write to the page cache until the host has provided free pages for some seconds of writing.
 
     Args:
         folder: a directory on the written file system.

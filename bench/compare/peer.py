@@ -1,4 +1,4 @@
-"""Interface of the compared message queues."""
+"""Interface of the compared message queues ("peers")."""
 
 import abc
 import os
@@ -12,7 +12,7 @@ from rockoon.local.ports import PortBlock
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """Command of a client that implements `clients/protocol.py`.
+    """Command line of a client program that implements `clients/protocol.py`.
 
     Attributes:
         name: heading of its column in the table.
@@ -26,14 +26,14 @@ class ClientCommand:
 
 
 class Peer(abc.ABC):
-    """A compared message queue. It is stopped before the next one is started.
+    """A compared message queue. Only one runs at a time.
 
     Args:
-        ports: to listen on, on the loopback address.
+        ports: ports on which its servers listen, on the loopback address.
 
     Attributes:
-        name: of the peer.
-        columns: names of its clients.
+        name: name of the message queue.
+        columns: names of its client programs.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
-        """Fetch and build its programs; return versions by name.
+        """Fetch and build the programs; return their versions by name.
 
         Raises:
-            NotHere: this machine cannot run it.
+            NotHere: this machine cannot run the programs.
         """
 
     @abc.abstractmethod
@@ -55,7 +55,7 @@ class Peer(abc.ABC):
         """Start servers with an empty store, and return the address for clients.
 
         Args:
-            folder: for their stores and logs.
+            folder: directory for stores and logs.
             sync: True to sync messages to disk before they are acknowledged.
         """
 
@@ -65,7 +65,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def clients(self) -> Sequence[ClientCommand]:
-        """Return its clients, after `prepare`."""
+        """Return the client programs; call `prepare` before."""
 
     @abc.abstractmethod
     def stop(self) -> None:

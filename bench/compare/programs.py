@@ -1,4 +1,4 @@
-"""Processes of a comparison: servers and clients as children, their CPU time and their memory."""
+"""Child processes of a comparison: servers and clients, with their CPU time and memory."""
 
 import os
 import select
@@ -25,22 +25,23 @@ REST_SECONDS_MAX = 1.5
 
 
 class ProgramFailed(Exception):
-    """A server or a client ended, failed, or did not answer; the text has name and cause."""
+    """Raised if a server or a client ended, failed, or did not reply; the text has name and
+    cause."""
 
 
 class MeasureFailed(Exception):
-    """An operation of a client failed; the client can do other operations."""
+    """Raised if an operation of a client failed; the client can run other operations."""
 
 
 class NoSuchWay(Exception):
-    """A client library has no such operation; the text has the reason."""
+    """Raised if a client library does not have an operation; the text has the reason."""
 
 
 class Program:
-    """A server: a child process that ends when this process ends, even if it is killed.
+    """A server process; it ends when this process ends, even if this process is killed.
 
     Args:
-        name: for error texts.
+        name: name of the server in error texts.
         command: program and arguments.
         log: file for its output.
         environment: added to the environment of this process.
@@ -67,10 +68,10 @@ class Program:
         return self._process.pid
 
     def wait_listening(self, port: int) -> None:
-        """Wait until it listens on a port.
+        """Wait until the server listens on a port.
 
         Raises:
-            ProgramFailed: it ended, or did not listen in time.
+            ProgramFailed: the server ended, or did not listen in time.
         """
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
@@ -82,12 +83,12 @@ class Program:
         raise ProgramFailed(f"{self.name} does not listen: {tail(self._log)}")
 
     def stop(self) -> None:
-        """Stop it and all its children."""
+        """Stop the server and all its children."""
         ended(self._process)
 
 
 class ClientProgram:
-    """A client program with the protocol of `clients/protocol.py`.
+    """A client process that implements `clients/protocol.py`.
 
     Args:
         command: program and arguments.
@@ -115,7 +116,7 @@ class ClientProgram:
         return self._process.pid
 
     def ask(self, do: str, seconds_max: float, **given: object) -> dict[str, float]:
-        """Request an operation, and return its result.
+        """Request an operation from the client; return its result.
 
         Raises:
             NoSuchWay: the client has no such operation.
@@ -153,7 +154,7 @@ class ClientProgram:
         return line.decode(errors="replace")
 
     def stop(self) -> None:
-        """Stop it, after it has closed its connections."""
+        """Ask the client to close its connections, and stop it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -165,7 +166,7 @@ class ClientProgram:
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """Stop a child and its process group, which it leads."""
+    """Stop a child process and its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -178,7 +179,7 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 class Interrupts:
-    """Handler of Ctrl-C and SIGTERM: the first signal is used, and deferred in `held`."""
+    """Handler of Ctrl-C and SIGTERM that can defer the first signal (`held`)."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -192,7 +193,8 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Defer signals to the end of the block, in which processes are stopped.
+        """Context manager that defers signals to the end of the block, for code that stops
+        processes.
 
         Blocking the signals is not enough: another thread would receive them, and Python would
         still call the handler in this thread.
@@ -216,7 +218,7 @@ class Interrupts:
 
 
 def with_children(pids: Iterable[int]) -> set[int]:
-    """Return processes and all their descendants (Linux)."""
+    """Return process ids with those of all their descendants (Linux)."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -253,7 +255,7 @@ def own_bytes(pids: Iterable[int]) -> int:
 
 
 def wait_rest(pids: Sequence[int]) -> None:
-    """Wait until servers are idle after a measure, at most REST_SECONDS_MAX."""
+    """Wait until servers are idle after a measure, for at most REST_SECONDS_MAX."""
     deadline = time.monotonic() + REST_SECONDS_MAX
     used = cpu_seconds(pids)
     while time.monotonic() < deadline:
@@ -264,7 +266,7 @@ def wait_rest(pids: Sequence[int]) -> None:
 
 
 def free_port(ports: PortBlock, *offsets: int) -> int:
-    """Return a free port whose neighbours at the offsets are free too."""
+    """Return a free port; the ports at the given offsets from it are free too."""
     while True:
         port = ports.choose()
         if all(is_free(port + offset) for offset in offsets):

@@ -22,7 +22,7 @@ COLUMNS = ("p50 s", "p99 s", "longest s", "lost", "doubled", "failed sends")
 
 
 def rows(kind: str, outcome: Outcome) -> list[tuple[str, ...]]:
-    """Return a row for each producer."""
+    """Return a table row for each producer."""
     made = []
     for topic, waits in outcome.waits.items():
         ordered = sorted(waits)

@@ -1,4 +1,4 @@
-"""Trials of fail-over: the leader of a log with three copies fails while two producers send."""
+"""Fail-over trials: the leader of a log with three copies fails while two producers send."""
 
 import asyncio
 import itertools
@@ -28,12 +28,12 @@ SUCCESSOR_SECONDS_MAX = 60.0
 
 
 class NoSuccessor(Exception):
-    """The log has no leader long after the former leader failed."""
+    """Raised if the log still has no leader long after the former leader failed."""
 
 
 @dataclass
 class Sending:
-    """Sends of one producer.
+    """Send statistics of one producer.
 
     Attributes:
         topic: the topic.
@@ -89,7 +89,7 @@ class Outcome:
 
 
 async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float) -> Outcome:
-    """Let the leader of a cluster fail repeatedly.
+    """Run trials in which the leader of the log fails; return the combined result.
 
     Args:
         folder: directory for the stores.
@@ -133,7 +133,7 @@ async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float
 async def trial(
     local: LocalCluster, cluster: rockoon.Cluster, kind: str, sendings: list[Sending]
 ) -> None:
-    """Let the leader fail, wait until sends continue, and start it again."""
+    """Run one trial: make the leader fail, wait until sends succeed again, and restart it."""
     before = await led(cluster, above=0)
     assert before.leader is not None
     name = before.leader.name
@@ -171,7 +171,7 @@ async def led(cluster: rockoon.Cluster, above: int) -> LogDescription:
 
 
 async def whole(cluster: rockoon.Cluster) -> None:
-    """Wait until every replica is running again."""
+    """Wait until every replica of the log is running again."""
     while True:
         log = await led(cluster, above=0)
         if all(each.address is not None for each in log.replicas):

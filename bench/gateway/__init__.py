@@ -1,1 +1,1 @@
-"""`make bench-gateway`: the gateway beside RocketMQ's own proxy."""
+"""Comparison of the gateway with RocketMQ's own proxy (`make bench-gateway`)."""

@@ -1,10 +1,10 @@
-"""`make bench-gateway`: the gateway beside RocketMQ's own proxy, in turns, both hot; and HTTP/2
-layers beside each other, as servers that only answer and as clients (`--only floors`).
+"""`make bench-gateway`: comparison of the gateway with RocketMQ's own proxy, in alternating turns,
+and of HTTP/2 layers as servers and clients (`--only floors`).
 
-Both are started on empty stores, first with a sync before each answer and then without, make the
-same unmeasured calls, and have their turns one after the other. A part that this machine cannot run
-is skipped by name. `--write` fills docs/measurements/gateway-bench.md with a run of all parts, or
-with the layers' figures.
+Gateway and proxy are started on empty stores, first with a sync before each acknowledgement and
+then without. Both are warmed up with the same calls, and measured in alternating turns. A part that
+this machine cannot run is skipped and listed. `--write` fills docs/measurements/gateway-bench.md
+with a run of all parts, or with the layers' figures.
 """
 
 import argparse
@@ -81,7 +81,8 @@ def main() -> int:
 
 
 def measured(comparison: LayerComparison | Comparison, run: Callable[[], None]) -> str:
-    """Seconds, versions and tables of a comparison, as the page has them. Raises NotHere."""
+    """Run a comparison; return its duration, versions and tables as text for the page. Raises
+    NotHere."""
     began = time.monotonic()
     try:
         comparison.prepare()

@@ -1,4 +1,4 @@
-"""Clients in this process, with the protocol's calls on our channels or with the Python SDK."""
+"""Client load in this process: gRPC calls of the protocol, or the Python SDK."""
 
 import asyncio
 import resource
@@ -32,12 +32,12 @@ class Done:
     """Result of measured clients.
 
     Attributes:
-        count: messages, or calls.
-        before: messages or calls of the warm-up.
-        seconds: measured time.
-        own_seconds: CPU of this process.
-        used: CPU seconds of the servers by process.
-        waits: seconds of each call, or of each receive together with its acknowledgement.
+        count: number of messages or calls.
+        before: number of messages or calls of the warm-up.
+        seconds: elapsed time.
+        own_seconds: CPU seconds of this process.
+        used: CPU seconds of each server process.
+        waits: latency of each call in seconds; for receives, including the acknowledgement.
     """
 
     count: int = 0
@@ -54,7 +54,7 @@ def used(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 async def stored_first(endpoint: str, topic: str) -> None:
-    """Send one message, repeatedly until it is stored.
+    """Send one message; retry until it is stored.
 
     Raises:
         MeasureFailed: it was not stored within a minute.
@@ -71,7 +71,8 @@ async def stored_first(endpoint: str, topic: str) -> None:
 async def connected(
     endpoint: str, count: int, settings: d.Settings
 ) -> AsyncIterator[Sequence[WireClient]]:
-    """Open clients, each with a connection and a Telemetry stream that has received settings."""
+    """Context manager that opens clients, each with a connection and a Telemetry stream that has
+    received its settings."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
@@ -92,10 +93,10 @@ async def connected(
 
 
 Turn = Callable[[], Awaitable[int]]
-"""One step of a client; returns its number of messages. The client repeats it."""
+"""Type of one step of a client, which is repeated; it returns the number of messages."""
 
 Turns = Callable[[str, int, int], AbstractAsyncContextManager[Sequence[Turn]]]
-"""Opens clients with one connection each, and closes them.
+"""Type of a function that opens clients with one connection each, and closes them.
 
 Args: the topic, the number of clients, and the messages of one receive; 0: the clients send. A
 receiver is in the group that has the topic's name, and acknowledges the received messages.
@@ -103,7 +104,8 @@ receiver is in the group that has the topic's name, and acknowledges the receive
 
 
 async def measured(turns: Sequence[Turn], seconds: float, processes: Mapping[str, int]) -> Done:
-    """Repeat the turns of all clients concurrently; the first turns are not measured."""
+    """Run the turns of all clients concurrently and repeatedly; the first turns are not
+    measured."""
     done = Done()
     end = time.perf_counter() + seconds * WARM_SHARE
 
@@ -159,7 +161,7 @@ async def receive_by_protocol(client: WireClient, topic: str, batch: int) -> int
 async def by_protocol(
     endpoint: str, topic: str, count: int, batch: int
 ) -> AsyncIterator[Sequence[Turn]]:
-    """`Turns` of clients that make the protocol's calls to an endpoint."""
+    """Open clients that send the protocol's gRPC calls to an endpoint; see `Turns`."""
     if batch:
         settings = consumer_settings(topic, topic, client_type=d.SIMPLE_CONSUMER)
     else:
@@ -175,7 +177,7 @@ async def by_protocol(
 async def by_sdk(
     nameservers: Sequence[str], topic: str, count: int, batch: int
 ) -> AsyncIterator[Sequence[Turn]]:
-    """`Turns` of producers or simple consumers of the Python SDK, with the SDK's defaults."""
+    """Open producers or simple consumers of the Python SDK with default settings; see `Turns`."""
 
     async def send(producer: Producer) -> int:
         await producer.send(topic, BODY)
@@ -214,7 +216,7 @@ async def modest(
     seconds: float,
     processes: Mapping[str, int],
 ) -> Done:
-    """Measure producers that send at a total rate, and send a heartbeat every ten seconds.
+    """Measure producers with a given total rate that also send a heartbeat every ten seconds.
 
     Raises:
         MeasureFailed: a send was refused.

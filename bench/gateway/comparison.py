@@ -1,4 +1,5 @@
-"""A run of the comparison: starts both sides, measures each part, and collects the figures."""
+"""Comparison of gateway and proxy: starts both servers, measures each part, collects the
+figures."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -81,23 +82,23 @@ def mode(sync: bool) -> str:
 
 
 def request(topic: str, messages: int) -> bytes:
-    """Return a send request with messages of 100 bytes."""
+    """Return an encoded send request with messages of 100 bytes."""
     each = [message(topic, BODY, f"{number:032}") for number in range(messages)]
     return pb.SendMessageRequest(messages=each).SerializeToString()
 
 
 def topic_of(column: str, batch: int) -> str:
-    """Name of the topic from which the clients of a column receive, and of their group."""
+    """Return the name of the topic, and of the group, for the receivers of a column."""
     return f"read-{batch}-{''.join(filter(str.isalnum, column))}"
 
 
 class Comparison:
-    """A run.
+    """One run of the comparison of gateway and proxy ("sides").
 
     Args:
-        sides: the compared servers.
-        folder: for stores and logs; on the disk to measure.
-        rounds: number of turns of each side.
+        sides: gateway and proxy.
+        folder: directory for stores and logs, on the disk to measure.
+        rounds: number of turns of each server.
         seconds: duration of each rate.
         warm_calls: number of unmeasured calls before the first measure.
         interrupts: signals, deferred while a process is stopped.
@@ -128,7 +129,7 @@ class Comparison:
         self._levels = Figures([*(side.name for side in self._sides), SDK])
 
     def prepare(self) -> None:
-        """Fetch programs; skip sides that cannot run here. Raises NotHere without h2load."""
+        """Fetch the programs; skip servers that cannot run here. Raises NotHere without h2load."""
         self.versions["h2load"] = run([h2load.PROGRAM, "--version"]).split("/")[-1].strip()
         for side in list(self._sides):
             with self._notes.noted(side.name):
@@ -137,7 +138,7 @@ class Comparison:
             self._sides.remove(side)
 
     def run(self, parts: Sequence[str]) -> None:
-        """Run the requested parts."""
+        """Measure the requested parts."""
         for sync, known in ((True, PARTS_WITH_SYNC), (False, PARTS)):
             chosen = [name for name in known if name in parts]
             if chosen:
@@ -151,7 +152,7 @@ class Comparison:
         return "\n\n".join(told_parts)
 
     def close(self) -> None:
-        """Stop all sides that were started."""
+        """Stop all servers that were started."""
         with self._interrupts.held():
             for side in self._sides:
                 side.stop()
@@ -159,7 +160,7 @@ class Comparison:
     # What runs.
 
     def _pair(self, parts: Sequence[str], *, sync: bool) -> None:
-        """Start both, warm both, and measure."""
+        """Start gateway and proxy, warm both up, and measure the requested parts."""
         told(mode(sync))
         measures: dict[str, Callable[[str], None]] = {
             "sends": self._measure_sends,
@@ -184,7 +185,7 @@ class Comparison:
                     side.stop()
 
     def _start(self, side: Side, *, sync: bool) -> None:
-        """Start a side, and warm it up with unmeasured calls."""
+        """Start one server, and warm it up with unmeasured calls."""
         folder, began = self._folder / f"{side.name.split()[-1]}-{mode(sync)[8:]}", time.monotonic()
         side.start(folder, sync=sync)
         side.make_topic(SENT)
@@ -196,7 +197,7 @@ class Comparison:
         self._running.append(side)
 
     def _in_turns(self, what: str, turn: Callable[[Side], None]) -> None:
-        """Run a turn of each side per round; the rounds begin with different sides."""
+        """Run a turn of each server per round; consecutive rounds start with different servers."""
         for number in range(self._rounds):
             first = number % max(len(self._running), 1)
             for side in self._running[first:] + self._running[:first]:
@@ -206,7 +207,7 @@ class Comparison:
     # Sends.
 
     def _load(self, side: Side, calls: int, topic: str = SENT, messages: int = 1) -> h2load.Load:
-        """Send messages, and check that all are stored afterwards."""
+        """Send messages with h2load, and check that all are stored afterwards."""
         calls = max(calls // CONNECTIONS, 1) * CONNECTIONS
         before = side.stored(topic)
         done = h2load.load(
@@ -297,7 +298,7 @@ class Comparison:
         return self._receive(side, opened, topic, CONNECTIONS, BATCH, self._seconds)
 
     def _make(self, side: Side, topic: str) -> None:
-        """Create a topic, its first message, and a group with its name."""
+        """Create a topic with one message, and a consumer group with the same name."""
         side.make_topic(topic)
         side.make_group(topic)
         uvloop.run(stored_first(side.endpoint, topic))
@@ -305,7 +306,7 @@ class Comparison:
     def _receive(
         self, side: Side, opened: Turns, topic: str, clients: int, batch: int, seconds: float
     ) -> Done:
-        """Measure receives of clients from a topic that has more messages than they read.
+        """Measure receives from a topic that has more messages than the clients can read.
 
         Raises:
             MeasureFailed: the clients have read all messages.
@@ -318,7 +319,7 @@ class Comparison:
         return done
 
     def _fill(self, side: Side, topic: str, messages: int) -> int:
-        """Send until a topic has a number of unread messages; return the new number."""
+        """Send messages until a topic has a number of unread ones; return that number."""
         unread = self._unread.get(topic, 0)
         calls = -(-max(messages - unread, 0) // FILL_MESSAGES // CONNECTIONS) * CONNECTIONS
         if calls:
@@ -337,7 +338,7 @@ class Comparison:
     # Others.
 
     def _measure_processes(self, _how: str) -> None:
-        """Measure one gateway, and two on the same port."""
+        """Measure one gateway process, and two on the same port."""
         self._in_turns("several gateways", self._measure_second)
 
     def _measure_second(self, side: Side) -> None:
@@ -372,7 +373,8 @@ class Comparison:
                 uvloop.run(clients_at_work(side))
 
     def _measure_rest(self, _how: str) -> None:
-        """Measure memory after all parts, and CPU of both sides while they are idle."""
+        """Measure the memory after all parts, and the CPU time of both servers while they are
+        idle."""
         for side in self._running:
             wait_rest([*side.processes().values()])
         before = {side.name: used(side.processes()) for side in self._running}
@@ -386,5 +388,5 @@ class Comparison:
 
 
 def each(spent: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return microseconds per operation of each process."""
+    """Return the CPU microseconds per operation of each process."""
     return {name: seconds / count * 1e6 for name, seconds in spent.items()}

@@ -13,7 +13,7 @@ SHARE_TOLD_MIN = 0.01
 
 
 def p50_p99(seconds: list[float]) -> Mapping[str, float]:
-    """Return p50 and p99 of waits, in milliseconds."""
+    """Return p50 and p99 of latencies, in milliseconds."""
     ordered = sorted(seconds)
     return {
         unit: ordered[len(ordered) * share // 100] * 1e3 for unit, share in ((P50, 50), (P99, 99))
@@ -26,8 +26,8 @@ class Figures:
 
     Attributes:
         columns: names of the compared clients and servers.
-        values: a value per round, by measure, unit and column.
-        shares: for values that are sums over processes, the share of each process.
+        values: one value per round, by measure, unit and column.
+        shares: share of each process, for values that are sums over processes.
     """
 
     columns: list[str]
@@ -35,14 +35,14 @@ class Figures:
     shares: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = field(default_factory=dict)
 
     def add(self, column: str, measure: str, values: Mapping[str, float]) -> None:
-        """Add values by unit."""
+        """Add the values of one turn, given by unit."""
         for unit, value in values.items():
             self.values.setdefault((measure, unit), {}).setdefault(column, []).append(value)
 
     def add_sum(
         self, column: str, measure: str, unit: str, by_process: Mapping[str, float]
     ) -> None:
-        """Add the sum over processes, and the share of each process."""
+        """Add a value that is a sum over processes, and the share of each process."""
         self.add(column, measure, {unit: sum(by_process.values())})
         shares = self.shares.setdefault((measure, unit), {}).setdefault(column, {})
         for name, value in by_process.items():

@@ -18,12 +18,12 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 @dataclass(frozen=True)
 class Load:
-    """Answered calls.
+    """Result of a load with h2load.
 
     Attributes:
         calls: number of calls.
-        seconds: from the first connection to the last answer.
-        waits: seconds of each call.
+        seconds: elapsed time from the first connection to the last reply.
+        waits: latency of each call in seconds.
     """
 
     calls: int
@@ -41,7 +41,7 @@ def load(
     folder: Path,
     at_once: int = 1,
 ) -> Load:
-    """Make calls on some connections.
+    """Run h2load: make unary calls on some connections.
 
     Args:
         endpoint: "host:port".

@@ -1,4 +1,4 @@
-"""Cost of clients' liveness: CPU and bytes while clients only send heartbeats.
+"""Cost of client liveness: CPU and bytes while clients of the gateway only send heartbeats.
 
 python -m bench.gateway.liveness --clients 10000 --gateways 10 --seconds 30
 
@@ -67,7 +67,7 @@ async def hold(cluster: rockoon.Cluster, clients: int) -> None:
 
 
 async def heartbeats(address: str, numbers: Sequence[int]) -> None:
-    """Send the heartbeats of some clients to a gateway, evenly, until cancelled."""
+    """Send the heartbeats of some clients to a gateway, evenly over time, until cancelled."""
     channels = [
         aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         for _ in range(CHANNELS)
@@ -86,7 +86,7 @@ async def heartbeats(address: str, numbers: Sequence[int]) -> None:
 
 
 async def reports(cluster: rockoon.Cluster, name: str, numbers: Sequence[int]) -> None:
-    """Report clients like a gateway, once a second, until cancelled."""
+    """Report clients to the cluster once a second, like a gateway, until cancelled."""
     each_second = [numbers[at :: round(BEAT_SECONDS)] for at in range(round(BEAT_SECONDS))]
     details = pb.ClientDetails(
         client_type="push_consumer", language="JAVA", version="5.2.0", address="ipv4:10.0.0.1:4711"

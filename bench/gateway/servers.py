@@ -1,4 +1,4 @@
-"""The two compared servers, each with an empty store, and their common interface."""
+"""The compared servers, gateway and proxy, each with an empty store, and their common interface."""
 
 import abc
 import signal
@@ -28,11 +28,11 @@ READY_SECONDS_MAX = 60.0
 
 
 class Side(abc.ABC):
-    """A server of RocketMQ's gRPC protocol, with its broker.
+    """A server of RocketMQ's gRPC protocol and its broker: the gateway or the proxy.
 
     Attributes:
-        name: heading of its column.
-        endpoint: host:port, after the start.
+        name: heading of the server's column.
+        endpoint: "host:port", set by `start`.
     """
 
     name: str
@@ -40,11 +40,12 @@ class Side(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
-        """Fetch and build its programs; return versions by name. Raises NotHere."""
+        """Fetch and build the programs; return their versions by name. Raises NotHere."""
 
     @abc.abstractmethod
     def start(self, folder: Path, *, sync: bool) -> None:
-        """Start it; with `sync`, messages are on disk before they are acknowledged."""
+        """Start the server; with `sync`, messages are synced to disk before they are
+        acknowledged."""
 
     @abc.abstractmethod
     def make_topic(self, topic: str) -> None: ...
@@ -59,19 +60,20 @@ class Side(abc.ABC):
 
     @abc.abstractmethod
     def processes(self) -> Mapping[str, int]:
-        """Return its process ids by name."""
+        """Return the process ids of the server and its broker by name."""
 
     def turns(self) -> Mapping[str, Turns]:
-        """Return the kinds of clients to measure, by the name of their column."""
+        """Return the kinds of clients to measure, by the heading of their column."""
         return {self.name: partial(by_protocol, self.endpoint)}
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop all its processes that were started."""
+        """Stop all processes that were started."""
 
 
 class GatewaySide(Side):
-    """etcd, a nameserver, a broker, the offset service and a gateway, each in its own process."""
+    """The gateway with etcd, a nameserver, a broker and the offset service, each in its own
+    process."""
 
     name = "Rockoon's gateway"
 
@@ -123,7 +125,7 @@ class GatewaySide(Side):
         return {**super().turns(), SDK: partial(by_sdk, self._local.nameservers)}
 
     def start_second(self, folder: Path) -> None:
-        """Start one more gateway on the same port."""
+        """Start a second gateway on the same port."""
         assert self._local is not None
         port = self._local.node("gateway").port
         self._second = gateway_program(self._local, "second-gateway", port, folder)

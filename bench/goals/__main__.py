@@ -34,11 +34,11 @@ GOALS = {
 }
 IDLE_SECONDS = 60.0
 Values = Iterable[tuple[str, float]] | AsyncIterable[tuple[str, float]]
-"""Values of a part by the names of goals, yielded as soon as each is measured."""
+"""Values of a benchmark part by the names of goals, yielded as soon as each is measured."""
 
 
 def measured(part: Callable[[], Values]) -> goal.Measured:
-    """Run a part; an error ends it and is reported in the result."""
+    """Run a benchmark part; an error ends it and is reported in the result."""
     values: dict[str, float] = {}
     load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
 

@@ -1,4 +1,4 @@
-"""Speed of the machine itself: Python, compiled code, memory copies and disk syncs.
+"""Speed of the machine without Rockoon: Python, compiled code, memory copies and disk syncs.
 
 In a virtual machine, a page that the page cache allocates for the first time can cost ten times as
 much as one that was used before, because the host must provide it. Rates with syncs are those of
@@ -32,7 +32,8 @@ class _Object:
 
 
 def measure(folder: Path) -> Iterator[tuple[str, float]]:
-    """Measure each value; copies and syncs use a preallocated file in the folder, like a log."""
+    """Measure the speed of Python, compiled code, memory copies and disk syncs; yield each value
+    with the name of its goal."""
     began = time.process_time()
     for number in range(OBJECTS):
         _Object(number).read()

@@ -1,4 +1,4 @@
-"""Goals, and the table of goals and measured values."""
+"""Performance goals, and the table that compares them with measured values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from bench.compare.figures import shown
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound of one measure.
+    """A performance goal: the bound of one measured value.
 
     Attributes:
         measure: name of the measured value.
         bound: the bound.
-        unit: of bound and value.
+        unit: unit of bound and value.
         is_floor: True if the bound is a minimum, False if it is a maximum.
         origin: source of the bound, if it is not Rockoon's own goal.
     """
@@ -36,11 +36,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class Measured:
-    """A part's values, and the state of the machine.
+    """Measured values of a benchmark part, and the state of the machine.
 
     Attributes:
-        values: by the names of goals.
-        load: the load average when the part began.
+        values: values by the names of goals.
+        load: load average when the part began.
         others_cores: cores that other programs used during the part.
         failure: reason of an early end; values measured before it are valid.
     """

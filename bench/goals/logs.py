@@ -1,6 +1,6 @@
-"""Reading a whole log in one process: recovery, index, ConsumeQueues, Spark's columns.
+"""CPU cost of reading a whole log: recovery, index, ConsumeQueues, Spark's columns.
 
-CPU time of one core, the best of some passes over a log in the page cache.
+Unit: CPU time of one process, the best of several passes over a log in the page cache.
 """
 
 import shutil
@@ -49,7 +49,8 @@ GOALS = (
 
 
 def measure(folder: Path) -> Iterator[tuple[str, float]]:
-    """Measure with 268-byte records of 20 topics, each with a key, a unique key and a tag."""
+    """Measure the CPU cost of each way to read a log of 268-byte records; yield each value with its
+    goal's name."""
     (store,) = make_store(folder / "logs", LOG_BYTES, 1)
     try:
         log = contiguous_log(str(store.path))
@@ -95,7 +96,7 @@ def keys_of(partitions: list[ContiguousPartition]) -> list[KeyEntries]:
 
 
 def linked(keys: list[KeyEntries]) -> int:
-    """Put keys into one index file, in memory; return their number."""
+    """Add keys to an index file in memory; return their number."""
     header, slots = IndexHeader(), Slots(SLOTS_DEFAULT)
     for part in keys:
         for at in range(0, len(part), LINKED_KEYS):
@@ -104,7 +105,7 @@ def linked(keys: list[KeyEntries]) -> int:
 
 
 def runs_of(partitions: list[ContiguousPartition]) -> int:
-    """Extract queue entries of partitions; return their size in bytes."""
+    """Extract the ConsumeQueue entries of log partitions; return their size in bytes."""
     return sum(
         len(made.entries)
         for partition in partitions

@@ -1,4 +1,4 @@
-"""Many queues, topics and groups."""
+"""Costs of many queues, topics and groups."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, floa
 
 
 async def _topics_made(cluster: rockoon.Cluster, names: list[str]) -> float:
-    """Return the seconds to create topics of one queue; then send a message to each."""
+    """Create topics of one queue and send a message to each; return the seconds of the creation."""
     began = time.perf_counter()
     await cluster.admin.create_topics(names, queues_per_broker=1)
     seconds = time.perf_counter() - began
@@ -67,7 +67,7 @@ async def _topics_made(cluster: rockoon.Cluster, names: list[str]) -> float:
 
 
 async def _assigned(cluster: rockoon.Cluster, topic: str) -> float:
-    """Return the seconds until a new member has all queues of a topic, with start positions."""
+    """Return the seconds until a new member has been assigned all queues with start positions."""
     consumer = cluster.push_consumer("assigned", {topic: "*"}, nothing, consume_from="first")
     began = time.perf_counter()
     async with consumer:
@@ -76,7 +76,7 @@ async def _assigned(cluster: rockoon.Cluster, topic: str) -> float:
 
 
 async def _joined(cluster: rockoon.Cluster, topic: str) -> float:
-    """Return the seconds until the only members of new groups have their queues."""
+    """Return the seconds until the only member of each new group has its queues."""
     consumers = [
         cluster.push_consumer(f"joined-{number}", {topic: "*"}, nothing, consume_from="first")
         for number in range(GROUPS)

@@ -59,7 +59,7 @@ GOALS = (
 
 
 def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
-    """Measure the rows without and with a sync before the answer."""
+    """Measure the rows of `make compare` without and with a sync before the acknowledgement."""
     wanted = {goal.measure for goal in GOALS}
     suffixes = {RATE: "", CPU: ", CPU", P50: ", p50", P99: ", p99"}
     for sync in (False, True):

@@ -1,1 +1,1 @@
-"""HTTP/2 layers beside each other, as servers that only answer and as clients."""
+"""Comparison of gRPC layers (HTTP/2 implementations), as servers and as clients."""

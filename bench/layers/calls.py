@@ -1,6 +1,6 @@
-"""A client program: one channel of a layer makes calls to a server, and counts its own CPU.
+"""Client program: makes calls on one channel of a layer, and measures its own CPU time.
 
-`python -m bench.layers.calls LAYER HOST:PORT`, gets commands by lines:
+`python -m bench.layers.calls LAYER HOST:PORT` reads one command per line:
 
     unary seconds=1.0 tasks=10            ->   > count=30000 cpu=0.9
     burst seconds=0 count=20000           ->   > count=20000 cpu=0.1
@@ -24,14 +24,14 @@ BURST_MESSAGES = 20_000
 
 
 class Calls:
-    """Calls of one channel; each method returns the number of calls or messages."""
+    """Makes calls on one channel; each method returns the number of calls or messages."""
 
     def __init__(self, channel: Any) -> None:
         self._unary = channel.unary_unary(echo.ECHO)
         self._stream = channel.stream_stream(echo.STREAM)
 
     async def unary(self, seconds: float, count: float = 0, tasks: float = 1) -> int:
-        """Unary calls; each of `tasks` tasks makes one call after another."""
+        """Make unary calls; each of `tasks` tasks makes one call after another."""
         end, done = time.perf_counter() + seconds, 0
 
         async def calling() -> None:
@@ -46,7 +46,7 @@ class Calls:
         return done
 
     async def burst(self, seconds: float, count: float = BURST_MESSAGES) -> int:
-        """Streams of `count` messages, written and read at the same time."""
+        """Open streams of `count` messages each; messages are written and read at the same time."""
         end, done = time.perf_counter() + seconds, 0
         while not done or time.perf_counter() < end:
             call = self._stream()
@@ -66,7 +66,7 @@ class Calls:
         await call.done_writing()
 
     async def one_by_one(self, seconds: float, count: float = 0) -> int:
-        """Messages of a stream, each written when the last one is echoed."""
+        """Send messages on a stream; each is sent after the echo of the one before."""
         end, done = time.perf_counter() + seconds, 0
         call = self._stream()
         while done < count or time.perf_counter() < end:
@@ -79,7 +79,7 @@ class Calls:
 
 
 async def serve(name: str, address: str) -> None:
-    """Do what lines of the input name, until it ends."""
+    """Run the commands of the input until the input ends."""
     opened = aio.insecure_channel if name == "grpc" else echo.layer(name).Channel
     async with opened(address) as channel:
         calls = Calls(channel)

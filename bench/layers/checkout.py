@@ -1,4 +1,4 @@
-"""The packages of a former commit, extracted once from this repository's history into .compare."""
+"""Extracts the packages of a former commit from this repository's history into .compare, once."""
 
 import shutil
 import sys
@@ -17,7 +17,7 @@ DEPENDENCY = "hpack"
 
 
 def environment(repository: Path = ROOT, commit: str = COMMIT) -> Mapping[str, str]:
-    """Variables of a process that imports the commit's packages instead of this checkout's.
+    """Return the environment variables of a process that imports the packages of the former commit.
 
     Raises:
         NotHere: the clone does not have the commit, or a dependency cannot be installed.
@@ -52,7 +52,7 @@ def _extract(repository: Path, commit: str, folder: Path) -> None:
 
 
 def _dependency(folder: Path) -> Path:
-    """A folder with the dependency, in the version that the commit names."""
+    """Return a folder with the dependency, in the version that the former commit requires."""
     target = folder / "third-party"
     lines = (folder / "constraints.txt").read_text().splitlines()
     wanted = next(line for line in lines if line.startswith(f"{DEPENDENCY}=="))

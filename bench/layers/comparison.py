@@ -1,6 +1,6 @@
-"""One run: each layer as a server, then each channel, in turns; figures and goals.
+"""Comparison of gRPC layers: each as a server, then each as a client, in turns, with goals.
 
-Only the CPU of the process with the layer counts. The program at its other end is the same for all.
+Only the CPU time of the process with the layer is measured. Its peer is the same for all layers.
 """
 
 import statistics
@@ -69,17 +69,17 @@ FAILURES = (MeasureFailed, ProgramFailed, NotHere, OSError)
 
 
 class LayerComparison:
-    """See the module.
+    """One run of the comparison; see the module.
 
     Attributes:
-        servers, channels: figures of both sides.
-        versions: of programs and libraries, by name.
+        servers, channels: figures of the layers as servers, and as clients.
+        versions: versions of programs and libraries, by name.
 
     Args:
-        folder: for logs.
-        rounds: turns that each layer has.
-        seconds: how long a turn is about.
-        interrupts: that wait while programs are stopped.
+        folder: directory for log files.
+        rounds: number of turns of each layer.
+        seconds: approximate duration of a turn.
+        interrupts: signals, deferred while programs are stopped.
     """
 
     def __init__(self, folder: Path, rounds: int, seconds: float, interrupts: Interrupts) -> None:
@@ -108,7 +108,7 @@ class LayerComparison:
         self.compare(found)
 
     def compare(self, found: Mapping[str, Layer]) -> None:
-        """Compare these layers, by name; `own` and `former` are among them."""
+        """Compare layers, given by name; `own` and `former` must be among them."""
         self._layers = dict(found)
         columns = [each.column for each in found.values()]
         # A missing grpc-go has a column of dashes.
@@ -116,7 +116,7 @@ class LayerComparison:
         self.channels = Figures([column for column in columns if column != GO])
 
     def run(self) -> None:
-        """Measure everything."""
+        """Measure all layers as servers and as clients."""
         with self._notes.measured("layers as servers"):
             self._measure_servers()
         with self._notes.measured("idle connections"):
@@ -125,11 +125,11 @@ class LayerComparison:
             self._measure_channels()
 
     def close(self) -> None:
-        """Release ports; programs end with their parts."""
+        """Release the reserved ports. Each part stops its own programs."""
         self._ports.close()
 
     def text(self) -> str:
-        """Tables, and whether goals are held."""
+        """Return the tables, and whether the goals are met, as text for the page."""
         parts = [self._notes.machine_table(), "As servers:", self.servers.table()]
         parts += ["As clients:", self.channels.table(), self._goals()]
         return "\n\n".join([*parts, *self._notes.missing()])
@@ -162,7 +162,7 @@ class LayerComparison:
     def _in_turns(
         self, what: str, turn: Callable[[Layer], None], among: Sequence[Layer] = ()
     ) -> None:
-        """A turn of each layer, or of some, in each round; another one begins each time."""
+        """Run one turn of each given layer per round; each round starts with another layer."""
         every = list(among or self._layers.values())
         for number in range(self._rounds):
             first = number % len(every)
@@ -172,7 +172,7 @@ class LayerComparison:
 
     @contextmanager
     def _started(self, layer: Layer) -> Iterator[tuple[Program, int]]:
-        """An echo server of a layer, and its port."""
+        """Context manager that runs the echo server of a layer; yields the program and its port."""
         port = self._ports.choose()
         program = layer.started(self._folder, port)
         try:
@@ -206,7 +206,7 @@ class LayerComparison:
         self._running.clear()
 
     def _server(self, layer: Layer) -> tuple[Program, int]:
-        """Raises MeasureFailed: the server of the layer does not run."""
+        """Start the server of a layer. Raises MeasureFailed if the server does not run."""
         found = self._running.get(layer.name)
         if found is None:
             raise MeasureFailed("its server does not run")
@@ -215,7 +215,8 @@ class LayerComparison:
     def _calls(
         self, measure: str, path: str, request: bytes, connections: int, at_once: int = 1
     ) -> None:
-        """Unary calls by h2load; the first turn says how many a measured one has."""
+        """Measure unary calls with h2load; the first turn determines the number of calls per
+        turn."""
         rates = dict[str, float]()
 
         def turn(layer: Layer) -> None:
@@ -244,7 +245,7 @@ class LayerComparison:
         self._in_turns(measure, turn)
 
     def _messages(self, measure: str, work: Callable[[int], int], layer: Layer) -> None:
-        """What a message costs the server of a layer; `work` is given its port."""
+        """Measure the CPU cost per message of a layer's server; `work` sends messages to a port."""
         program, port = self._server(layer)
         before = self._rested(program)
         count = work(port)
@@ -259,12 +260,13 @@ class LayerComparison:
 
     @staticmethod
     def _rested(program: Program) -> float:
-        """CPU seconds of a server, as soon as it is at rest."""
+        """Return the CPU seconds of a server once it is idle."""
         wait_rest([program.pid])
         return cpu_seconds([program.pid])
 
     def _idle(self, layer: Layer) -> None:
-        """Memory of connections to a new server: memory that was freed before would hide it."""
+        """Measure the memory of connections on a new server, because freed memory of earlier calls
+        would hide it."""
         with self._started(layer) as (program, port):
             with streams.connected(port, CONNECTIONS) as clients:
                 streams.call_each(clients)
@@ -282,7 +284,7 @@ class LayerComparison:
     # Clients.
 
     def _clients(self) -> list[Layer]:
-        """The layers whose channels are measured."""
+        """Return the layers that are measured as clients."""
         return [each for each in self._layers.values() if each.name != "go"]
 
     def _measure_channels(self) -> None:

@@ -1,4 +1,4 @@
-"""A server whose handlers only answer, to measure the cost of a call in its layer.
+"""Echo server on a layer, whose handlers only reply, to measure the layer's cost per call.
 
 `python -m bench.layers.echo LAYER PORT`, on uvloop. LAYER: own, former, grpc. `go/main.go` has the
 same methods on grpc-go.
@@ -61,7 +61,7 @@ def handlers() -> grpc.GenericRpcHandler:
 
 
 def layer(name: str) -> Any:
-    """The module with the server and the channel of a layer.
+    """Return the module with the server and the channel of a layer.
 
     Raises:
         ImportError: the former layer would be imported from another folder than its own.

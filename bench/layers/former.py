@@ -1,4 +1,5 @@
-"""The layer of `checkout.COMMIT`, in a process that has that commit's packages on its path."""
+"""The layer of the former commit `checkout.COMMIT`; the process must have its packages on its
+path."""
 
 from importlib import import_module
 

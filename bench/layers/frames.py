@@ -1,4 +1,4 @@
-"""As much of HTTP/2 as a raw peer needs: frames with ready headers, and windows."""
+"""Minimal HTTP/2 for raw peers: frames with precomputed headers, and flow control."""
 
 import socket
 import struct
@@ -18,7 +18,7 @@ SECONDS_MAX = 60.0
 _NUMBER, _SETTING, PREFIX = struct.Struct(">I"), struct.Struct(">HI"), struct.Struct(">BI")
 
 Frame = tuple[int, int, int, bytes]
-"""Kind, flags, stream and payload."""
+"""An HTTP/2 frame: kind, flags, stream and payload."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -27,7 +27,8 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header that no table remembers. `name`: encoded, or the number of a static entry."""
+    """Encode a header without a table entry. `name`: encoded name, or number of a static table
+    entry."""
     return name + bytes((len(value),)) + value
 
 
@@ -37,24 +38,24 @@ ANSWER_TRAILERS = literal(literal(b"\0", b"grpc-status"), b"0")
 
 
 def call_headers(path: str, authority: str) -> bytes:
-    """POST by http."""
+    """Return the encoded headers of a gRPC call over plain HTTP."""
     named = literal(b"\x04", path.encode()) + literal(b"\x01", authority.encode())
     return b"\x83\x86" + named + literal(literal(b"\0", b"te"), b"trailers") + _CONTENT_TYPE
 
 
 def message(body: bytes) -> bytes:
-    """A message as gRPC has it in DATA."""
+    """Return a message with its gRPC prefix, as in DATA frames."""
     return PREFIX.pack(0, len(body)) + body
 
 
 def beginning() -> bytes:
-    """Settings, and the largest windows."""
+    """Return the first bytes of a connection: SETTINGS, and the largest windows."""
     settings = frame(SETTINGS, 0, 0, _SETTING.pack(INITIAL_WINDOW_SIZE, WINDOW_MAX))
     return settings + frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW_MAX - WINDOW_DEFAULT))
 
 
 class FrameReader:
-    """Cuts received bytes into frames."""
+    """Splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._kept = b""
@@ -72,7 +73,7 @@ class FrameReader:
 
 
 class SendWindows:
-    """Bytes of DATA that the peer allows."""
+    """Flow-control windows: number of DATA bytes that the peer still allows."""
 
     def __init__(self) -> None:
         self.connection = self.initial = WINDOW_DEFAULT
@@ -100,7 +101,8 @@ class SendWindows:
 
 
 class RawClient:
-    """A connection that makes one call, or none. Nothing is decoded: headers count by their flags.
+    """A raw client connection with at most one call. It decodes no headers; it detects them by
+    their flags.
 
     Raises:
         OSError: there is no server.
@@ -122,7 +124,7 @@ class RawClient:
         self._send(PREFACE + beginning())
 
     def wait_known(self) -> None:
-        """Wait until the server has acknowledged the settings."""
+        """Wait until the server has acknowledged the client's SETTINGS."""
         while not self._is_known:
             self._step()
 
@@ -134,18 +136,18 @@ class RawClient:
         self._send(frame(HEADERS, END_HEADERS, self._stream, headers))
 
     def data(self, payload: bytes, *, ends: bool = False) -> bytes:
-        """DATA of the call, ready to be sent."""
+        """Return a payload as DATA frames of the call, as bytes for `send`."""
         return frame(DATA, END_STREAM if ends else 0, self._stream, payload)
 
     def send(self, ready: bytes, data_bytes: int) -> None:
-        """Send frames, as soon as windows have room for their DATA."""
+        """Send encoded frames as soon as the windows have room for their DATA bytes."""
         while self._windows.room(self._stream) < data_bytes:
             self._step()
         self._windows.spend(self._stream, data_bytes)
         self._send(ready)
 
     def wait_data(self, count: int) -> None:
-        """Wait until `count` bytes of answers have arrived."""
+        """Wait until `count` bytes of DATA have arrived."""
         while self.data_bytes < count:
             self._step()
 

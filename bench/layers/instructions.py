@@ -1,4 +1,4 @@
-"""Instructions of calls and stream messages in each layer, as a server and as a client.
+"""Instruction counts of calls and stream messages in each layer, as a server and as a client.
 
 grpc-go is not counted: callgrind aborts when Go switches stacks.
 """
@@ -37,10 +37,10 @@ FAILURES = (
 
 
 async def instructions_of_layers(folder: Path) -> str:
-    """A table, and below it measures that failed.
+    """Return a table of the counts, followed by the measures that failed.
 
     Raises:
-        NotHere: the former layer is not in this clone.
+        NotHere: the clone does not have the former commit.
     """
     found, notes = layers(), RunNotes(FAILURES)
     figures = Figures([each.column for each in found.values()])

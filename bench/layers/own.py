@@ -1,4 +1,5 @@
-"""The layer of this checkout. No other module of the benches names its server and its channel."""
+"""The layer of this checkout, under the names that the benchmarks use. No other module of the
+benchmarks imports its server and channel."""
 
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server

@@ -1,4 +1,4 @@
-"""A server that returns DATA frames unchanged, to measure the cost of channels.
+"""Raw echo server that returns DATA frames unchanged, to measure the cost of client channels.
 
 `python -m bench.layers.raw_server PORT`. It decodes no headers: all methods echo.
 Each connection has a thread.
@@ -34,7 +34,7 @@ WINDOW_BYTES_GIVEN = 1 << 29
 
 
 class RawConnection:
-    """Answers one connection, until the client ends it."""
+    """Echoes the frames of one connection until the client closes it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -1,4 +1,4 @@
-"""The layers that are compared, and their programs."""
+"""The compared layers, and the command lines of their programs."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ GO = Path(__file__).parent / "go"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that is compared.
+    """One compared layer.
 
     Attributes:
-        column: heads its column of a table.
+        column: heading of its column in the tables.
         name: the argument of `echo.py` and `calls.py`; "go" has another program.
-        environment: of its processes.
+        environment: environment variables of its processes.
     """
 
     column: str
@@ -29,17 +29,18 @@ class Layer:
     environment: Mapping[str, str] = field(default_factory=lambda: {"PYTHONPATH": str(ROOT)})
 
     def command(self, port: int) -> list[object]:
-        """Of its echo server."""
+        """Return the command line of the layer's echo server."""
         if self.name == "go":
             return [go_program(), port]
         return [sys.executable, "-m", "bench.layers.echo", self.name, port]
 
     def client(self, address: str) -> list[object]:
-        """Of a program with its channel."""
+        """Return the command line of the layer's client program."""
         return [sys.executable, "-m", "bench.layers.calls", self.name, address]
 
     def started(self, folder: Path, port: int, before: Sequence[object] = ()) -> Program:
-        """Its echo server. `before`: a program that runs it. Raises ProgramFailed."""
+        """Start the layer's echo server. `before`: command that runs it, for example Valgrind.
+        Raises ProgramFailed."""
         command, log = [*before, *self.command(port)], folder / f"{self.name}-{port}.log"
         program = Program(self.column, command, log, self.environment)
         try:
@@ -51,17 +52,17 @@ class Layer:
 
 
 def go_layer() -> Layer:
-    """grpc-go's, compiled. Raises NotHere."""
+    """Return the compiled layer grpc-go. Raises NotHere."""
     go_program()
     # `Program` gives Go's programs one processor; this is Go's own default.
     return Layer("grpc-go", "go", {"GOMAXPROCS": str(os.cpu_count())})
 
 
 def layers() -> dict[str, Layer]:
-    """Those in Python, by name.
+    """Return the layers in Python by name.
 
     Raises:
-        NotHere: the former one is not in this clone.
+        NotHere: the clone does not have the former commit.
     """
     former = checkout.environment()
     return {
@@ -72,10 +73,10 @@ def layers() -> dict[str, Layer]:
 
 
 def go_program() -> Path:
-    """The echo server on grpc-go, compiled where its sources changed.
+    """Compile the echo server on grpc-go if its sources have changed; return its path.
 
     Raises:
-        NotHere: there is no Go, or its module cannot be fetched.
+        NotHere: Go is not installed, or its module cannot be fetched.
     """
     folder, names = CACHE / "echo-go", ("go.mod", "main.go")
     content = b"".join((GO / name).read_bytes() for name in names)
@@ -91,5 +92,5 @@ def go_program() -> Path:
 
 
 def go_version() -> str:
-    """Of grpc-go."""
+    """Return the version of grpc-go."""
     return (GO / "go.mod").read_text().rpartition(" v")[2].strip()

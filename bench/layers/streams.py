@@ -1,4 +1,4 @@
-"""Streams of messages, and idle connections, by a raw client that sends ready bytes."""
+"""Load of message streams and idle connections by a raw client that sends precomputed bytes."""
 
 import resource
 import time
@@ -16,13 +16,13 @@ WRITE_MESSAGES = 125
 
 
 def burst(port: int, path: str, *, in_full_frames: bool, messages: int = BURST_MESSAGES) -> int:
-    """Send a stream of messages as fast as windows allow.
+    """Send a stream of messages as fast as flow control allows.
 
     Args:
-        path: `echo.STREAM`, or `echo.COUNT`.
-        messages: how many; a multiple of `WRITE_MESSAGES`.
-        in_full_frames: a DATA frame has `WRITE_MESSAGES`, as from grpc's C library; otherwise one
-            message, as from grpc-go and grpc-java.
+        path: method: `echo.STREAM` or `echo.COUNT`.
+        messages: number of messages, a multiple of `WRITE_MESSAGES`.
+        in_full_frames: put `WRITE_MESSAGES` messages into a DATA frame, like grpc's C library;
+            otherwise one message, like grpc-go and grpc-java.
 
     Returns:
         `messages`.
@@ -54,7 +54,8 @@ def burst(port: int, path: str, *, in_full_frames: bool, messages: int = BURST_M
 
 
 def one_by_one(port: int, seconds: float) -> int:
-    """Send each message of a stream when the last one is echoed; return their number."""
+    """Send each message of a stream after the echo of the one before; return the number of
+    messages."""
     client = RawClient(port)
     try:
         client.begin(echo.STREAM)
@@ -72,7 +73,7 @@ def one_by_one(port: int, seconds: float) -> int:
 
 @contextmanager
 def connected(port: int, count: int) -> Iterator[list[RawClient]]:
-    """Connections whose settings both sides have acknowledged."""
+    """Context manager that opens `count` connections; both sides have acknowledged the SETTINGS."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as stack:
@@ -86,7 +87,7 @@ def connected(port: int, count: int) -> Iterator[list[RawClient]]:
 
 
 def call_each(clients: list[RawClient]) -> None:
-    """One unary call of each connection."""
+    """Make one unary call on each connection."""
     for client in clients:
         client.begin(echo.ECHO)
         client.send(client.data(MESSAGE, ends=True), len(MESSAGE))
@@ -94,10 +95,11 @@ def call_each(clients: list[RawClient]) -> None:
 
 
 def check(port: int) -> None:
-    """Make a call of each method.
+    """Make one call of each method and check the replies.
 
     Raises:
-        MeasureFailed: an answer is wrong. h2load counts calls, and does not see their answers.
+        MeasureFailed: a reply is wrong. h2load would not detect this, because it only counts
+            replies.
     """
     long = message(echo.LONG)
     for path, request, answer in (

@@ -35,7 +35,7 @@ TABLE_WIDTH = 120
 
 
 class Bench:
-    """One run: stores, a scratch directory, and the figures."""
+    """One run of the benchmark: stores, a scratch directory, and the figures."""
 
     def __init__(
         self, console: Console, folder: Path, stores: Sequence[StoreMade], rounds: int
@@ -48,7 +48,8 @@ class Bench:
         self._scratch.mkdir()
 
     def in_processes(self, cores: int) -> None:
-        """Measure decoding without Spark, and the minimum cost of reading the bytes."""
+        """Measure decoding in processes without Spark, and the minimum cost of reading the
+        bytes."""
         for store in self._stores:
             partitions = partitions_of(store.path)
             for name, work in WORK.items():
@@ -57,7 +58,7 @@ class Bench:
                     self._add(PROCESS, name, cores, store, spent)
 
     def on_spark(self, cores: int, parts: Sequence[str]) -> None:
-        """Measure decoding into Spark, and the jobs."""
+        """Measure decoding into Spark DataFrames, and the requested jobs."""
         with spark_on(cores, self._scratch) as spark:
             # Warm-up: Java's JIT compiler, and imports of the workers.
             read_columns(spark, self._stores[0].path, COLUMN_SETS["offsets"])
@@ -104,7 +105,7 @@ class Bench:
 
 
 def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Figures:
-    """Create the stores, measure, and print."""
+    """Create the stores, run all measures, and print the results."""
     file_bytes = QUICK_FILE_BYTES if arguments.quick else FILE_BYTES
     began = time.perf_counter()
     stores = make_store(folder / "stores", file_bytes, 2)

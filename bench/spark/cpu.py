@@ -1,4 +1,5 @@
-"""CPU time of this process and its descendants, which varies less on a busy machine than time."""
+"""CPU time of this process and its descendants, which varies less on a busy machine than elapsed
+time."""
 
 import os
 import time
@@ -15,7 +16,7 @@ _PARENT, _TIMES = 1, slice(11, 15)
 
 @dataclass(slots=True)
 class Spent:
-    """Elapsed and CPU seconds of a block."""
+    """Elapsed and CPU seconds of a block of code."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -23,7 +24,7 @@ class Spent:
 
 @contextmanager
 def spending() -> Iterator[Spent]:
-    """Measure the block; the result is valid after its end."""
+    """Context manager that measures its block; the yielded result is valid after the block."""
     spent = Spent()
     cpu_before, began = cpu_seconds(), time.perf_counter()
     yield spent

@@ -1,4 +1,4 @@
-"""Decoding without Spark in one or two processes: the upper limit by the CPU."""
+"""Decoding of a log in one or two processes without Spark: the upper limit by the CPU."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,12 +32,12 @@ COLUMN_SETS = {
     "+ keys, tags": _KEYED,
     "+ body, properties": (*_KEYED, "body", "properties"),
 }
-"""Sets of decoded columns, by name; each contains the one before it."""
+"""Sets of decoded columns, by name; each set contains the one before it."""
 
 _CHUNK_BYTES = 1 << 20
 
 Work = Callable[[FilePartition], int]
-"""Processes a partition of a log, and returns its number of records."""
+"""Type of a function that processes a partition of a log and returns its number of records."""
 
 
 def partitions_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[FilePartition]:
@@ -58,7 +58,7 @@ def read_through(partition: FilePartition) -> int:
 
 
 def numpy_pass(partition: FilePartition) -> int:
-    """Read every byte once with one NumPy operation: a sum over the mapped file."""
+    """Sum every byte of the mapped file with one NumPy operation."""
     first, behind = (at - partition.file.start for at in (partition.start, partition.stop))
     words = np.memmap(partition.file.uri, np.uint64, "r")[first // 8 : behind // 8]
     # The result is not used.
@@ -76,7 +76,8 @@ def _whole(damage: DamagedRange) -> None:
 
 
 def find(partition: FilePartition) -> int:
-    """Find the records of a partition and the positions of their fields."""
+    """Find the records of a partition and the positions of their fields, without decoding
+    columns."""
     return decode((), partition)
 
 
@@ -102,4 +103,4 @@ WORK: dict[str, Work] = {
     "find records": find,
     **{name: partial(decode, columns) for name, columns in COLUMN_SETS.items()},
 }
-"""Measures in processes without Spark, by name."""
+"""Functions that are measured without Spark, by name."""

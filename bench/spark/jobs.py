@@ -1,4 +1,4 @@
-"""Spark's part: reads whose rows are dropped, and the jobs over whole logs."""
+"""Measures with Spark: reads that discard the rows, and the jobs over whole logs."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,12 +36,12 @@ class JobRun:
 
     spent: Spent
     entries: int
-    """Number of written keys, queue entries or records."""
+    """Number of keys, queue entries or records that the job wrote."""
     bytes_written: int
     shuffle_bytes: int
-    """Bytes sent from task to task, as Spark wrote them."""
+    """Number of shuffle bytes that Spark wrote."""
     steps: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of its steps, if it reports them."""
+    """Seconds of each step of the job, if the job reports steps."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Figures of one run, and their tables."""
+"""Figures of one benchmark run, and their tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,16 +21,16 @@ class Figure:
     """One measure on one store with a number of cores; the fastest of several runs."""
 
     kind: str
-    """PROCESS, SPARK or JOB."""
+    """Kind of measure: PROCESS, SPARK or JOB."""
     name: str
     cores: int
     log_bytes: int
     records: int
     seconds: float
     cpu_seconds: float = 0.0
-    """Of all processes."""
+    """CPU seconds of all processes."""
     entries: int = 0
-    """JOB: number of written entries."""
+    """Number of entries that the job wrote; 0 for other kinds."""
     bytes_written: int = 0
     shuffle_bytes: int = 0
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -38,14 +38,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Cost of one more byte: difference of a larger and a smaller store, without start-up."""
+    """Cost per byte without start-up cost: the difference between a larger and a smaller store."""
 
     small: Figure
     large: Figure
 
     @property
     def seconds(self) -> float:
-        """Seconds of the difference; of the larger store if noise makes the difference useless."""
+        """Return the difference in seconds; if noise makes it useless, the seconds of the larger
+        store."""
         difference = self.large.seconds - self.small.seconds
         return difference if difference > 0 else self.large.seconds
 
@@ -62,7 +63,8 @@ class Slope:
 
     @property
     def cpu_seconds_per_gib(self) -> float:
-        """CPU per GiB of the difference; of the larger store if the difference is useless."""
+        """Return CPU seconds per GiB of the difference; of the larger store if the difference is
+        useless."""
         difference = self.large.cpu_seconds - self.small.cpu_seconds
         bytes_between = self.large.log_bytes - self.small.log_bytes
         if difference <= 0 or not bytes_between:
@@ -83,7 +85,7 @@ class Slope:
 
     @property
     def start_seconds(self) -> float:
-        """Constant cost of a run."""
+        """Return the constant cost of a run in seconds."""
         return max(self.small.seconds - self.seconds_per_gib * self.small.log_bytes / GIB, 0.0)
 
 
@@ -94,7 +96,7 @@ class Figures:
         self._all: list[Figure] = []
 
     def add(self, figure: Figure) -> None:
-        """Add a measure; if it exists already, the faster one is kept."""
+        """Add a measure; if it exists already, keep the faster one."""
         key = (figure.kind, figure.name, figure.cores, figure.log_bytes)
         for at, known in enumerate(self._all):
             if (known.kind, known.name, known.cores, known.log_bytes) == key:

@@ -1,7 +1,7 @@
-"""Generated stores for measures: a CommitLog of 100-byte messages in the format of a broker.
+"""Generates stores for benchmarks: a CommitLog of 100-byte messages in the broker's format.
 
-One block of records is encoded by the library. The log repeats the block, and each repetition has
-other offsets, times, keys and unique keys, which are written column by column. So a gibibyte is
+The format library encodes one block of records. The log repeats this block; offsets, times, keys
+and unique keys differ in each repetition and are written column by column. So a gibibyte is
 generated in seconds.
 """
 
@@ -52,7 +52,7 @@ def topic_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreMade:
-    """A store directory and its content."""
+    """A generated store directory and its content."""
 
     path: Path
     log_bytes: int
@@ -62,7 +62,8 @@ class StoreMade:
 
 
 class _Block:
-    """Records of all queues, in batches, without the fields that depend on their position."""
+    """One encoded block with records of all queues, without the fields that depend on the
+    position."""
 
     def __init__(self, rounds: int, topics: int) -> None:
         random = np.random.default_rng(1)
@@ -88,16 +89,16 @@ class _Block:
         self._ranks = _ranks(self.queues)
 
     def fitting(self, remaining_bytes: int) -> int:
-        """Return the number of its records that fit into the remaining bytes of a file."""
+        """Return the number of the block's records that fit into the remaining bytes of a file."""
         return int(np.searchsorted(self.ends, remaining_bytes - _BLANK_BYTES, side="right"))
 
     def place(
         self, physical_offset: int, first_record: int, first_key: int, next_offsets: IntArray
     ) -> None:
-        """Write the fields that depend on the position in the log to every record.
+        """Write the fields that depend on the position in the log into every record.
 
         Args:
-            physical_offset: of the first record.
+            physical_offset: physical offset of the first record.
             first_record: number of records before it in the log.
             first_key: number of the first record's key; later records have ascending numbers.
             next_offsets: each queue's next offset, int64[queues].
@@ -142,7 +143,7 @@ def _digits(numbers: IntArray, width: int) -> NDArray[np.void]:
 
 
 def make_store(path: Path, file_bytes: int, files: int, *, topics: int = TOPICS) -> list[StoreMade]:
-    """Write a store, and return stores for each of its prefixes.
+    """Write a store; return one store for each prefix of its files.
 
     Args:
         path: the directory to create.

@@ -7,11 +7,13 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 QUEUES_PER_CALL_MAX = 4096
-"""Brokers and offset services refuse calls that name more queues than this."""
+"""Limit of the queues in a call; brokers and offset services refuse more."""
 WISHES_PER_CALL_MAX = 1024
-"""The offset service refuses Acquire calls with more wishes than this."""
+"""Limit of the wishes (requests of receivers for messages) in an Acquire call; the offset service
+refuses more."""
 REPORTED_FILTER_BYTES_MAX = 1024
-"""The offset service refuses Acquire calls that report a longer filter; receivers shorten it."""
+"""Limit of a filter that a receiver reports in an Acquire call, bytes; receivers shorten longer
+filters."""
 
 
 def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Iterator[list[Item]]:

@@ -4,10 +4,11 @@ import asyncio
 
 
 class Changes:
-    """A counter; a waiting task passes the last count that it knows, and wakes at a later one.
+    """A counter of changes. A waiting task passes the last count that it has seen, and is woken
+    once the count differs.
 
     Attributes:
-        count: changes so far; only `note` changes it.
+        count: number of changes so far; only `note` increments it.
     """
 
     __slots__ = ("_next", "count")

@@ -29,7 +29,8 @@ Serialize = Callable[[Any], bytes]
 
 
 class _Opener(Protocol):
-    """The common methods of both kinds of channel."""
+    """Interface of channels: the methods that asyncio channels and blocking channels have in
+    common."""
 
     def unary_unary(self, method: str, *args: Any, **options: Any) -> Any: ...
     def unary_stream(self, method: str, *args: Any, **options: Any) -> Any: ...
@@ -38,14 +39,14 @@ class _Opener(Protocol):
 
 
 class SignedCall:
-    """A method of a stub, whose calls are signed with an access key.
+    """One method of a stub, whose calls are signed with an access key.
 
     A wrapper instead of gRPC's interceptors: those add an object and a task to each call, and see
     requests before they are serialized. Here a call is gRPC's own.
 
     Args:
-        call: gRPC's; a single request is passed as bytes.
-        signer: of the channel.
+        call: gRPC's callable for the method; it receives a single request as bytes.
+        signer: signer of the channel.
         method: "/package.Service/Method".
         serialize: serializes the request; None for a stream of requests, which gRPC serializes.
     """
@@ -76,7 +77,7 @@ class SignedCall:
 
 
 class _Signing:
-    """Opens signed calls on a channel."""
+    """Base of signed channels: replaces the methods of stubs by signed ones."""
 
     def __init__(self, channel: _Opener, signer: Signer) -> None:
         self._opener = channel
@@ -104,7 +105,8 @@ class _Signing:
         *args: Any,
         **options: Any,
     ) -> Any:
-        """Open a call without gRPC's serializer: it gets the bytes that were signed."""
+        """Create gRPC's callable of a method with one request, without a serializer: it receives
+        the serialized bytes that were signed."""
         call = opened(method, None, *args, **options)
         return SignedCall(call, self._signer, method, request_serializer or bytes)
 
@@ -193,8 +195,8 @@ class Tls:
     Args:
         ca: certificates of the authorities for servers; None: those that the system trusts.
         certificate: client certificate for servers that ask for one (mutual TLS), with its chain.
-        key: of that certificate.
-        server_name: name that servers' certificates must have; default: the host part of the
+        key: private key of the client certificate.
+        server_name: name that servers' certificates must contain; default: the host of the
             address.
     """
 
@@ -209,14 +211,15 @@ class Tls:
 
 
 class Trust(NamedTuple):
-    """TLS contexts for Rockoon's own channels and for those of gRPC."""
+    """TLS contexts made from `Tls`: one for Rockoon's own channels, one for gRPC's blocking
+    channels."""
 
     context: ssl.SSLContext
     credentials: grpc.ChannelCredentials
 
 
 def trust(tls: Tls) -> Trust:
-    """Load the files for connections over TLS.
+    """Load the PEM files and create the TLS contexts.
 
     Raises:
         PemError: a file cannot be used.
@@ -253,9 +256,9 @@ class Dialer:
     """Creates channels.
 
     Args:
-        tls: None: no TLS.
-        access: signs calls; None: they are not signed.
-        answer_bytes_max: limit of a reply; not for blocking channels.
+        tls: TLS files; None: no TLS.
+        access: credentials that sign calls; None: calls are not signed.
+        answer_bytes_max: limit of a reply in bytes; not used by blocking channels.
 
     Raises:
         PemError: a file of `tls` cannot be used.

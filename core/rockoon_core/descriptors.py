@@ -1,8 +1,8 @@
 """Reserved descriptor numbers for files that must not be lost: stores and their locks.
 
 The system gives a new file or socket the lowest free number. If a fault anywhere in the process
-closes a number twice, it is therefore a low one, of a recently opened file or socket. Numbers from
-the upper half of the limit are only used on request.
+closes a number twice, it therefore hits a low number, of a recently opened file or socket. The
+system uses numbers of the upper half of the limit only on request.
 """
 
 import contextlib

@@ -22,14 +22,14 @@ _held: set[Path] = set()
 
 
 class DirectoryLocked(Exception):
-    """Another process, or another object of this process, holds the directory's lock."""
+    """Raised if another process, or another object of this process, holds the directory's lock."""
 
 
 class DirectoryLock:
     """Holds the lock of one directory from construction to `release`.
 
     Raises:
-        DirectoryLocked: it is held already.
+        DirectoryLocked: the lock is already held.
         OSError: the lock's file cannot be opened.
     """
 

@@ -45,14 +45,14 @@ def unfilled(count: int) -> tuple[BytesIO, memoryview]:
 
 
 class Shortage(OSError):
-    """The system has no descriptor, or no room; the call may be retried.
+    """Raised if the system has no file descriptor or no disk space; the call may be retried.
 
     No sync failed: the data to be synced is still in memory.
     """
 
 
 class StartInterrupted(Exception):
-    """The process stops while it opens its store, which is not faulty.
+    """Raised when the process stops while it opens its store; the store is not faulty.
 
     Not a StoreError: code that continues without unreadable data must not continue after this.
     """
@@ -60,14 +60,14 @@ class StartInterrupted(Exception):
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """Use of a partition, as the operating system counts it for an ordinary user."""
+    """Usage of a disk partition, as the operating system reports it to an ordinary user."""
 
     used_bytes: int
     usable_bytes: int
 
     @property
     def used_percent(self) -> int:
-        """Used share rounded up, like RocketMQ rounds it; 100 for a partition of size 0."""
+        """Used share in percent, rounded up like in RocketMQ; 100 for a partition of size 0."""
         total = self.used_bytes + self.usable_bytes
         return 100 if total <= 0 else -(-self.used_bytes * 100 // total)
 
@@ -78,14 +78,14 @@ class DiskUsage:
 
 
 class FileFacts(NamedTuple):
-    """Facts of a file for retention and the start."""
+    """File attributes that retention and recovery need."""
 
     bytes: int
     modified_ms: int
 
 
 class OpenFile(NamedTuple):
-    """A file that a Disk has open."""
+    """An open file of a `Disk`."""
 
     path: Path
     device: int
@@ -103,11 +103,11 @@ def _ignore(_: str) -> None:
 class Disk:
     """The real file system.
 
-    Created files and directories are accessible to their owner only. Opening a file raises
-    Shortage, an OSError, if there is no descriptor for it.
+    Only the owner can access files and directories that it creates. If no descriptor is free,
+    opening a file raises Shortage, an OSError.
 
-    A start may read for minutes, and only reads, or writes derived data: after `interrupt` it ends
-    at the next read, as if the disk failed there. `interrupt` is called by another thread.
+    A store may need minutes to open, in which it only reads, or writes derived data. Another thread
+    can call `interrupt`: the next read then raises StartInterrupted.
 
     Descriptors have reserved numbers (`descriptors.py`), which sockets do not get. If other code
     closes one anyway, the next call that uses it fails, and `on_lost` is called. A sync checks that
@@ -122,7 +122,7 @@ class Disk:
     _is_interrupted = False
 
     def interrupt(self) -> None:
-        """Make each read raise StartInterrupted, until `go_on`."""
+        """Make each read raise StartInterrupted, until `go_on` is called."""
         self._is_interrupted = True
 
     def go_on(self) -> None:
@@ -232,7 +232,7 @@ class Disk:
         os.posix_fadvise(fd, position, count, os.POSIX_FADV_WILLNEED)
 
     def size(self, fd: int) -> int:
-        """Bytes of an open file."""
+        """Return the size of an open file in bytes."""
         return os.fstat(fd).st_size
 
     def map_reading(self, path: Path) -> memoryview:
@@ -316,7 +316,7 @@ class Disk:
         return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000)
 
     def usage(self, path: Path) -> DiskUsage:
-        """Use of the partition that holds `path`."""
+        """Return the usage of the partition that contains `path`."""
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return DiskUsage(used, status.f_bavail * status.f_frsize)
@@ -357,7 +357,8 @@ class Disk:
             written += self.pwrite(fd, view.cast("B")[written:], position + written)
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges within [start, end) that may have nonzero bytes, according to the file system.
+        """Yield ranges within [start, end) that may have nonzero bytes, according to the file
+        system.
 
         Reserved and sparse ranges are skipped without reading them. Read-ahead is switched off for
         the descriptor: it would fill these ranges with zeros in the page cache, and cached pages
@@ -375,7 +376,7 @@ class Disk:
             yield first, start
 
     def nonzero_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Chunks of at most 1 MiB within [start, end) that have a nonzero byte."""
+        """Yield chunks of at most 1 MiB within [start, end) that contain a nonzero byte."""
         # All ranges are listed before the first read: read-ahead fills the page cache with zeros,
         # and cached pages count as data.
         for first, last in list(self.data_ranges(fd, start, end)):
@@ -386,7 +387,7 @@ class Disk:
                     yield position, position + len(chunk)
 
     def is_zero(self, fd: int, start: int, end: int) -> bool:
-        """Whether all bytes in [start, end) are zero."""
+        """Return whether all bytes in [start, end) are zero."""
         return next(self.nonzero_ranges(fd, start, end), None) is None
 
     def write_zeros(self, fd: int, start: int, end: int) -> int:
@@ -410,7 +411,7 @@ class Disk:
                 self.write_all(fd, data, position)
 
     def rewrite_zeros(self, fd: int, start: int, end: int) -> None:
-        """Like `rewrite`, for a range that is known to be zeros: without reading it."""
+        """Like `rewrite`, for a range that is known to contain only zeros; it is not read."""
         for first, last in list(self.data_ranges(fd, start, end)):
             for position in range(first, last, CHUNK_BYTES):
                 self.write_all(fd, bytes(min(CHUNK_BYTES, last - position)), position)

@@ -1,4 +1,4 @@
-"""The error table: all failures with a code, equal on both sides of the wire.
+"""The error table: every failure with a code, equal on both sides of the wire.
 
 One class is one row: its code (stable, in errors.proto), the gRPC status of the reply, whether the
 same request may succeed later, and the sentence for people. Servers raise these classes; the wire
@@ -39,7 +39,7 @@ StatusName = Literal[
 
 
 class RockoonError(Exception):
-    """A failure with a row in the error table.
+    """Base of all errors of the error table.
 
     Args:
         message: the sentence; default: the row's own, filled in from `details`.
@@ -419,8 +419,9 @@ class StoreNotWritable(RockoonError):
 
     @property
     def is_pressure(self) -> bool:
-        """Whether the disk will have room once groups have read, or retention has deleted, more
-        (detail `cause` is PRESSURE). Otherwise the disk is full or refuses writes."""
+        """True if the disk will have space again once groups have consumed, or retention has
+        deleted, more messages (detail `cause` is PRESSURE). Otherwise the disk is full or refuses
+        writes."""
         return self.details.get("cause") == PRESSURE
 
 

@@ -1,4 +1,4 @@
-"""Versions of etcd that do not lose acknowledged writes. Pure."""
+"""Versions of etcd that keep all acknowledged writes. Pure."""
 
 import re
 
@@ -8,10 +8,11 @@ RECOMMENDED = "3.4.22 or later of 3.4, or 3.5.6 or later"
 
 
 def is_recommended(version: str) -> bool:
-    """Whether an etcd of this version is safe for messages and progress.
+    """Return whether an etcd of this version reliably keeps messages and progress.
 
     Args:
-        version: as etcd reports it, for example "3.5.21"; unreadable ones are not recommended.
+        version: version that etcd reports, for example "3.5.21"; an unreadable one is not
+            recommended.
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     numbers = tuple(map(int, found.groups())) if found else (0, 0, 0)

@@ -79,9 +79,9 @@ def from_rpc_error(
     """Return the exception for a failed call.
 
     Args:
-        failure: raised by gRPC's asyncio or blocking calls.
-        unavailable: the row for a peer that did not reply.
-        details: for that row's sentence.
+        failure: exception of gRPC's asyncio or blocking calls.
+        unavailable: error class to return if the peer did not reply.
+        details: values for the text of `unavailable`.
     """
     if isinstance(failure, grpc.aio.AioRpcError | grpc.Call):
         for key, value in failure.trailing_metadata() or ():
@@ -104,11 +104,12 @@ def from_rpc_error(
 
 
 def clock_corrected(access: Credentials | None, error: RockoonError) -> bool:
-    """Whether a call that was refused because of its time may be repeated with a corrected clock.
+    """Correct the clock of the signatures if a call was refused because of its time; return whether
+    the call may be repeated.
 
     Args:
-        access: signed the call; from now on it signs by the server's clock.
-        error: why the call was refused.
+        access: credentials that signed the call; they now use the server's clock.
+        error: refusal of the server.
     """
     server_ms = error.details.get("server_ms", "")
     is_of_time = isinstance(error, NotAuthenticated | NotReady) and server_ms.isdecimal()

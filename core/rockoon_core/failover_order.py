@@ -7,10 +7,11 @@ SILENT_SECONDS = 10.0
 
 
 class FailoverOrder:
-    """Order of a connection's nameservers: first the one that works, last those that hang.
+    """Order of nameservers for fail-over: first the one that replies, last those that do not reply
+    in time.
 
     Args:
-        addresses: "host:port" of each, in the initial order; not empty.
+        addresses: "host:port" of each nameserver, in the initial order; not empty.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -33,11 +34,11 @@ class FailoverOrder:
         return sorted(turned, key=lambda address: self._silent_until.get(address, 0.0) > now)
 
     def answered(self, address: str) -> None:
-        """A call to this address succeeded."""
+        """Record that a call to this address succeeded."""
         self._silent_until.pop(address, None)
 
     def failed(self, address: str, now: float, *, is_silent: bool) -> None:
-        """A call to this address failed, and may succeed elsewhere.
+        """Record that a call to this address failed, and may succeed at another nameserver.
 
         Args:
             is_silent: no reply arrived within the call's time limit.

@@ -1,4 +1,4 @@
-"""Settings of a consumer group that are a word or a number, in one table.
+"""Table of the consumer group settings that are a word or a number.
 
 A row describes a field of `GroupConfig` (documented in nameserver.proto). The table provides the
 nameservers' checks, the options of `rockoon group create` and `update`, and the output of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 Value = str | int | bool
-"""A word, a number, or a truth value."""
+"""Type of a setting's value: a word, a number, or a truth value."""
 
 RETRY_ATTEMPTS_DEFAULT = 16
 RETRY_QUEUES_DEFAULT = 1
@@ -26,14 +26,14 @@ RETRY_DELAY_MS_MAX = 12 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class GroupSetting:
-    """One row.
+    """One row: a setting of a consumer group.
 
     Attributes:
-        name: of the field; with dashes, of the option.
-        help: of the option.
-        default: for groups without a value; None if another setting provides it.
+        name: name of the field in `GroupConfig`; with dashes, of the command line option.
+        help: help text of the option.
+        default: value of groups that have not set it; None if another setting provides it.
         words: word for people → name in the field's enum, or truth value.
-        maximum: of a numeric field, whose minimum is 0.
+        maximum: upper bound of a numeric field; the lower bound is 0.
     """
 
     name: str
@@ -47,7 +47,7 @@ class GroupSetting:
         return f"--{self.name.replace('_', '-')}"
 
     def get(self, config: "GroupConfig") -> Value | None:
-        """Return a group's value; None if it has none, or an unknown one."""
+        """Return the value of a group; None if it is not set or unknown."""
         if not self.words:
             return int(getattr(config, self.name)) if config.HasField(self.name) else None
         said = getattr(config, self.name)
@@ -68,7 +68,7 @@ class GroupSetting:
         return "" if is_known else f"{self.name} {value} is not known"
 
     def _enum(self, config: "GroupConfig") -> Mapping[int, Any]:
-        """Values of the field's enum, by number."""
+        """Return the values of the protobuf enum of this setting, by number."""
         enum = config.DESCRIPTOR.fields_by_name[self.name].enum_type
         assert enum is not None, "a row with words is about an enum"
         return enum.values_by_number

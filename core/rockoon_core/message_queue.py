@@ -14,14 +14,14 @@ class MessageQueue(NamedTuple):
     topic: str
     broker: str
     queue_id: int
-    """From 0 on each broker."""
+    """Number of the queue on its broker, from 0."""
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker}:{self.queue_id}"
 
     @property
     def is_retry(self) -> bool:
-        """Whether it belongs to a group's retry topic."""
+        """True if the queue belongs to a group's retry topic."""
         return is_retry_topic(self.topic)
 
     @classmethod

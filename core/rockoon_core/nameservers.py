@@ -1,4 +1,4 @@
-"""Nameserver fail-over: calls can be made to any nameserver, a watch moves to the next one."""
+"""Nameserver fail-over: a call can use any nameserver; a watch moves to the next one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ async def call_any(
     matters, the call must be repeatable (`if_absent`).
 
     Args:
-        order: shared by all calls of a connection, updated with each result.
+        order: fail-over order, shared by all calls of a connection; each result updates it.
         ask: makes the call at an address, with its own deadline, and raises a RockoonError.
         retry_seconds: how long to repeat rounds while all fail in a retriable way; 0: one round.
 
@@ -52,11 +52,11 @@ async def call_any(
 
 
 class WatchRotation:
-    """The nameserver of a watch: the same while it replies, then the next.
+    """Selects the nameserver of a watch: the same one while it replies, then the next.
 
     Args:
         addresses: in the order to try; not empty.
-        backoff: between rounds in which all failed.
+        backoff: pauses between rounds in which all nameservers failed.
     """
 
     def __init__(self, addresses: Sequence[str], backoff: Backoff | None = None) -> None:
@@ -72,16 +72,16 @@ class WatchRotation:
 
     @property
     def round_failed(self) -> bool:
-        """Whether all nameservers have failed since the last reply."""
+        """True if all nameservers have failed since the last reply."""
         return self._failures >= len(self._addresses)
 
     def answered(self) -> None:
-        """The watch has received an update."""
+        """Record that the watch has received an update."""
         self._failures = 0
         self._backoff.reset()
 
     def failed(self) -> float:
-        """Switch to the next one; returns seconds to wait before it is tried."""
+        """Switch to the next nameserver; return the seconds to wait before calling it."""
         self._failures += 1
         self._index = (self._index + 1) % len(self._addresses)
         return 0.0 if self._failures % len(self._addresses) else self._backoff.next_seconds()

@@ -1,4 +1,4 @@
-"""Certificates and keys in files: read, verified, and read again when they are renewed.
+"""Certificates and keys in PEM files: reads, verifies, and reloads them after a renewal.
 
 - The files in use always work: an unusable renewal is logged, and the former ones stay in use.
 - Keys are neither kept longer than needed nor printed.
@@ -25,7 +25,8 @@ _NO_CHECK_TIME = 0x200000
 
 
 class PemError(ValueError):
-    """A certificate, key or CA file cannot be used; the text states which and why, never a key."""
+    """Raised if a certificate, key or CA file cannot be used; the text has file and reason, never a
+    key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class Certificate:
     """Fields of a certificate.
 
     Attributes:
-        path: of the file.
-        name: its common name; empty without one.
+        path: path of the PEM file.
+        name: common name; empty if the certificate has none.
         expires: end of its validity.
-        hosts: its alternative names that are DNS names or IP addresses.
+        hosts: subject alternative names that are DNS names or IP addresses.
     """
 
     path: Path
@@ -45,7 +46,7 @@ class Certificate:
     hosts: tuple[str, ...] = ()
 
     def seconds_left(self) -> float:
-        """Until it expires; negative if it has expired."""
+        """Seconds until the certificate expires; negative after that."""
         return (self.expires - datetime.now(UTC)).total_seconds()
 
     def __str__(self) -> str:
@@ -67,7 +68,8 @@ def read(path: Path) -> bytes:
 
 
 def try_certificate(certificate: Path, key: Path, *, as_client: bool = False) -> Certificate:
-    """Verify a certificate by a handshake in memory, as its owner and as its peer.
+    """Verify a certificate by a TLS handshake in memory, in which it is used by its owner and
+    checked by a peer.
 
     The handshake shows that certificate and key match and that TLS can use them, and returns the
     certificate as a peer sees it.
@@ -129,10 +131,10 @@ def _as_a_peer_sees(
 
 
 def try_authorities(path: Path) -> None:
-    """Verify that a file has certificates of authorities.
+    """Verify that a PEM file contains CA certificates.
 
     Raises:
-        PemError: it has none.
+        PemError: the file contains no CA certificate.
     """
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -150,20 +152,20 @@ def _plain(failure: ssl.SSLError) -> str:
 
 
 class RenewedFiles(Generic[Made]):
-    """An object made of files, and made again when they change.
+    """An object made from PEM files, which is made again when the files change.
 
     A check costs a `stat` per file. It may be called from any thread.
 
     Args:
         paths: the files.
-        make: reads them and makes the object; called in the thread of the check.
+        make: reads the files and returns the object; called in the thread of the check.
 
     Raises:
         PemError: the initial files cannot be used.
 
     Attributes:
-        value: the object of the last usable files.
-        version: number of objects made.
+        value: the object made from the newest usable files.
+        version: number of objects made so far.
     """
 
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
@@ -175,7 +177,7 @@ class RenewedFiles(Generic[Made]):
         self.version = 1
 
     def look(self) -> bool:
-        """Check the files; returns whether there is a new value."""
+        """Reload the files if they have changed; return whether `value` was replaced."""
         if not self._looking.acquire(blocking=False):
             # Another thread checks now.
             return False

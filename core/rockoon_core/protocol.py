@@ -1,8 +1,9 @@
-"""Protocol of nodes and clients besides calls: its version, and metadata."""
+"""Protocol version of nodes and clients, and names of gRPC metadata."""
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
-"""Name of the cluster that a caller means, in the metadata of its calls."""
+"""Metadata key with the name of the cluster that the caller addresses."""
 
 PROTOCOL = 1
-"""Incremented by changes that older nodes would misinterpret. Nameservers accept nodes of their own
-version and of older ones, and must be upgraded first."""
+"""Version of the protocol between nodes, incremented by changes that older nodes would
+misinterpret. Nameservers accept nodes of their own version and of older ones, and must be upgraded
+first."""

@@ -1,4 +1,4 @@
-"""Limit of repeated log lines: a loop that fails many times a second must not fill a disk.
+"""Limits repeated log lines: a loop that fails many times a second must not fill the disk.
 
 Invariants
 - The first lines of an interval pass, and a later line states how many were suppressed.
@@ -24,7 +24,7 @@ _Template = tuple[str, int, str]
 
 
 class _Window:
-    """Lines of one template in one interval."""
+    """Counters of one log template in one interval."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -47,7 +47,7 @@ class _Window:
 
 
 class RepeatFilter(logging.Filter):
-    """Suppresses repeated lines of the handler or loggers that it is added to.
+    """Logging filter that suppresses repeated lines of a handler or logger.
 
     Args:
         emit: writes a line that states how many were suppressed; by default the line's own logger.
@@ -75,7 +75,8 @@ class RepeatFilter(logging.Filter):
         self._timer: threading.Timer | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line passes; report the intervals that have ended before it."""
+        """Return True if a line may be logged; before, report the lines suppressed in ended
+        intervals."""
         if hasattr(record, _SUMMARY) or record.levelno >= logging.CRITICAL:
             return True
         try:
@@ -114,7 +115,8 @@ class RepeatFilter(logging.Filter):
             self._windows.clear()
 
     def release_in_child(self) -> None:
-        """Replace the lock in a forked child: a thread that holds it exists in the parent only."""
+        """Replace the lock in a forked child process; the thread that holds it exists only in the
+        parent."""
         self._guard = threading.RLock()
 
     def _ended(self, now: float) -> list[logging.LogRecord]:
@@ -142,7 +144,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 def limited(logger: logging.Logger) -> logging.Logger:
-    """Limit repeated lines of a logger, whatever handlers the program has; returns the logger."""
+    """Limit the repeated lines of a logger, for all of its handlers; return the logger."""
     logger.addFilter(OF_LIBRARIES)
     return logger
 
@@ -155,7 +157,7 @@ def _text_of(record: logging.LogRecord) -> str:
 
 
 def _report(template: _Template, window: _Window) -> list[logging.LogRecord]:
-    """Return the line about suppressed lines, if there were any."""
+    """Return the log line that reports suppressed lines; empty if there were none."""
     if not window.suppressed:
         return []
     name, level, _ = template

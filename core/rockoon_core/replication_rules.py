@@ -1,14 +1,14 @@
-"""Rules of a log with several copies. Pure: no clock, no network, no disk.
+"""Rules of a replicated log. Pure: no clock, no network, no disk.
 
 Nameservers and replicas decide by the same functions; `docs/understand/replication.md` has the
 reasons.
 
-Why it is safe, in one sentence: each set of replicas that commits overlaps each set that elects
+Why this is safe: each set of replicas that commits overlaps each set that elects
 (`election_size`), a replica that votes accepts no more records from earlier leaders (its promise),
 and the replica with the highest `Rank` leads.
 
-Positions are opaque integers that grow by the bytes of the records. The id of a replica is the id
-of its store: a replica with an emptied disk is another one.
+Positions are integers that grow by the bytes of the records. The id of a replica is the id of its
+store: if the disk of a replica was emptied, it is a new replica.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Boundary(NamedTuple):
-    """One epoch in a log: its first position, and the end of its last record.
+    """One epoch in a log: the position of its first record, and the end of its last record.
 
     `first` is the epoch's original position, even if retention has deleted the record there.
     """
@@ -27,7 +27,8 @@ class Boundary(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Order of logs: epoch of the last record, then the end. Promised epochs do not count."""
+    """Order of logs in an election: epoch of the last record, then the end. Promised epochs do not
+    count."""
 
     epoch: int
     end: int
@@ -37,8 +38,8 @@ class Report(NamedTuple):
     """A replica's report in an election, sent after its promise.
 
     Attributes:
-        rank: of its durable records.
-        sound: it has all records that it ever acknowledged.
+        rank: rank of the replica's durable records.
+        sound: the replica has all records that it ever acknowledged.
         damaged: the bytes of some record are proven wrong and were not rewritten yet. The rank is
             still right: a damaged log lacks no record.
     """
@@ -49,7 +50,8 @@ class Report(NamedTuple):
 
 
 class Config(NamedTuple):
-    """The replicas that vote (the in-sync set), and the number that commits a record."""
+    """Configuration of a log: the replicas that vote (the in-sync set), and how many voters commit
+    a record."""
 
     in_sync: frozenset[str]
     quorum: int
@@ -61,16 +63,17 @@ def quorum_of(size: int, min_in_sync: int) -> int:
 
 
 def election_size(config: Config) -> int:
-    """Return the number of voters for an election, so that one has each committed record."""
+    """Return the number of voters that an election needs, so that each committed record is in the
+    log of at least one voter."""
     return len(config.in_sync) - config.quorum + 1
 
 
 def rank_of(boundaries: Sequence[Boundary], end: int) -> Rank:
-    """Return the rank of a log's records up to a position.
+    """Return the rank of a log, counting only its records up to a position.
 
     Args:
-        boundaries: of the whole log, in order.
-        end: of the records that count, for example of the durable ones.
+        boundaries: epochs of the whole log, in order.
+        end: end of the records that count, for example the durable end.
     """
     epochs = [each.epoch for each in boundaries if each.first < end]
     return Rank(epochs[-1] if epochs else 0, end)
@@ -151,8 +154,8 @@ def committed_end(
         configs: each configuration that may be valid: while a change is requested from the
             nameservers, or its reply is lost, the old one and the new one.
         ends: durable end of each replica that has matched this leader in this epoch, and its own.
-        epoch_start: of the record that opened the epoch. Before that one, no record is committed
-            (Raft, figure 8).
+        epoch_start: start of the first record of the leader's epoch. Earlier records are only
+            committed together with this record (Raft, figure 8).
         before: the former result; it never decreases.
     """
     agreed = min(quorum_end(config, ends) for config in configs)
@@ -160,10 +163,10 @@ def committed_end(
 
 
 def may_propose(config: Config, ends: Mapping[str, int], committed: int, epoch_start: int) -> bool:
-    """Whether a leader may propose another configuration.
+    """Return whether a leader may propose another configuration.
 
-    A quorum of its voters must have all records that may be committed: those that this leader has
-    committed, and all before its epoch with the record that opened it. It need not have committed
-    any: a leader whose voters are lost permanently must replace them first.
+    A quorum of the voters must have all records that may be committed: the records that this leader
+    has committed, all records of earlier epochs, and the first record of this epoch. The leader
+    need not have committed a record: if voters are lost permanently, it must first replace them.
     """
     return quorum_end(config, ends) >= max(committed, epoch_start + 1)

@@ -59,7 +59,7 @@ class AccessKey:
 
     @property
     def fault(self) -> str:
-        """Why the key cannot be used; empty if it can."""
+        """Return why the key cannot be used; empty if it can."""
         if not KEY_ID.fullmatch(self.id):
             return f"{self.id!r} is not an access key's name: 1 to 64 letters, digits and . _ -"
         if len(self.secret) < SECRET_CHARACTERS_MIN:
@@ -86,7 +86,7 @@ def client_key_of(secret: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Parsed fields of a signature; they are unproven before `holds_for`."""
+    """Parsed fields of a signature; `holds_for` verifies them."""
 
     key_id: str
     time_ms: int
@@ -111,10 +111,10 @@ class Signature:
         )
 
     def holds_for(self, verifier: bytes, method: str, body: bytes | None) -> bool:
-        """Whether the signer had the verifier's secret; compared in constant time.
+        """Return whether the signer had the secret of a verifier; compared in constant time.
 
         Args:
-            verifier: of the key.
+            verifier: stored verifier of the access key.
             method: "/package.Service/Method", as called.
             body: the received request; None for a stream.
         """
@@ -208,7 +208,8 @@ class Credentials:
 
 
 class Signer:
-    """Signs the calls of one channel, with one instance and one counter."""
+    """Signs the calls of one channel. A random instance id and a counter make each signature
+    unique."""
 
     def __init__(self, credentials: Credentials, audience: str) -> None:
         self._credentials = credentials

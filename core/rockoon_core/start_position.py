@@ -1,4 +1,4 @@
-"""Start position of a reader on a queue, and the reason. Pure: facts in, a decision out.
+"""Start position of a reader on a queue, and the reason. Pure: decides from facts, without I/O.
 
 The offset service uses it for groups and for members whose progress it keeps, a client for a reader
 that keeps its own.
@@ -44,7 +44,7 @@ class StartReason(enum.IntEnum):
 
 
 class NewQueueRule(enum.IntEnum):
-    """Rule for "this queue is new to the group"; numbers as on the wire."""
+    """Rule that decides whether a queue is new to a group; numbers as on the wire."""
 
     UNSPECIFIED = 0
     EXACT = 1
@@ -126,7 +126,7 @@ def rules_from_wire(
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A broker's report of a queue."""
+    """State of a queue, as its broker reports it."""
 
     # Oldest kept message, and one past the newest; equal if the queue is empty.
     min_offset: int
@@ -158,7 +158,8 @@ DELETION_TEXTS: dict[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """When a message can be deleted at the earliest, and why; `cause` as on the wire."""
+    """Earliest time at which retention can delete a message, and the reason (`cause` as on the
+    wire)."""
 
     at_ms: int
     cause: int
@@ -166,7 +167,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Stored progress, as needed for the decision.
+    """Stored progress of a group on a queue, as needed for the decision.
 
     `offset` is None if only this is known: the group had progress on a deleted queue of this name.
     """
@@ -177,7 +178,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Input of one decision."""
+    """Input of `decide`: everything known about one queue and its reader."""
 
     queue: MessageQueue
     state: QueueState
@@ -193,7 +194,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Start position.
+    """Result of `decide`: the start position and its reason.
 
     `gap`: number of lost messages that the group should have received: no policy can read them.
     """
@@ -205,7 +206,7 @@ class Decision:
 
 
 def is_new_queue(facts: Facts) -> bool:
-    """Whether the queue is new to the group by its rule."""
+    """Return whether the queue is new to the group by the group's rule."""
     if facts.rules.rule is NewQueueRule.CLASSIC:
         return facts.state.min_offset <= 0 and facts.state.first_in_memory is not False
     return facts.create_revision > facts.subscription_revision
@@ -317,12 +318,13 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
 
 
 def deletion_text(reason: int) -> str:
-    """Return how messages were lost, to follow their number; `reason`: DeletionReason."""
+    """Return a phrase such as "were deleted by age", to follow a number of lost messages."""
     return DELETION_TEXTS.get(reason, "were deleted")
 
 
 def below_min(facts: Facts, stored: int) -> Decision:
-    """Retention was faster than the reader. The default skips no kept message."""
+    """Decide for progress below the oldest message: retention was faster than the reader. By
+    default, the reader starts at the oldest message."""
     state = facts.state
     gap = state.min_offset - stored
     what = (
@@ -339,7 +341,8 @@ def below_min(facts: Facts, stored: int) -> Decision:
 
 
 def above_max(facts: Facts, stored: int) -> Decision:
-    """The log lost its tail (a restored copy, or an asynchronous flush and a power cut).
+    """Decide for progress beyond the end: the log has lost its tail (a restored copy, or an
+    asynchronous flush and a power cut).
 
     The default is the end, unlike in the two other cases. Stored progress means that all messages
     below it were read, including all that the queue still had after the loss: starting at the
@@ -365,7 +368,8 @@ def above_max(facts: Facts, stored: int) -> Decision:
 
 
 def other_incarnation(facts: Facts, stored: Stored) -> Decision:
-    """Progress belongs to a deleted queue of the same name: its offset is meaningless here."""
+    """Decide for progress of a deleted queue with the same name, whose offset is meaningless
+    here."""
     state = facts.state
     at = "" if stored.offset is None else f" ({stored.offset})"
     what = (

@@ -1,4 +1,4 @@
-"""Text that each message, RPC, log line and header can hold.
+"""Conversion of text to valid Unicode, which every message, RPC, log line and header accepts.
 
 A Python string may hold lone surrogates, for example from a JSON body that was cut inside an emoji.
 UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError for a string with one in a field. The
@@ -52,7 +52,7 @@ def loggable(failure: BaseException) -> BaseException:
 
 
 def text_fault(text: str) -> str | None:
-    """Return a sentence why a text cannot be sent; None if it can."""
+    """Return why a text cannot be sent, as a sentence; None if it can."""
     if text.isascii():
         return None
     try:
@@ -63,7 +63,7 @@ def text_fault(text: str) -> str | None:
 
 
 def encoding_fault(failure: UnicodeEncodeError) -> str:
-    """Return a sentence about a text that cannot be encoded as UTF-8.
+    """Return an error sentence for a text that cannot be encoded as UTF-8.
 
     Args:
         failure: raised by the encoder.

@@ -1,5 +1,5 @@
-"""Protobuf encoding by hand, for large fields, which the library copies twice when it parses and
-three times when it serializes.
+"""Protobuf encoding by hand for large fields, because the library copies them twice to parse and
+three times to serialize.
 
 Only length-delimited fields are written here; the library handles the other fields of a message,
 and accepts serialized fields in any order.
@@ -18,12 +18,12 @@ class Field(NamedTuple):
 
     number: int
     is_bytes: bool
-    """Whether it is length-delimited. If not, it is an unknown field, not the one that the
-    message's definition has under this number."""
+    """True for a length-delimited field. Otherwise it is an unknown field, even if the message's
+    definition has a field with this number."""
     begin: int
-    """Position of its tag."""
+    """Position of the field's tag."""
     start: int
-    """Position of its value, after the length if it has one."""
+    """Position of the field's value, after its length if it has one."""
     end: int
 
 
@@ -42,12 +42,12 @@ def varint(number: int) -> bytes:
 
 
 def number_tag(number: int) -> bytes:
-    """The tag of a field that is a varint."""
+    """Return the encoded tag of a varint field."""
     return varint(number << 3 | _VARINT)
 
 
 def bytes_tag(number: int) -> bytes:
-    """The tag of a length-delimited field."""
+    """Return the encoded tag of a length-delimited field."""
     return varint(number << 3 | _BYTES)
 
 
@@ -55,7 +55,7 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message in `source[start:end]`, in order.
 
     Raises:
-        ValueError: it is not a message, or has groups: only the library supports them.
+        ValueError: the bytes are not a message, or contain groups, which only the library supports.
     """
     at = start
     while at < end:
@@ -77,7 +77,7 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def _read_length(source: bytes, at: int) -> tuple[int, int]:
-    """Decode a tag or a length; also returns its end."""
+    """Decode a tag or a length; return it and the position after it."""
     number, end = _read_varint(source, at)
     if end - at > _LENGTH_BYTES_MAX or number >> 32:
         raise ValueError("a tag or a length that is too long")
@@ -85,7 +85,7 @@ def _read_length(source: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_varint(source: bytes, at: int) -> tuple[int, int]:
-    """Decode a number; also returns its end."""
+    """Decode a varint; return it and the position after it."""
     # Tags and most lengths are one byte: a loop is five times as slow.
     if at < len(source) and (byte := source[at]) < 0x80:
         return byte, at + 1

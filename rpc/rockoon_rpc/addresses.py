@@ -1,7 +1,7 @@
-"""Addresses: connections and calls of each address at all servers of a service together.
+"""Limits per client address, shared by all servers of a service: open connections and calls.
 
-An address has a bound of connections and of calls. A pause follows when one of its connections has
-used up a budget: new connections of the address are closed at once.
+If a connection exceeds a budget (for example of RST_STREAM frames), the server closes it and closes
+new connections of the same address immediately for `calm_seconds` (the pause of the address).
 """
 
 import ipaddress
@@ -20,18 +20,18 @@ CALM_ADDRESSES_MAX = 10_000
 
 
 def one_address(host: str) -> str:
-    """A peer's address; IPv4 within IPv6 is the IPv4 address."""
+    """Return a peer's address; an IPv4 address within an IPv6 address becomes plain IPv4."""
     address = ipaddress.ip_address(host)
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class Share:
-    """What one address has.
+    """Usage of one client address.
 
     Attributes:
-        connections: open ones.
-        calls: in progress.
-        is_internal: a service of the cluster has, or had, one of the connections.
+        connections: number of open connections.
+        calls: number of calls in progress.
+        is_internal: a service of the cluster has, or had, a connection from this address.
     """
 
     __slots__ = ("address", "calls", "connections", "is_internal")
@@ -44,16 +44,16 @@ class Share:
 
 
 class Addresses:
-    """The shares of all addresses.
+    """Usage and pauses of all client addresses.
 
     Args:
-        connections_max: of one address; 0 for no bound.
-        calm_seconds: of a pause.
-        clock: monotonic seconds.
+        connections_max: limit of open connections per address; 0: no limit.
+        calm_seconds: duration of a pause.
+        clock: returns monotonic seconds.
 
     Attributes:
         closed: connections that were closed because their address had too many.
-        calmed: connections that were closed in a pause, and those that caused one.
+        calmed: connections that were closed during a pause, and those that caused one.
     """
 
     def __init__(
@@ -72,10 +72,11 @@ class Addresses:
         self._log_after = self._log_calm_after = 0.0
 
     def enter(self, host: str) -> Share | None:
-        """Count one more connection of a host; the share leaves when the connection has ended.
+        """Count a new connection of a host, until `leave`; return the usage of its address.
 
         Returns:
-            None: the connection is to be closed.
+            None if the caller must close the connection: the limit is reached, or the address
+                has a pause.
         """
         address = one_address(host)
         if self._calm_until and self._is_calm(address):
@@ -93,19 +94,19 @@ class Addresses:
         return share
 
     def leave(self, share: Share) -> None:
-        """A connection has ended."""
+        """Count the end of a connection."""
         share.connections -= 1
         if not share.connections:
             self._shares.pop(share.address, None)
 
     def count(self, host: str) -> int:
-        """Open connections of a host."""
+        """Return the number of open connections of a host."""
         share = self._shares.get(one_address(host))
         return 0 if share is None else share.connections
 
     def calm(self, address: str, reason: str) -> None:
-        """A connection of an address has used up a budget: the address has a pause, unless a
-        service of the cluster has the same address."""
+        """Start the pause of an address because one of its connections exceeded a budget. An
+        address that a service of the cluster uses gets no pause."""
         now = self._clock()
         self.calmed += 1
         share = self._shares.get(address)

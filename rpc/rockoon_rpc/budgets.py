@@ -1,4 +1,4 @@
-"""A bound on how often a peer may do something."""
+"""Rate limit of the events that a peer may cause."""
 
 
 class Budget:

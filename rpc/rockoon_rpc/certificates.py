@@ -1,4 +1,4 @@
-"""Certificates of callers, as gRPC's auth_context has them."""
+"""Conversion of callers' TLS certificates to gRPC's `auth_context`."""
 
 import ssl
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def certificate_context(connection: ssl.SSLObject | None) -> Mapping[str, list[bytes]]:
-    """gRPC's auth_context of a caller's certificate; empty without one.
+    """Return the `auth_context` for a caller's certificate; empty if the caller sent none.
 
     Args:
         connection: of TLS; None for a plain connection.

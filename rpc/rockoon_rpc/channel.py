@@ -1,11 +1,11 @@
 """A channel to one address; replaces `grpc.aio.Channel`.
 
-It connects when there is a call, and again after failures. A call waits for a connection that is
-being made. After a failure calls fail at once until the next try to connect.
+The channel connects for the first call, and reconnects after failures. Calls wait while the channel
+connects. After a failed attempt, calls fail immediately until the next attempt.
 
 If a connection has as many calls as its server allows, the channel opens another one: thousands of
-long polls to one server share a few connections. A connection that is not the newest one ends with
-its last call.
+long polls to one server share a few connections. The channel sends new calls on the newest
+connection; an older connection is closed after its last call.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 class Channel(aio.Channel):
-    """See the module.
+    """A gRPC channel to one address, with the interface of `grpc.aio.Channel`; see the module.
 
     Args:
         address: "host:port".
-        limits: of its connections; longer answers are refused.
-        tls: asked for each connection; None for plain ones.
-        sessions: the implementation; None chooses one.
+        limits: limits of its connections; a longer reply fails its call.
+        tls: returns the TLS settings for a new connection; None: connections without TLS.
+        sessions: HTTP/2 implementation; None: the default one.
 
     Attributes:
-        address, limits: as given.
-        sessions: the implementation in use.
-        liveness: when a silent connection is aborted.
+        address, limits: the arguments.
+        sessions: the HTTP/2 implementation in use.
+        liveness: time limits after which a silent connection is aborted.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Channel(aio.Channel):
     # Connections.
 
     def send(self, call: ClientCall) -> bool:
-        """Send a call on a connection with room for it; return whether there is one.
+        """Send a call on a connection that has room for it; return False if no connection has room.
 
         Raises:
             UsageError: the channel is closed.
@@ -95,29 +95,31 @@ class Channel(aio.Channel):
         )
 
     def is_former(self, connection: ClientConnection) -> bool:
-        """Whether a connection ends with its last call."""
+        """Return whether the channel sends no new calls on a connection, which closes after its
+        last call."""
         return connection is not self._connection
 
     def lost(self, connection: ClientConnection) -> None:
-        """A connection has ended, or accepts no further calls."""
+        """Handle a connection that has ended, or accepts no further calls."""
         if connection.is_lost:
             self._connections.discard(connection)
         if self._connection is connection:
             self._connection = None
 
     def calmed(self, text: str) -> None:
-        """The server has closed a connection because of its calls (ENHANCE_YOUR_CALM)."""
+        """Handle a connection that the server closed for too many calls or frames
+        (ENHANCE_YOUR_CALM)."""
         self._note_failure(f"{self.address} closed the connection: {text}", PAUSE_SECONDS_MAX)
 
     async def connected(self, *, waits: bool) -> None:
-        """Try to connect, or wait for the try in progress.
+        """Connect, or wait until the attempt in progress has ended.
 
         Args:
-            waits: for the next try after a failure.
+            waits: after a failed attempt, wait for the next one instead of raising.
 
         Raises:
-            AioRpcError: UNAVAILABLE, the try failed, or the next one is due later; only if the
-                caller does not wait.
+            AioRpcError: UNAVAILABLE; the attempt failed, or the next attempt is due later. Raised
+                only if `waits` is False.
             UsageError: the channel is closed.
         """
         if self._is_closed:
@@ -195,11 +197,11 @@ class Channel(aio.Channel):
         return ClientConnection(self)
 
     def _note_failure(self, reason: str, seconds: float | None = None) -> None:
-        """Fail calls until the next try.
+        """Make calls fail until the next attempt to connect.
 
         Args:
-            reason: of their failures.
-            seconds: until then; by default they grow with each failure.
+            reason: error text of these calls.
+            seconds: time until the next attempt; default: grows with each failure.
         """
         bound = min(PAUSE_SECONDS_FIRST * 2**self._failures, PAUSE_SECONDS_MAX)
         # Random: clients that failed together do not try again together.
@@ -257,7 +259,7 @@ class Channel(aio.Channel):
     # Methods.
 
     def request_head(self, method: str) -> Any:
-        """The headers that all calls of a method have in common."""
+        """Return the encoded headers that all calls of a method have in common."""
         scheme = "http" if self._tls is None else "https"
         return self.sessions.request_head(scheme, self.address, method)
 

@@ -1,7 +1,7 @@
-"""Calls of a channel, with the methods of grpc.aio's call objects that are used here.
+"""Calls of a channel, with those methods of grpc.aio's call objects that Rockoon uses.
 
-A call is sent when it is made if its channel is connected, else as soon as the channel is. Failures
-are raised as `grpc.aio.AioRpcError`, as by gRPC's own calls.
+If the channel is connected, a new call is sent immediately; otherwise it is sent once the channel
+has connected. A failed call raises `grpc.aio.AioRpcError`, like gRPC's own calls.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _CANCELLED_HERE = "Locally cancelled by application!"
 
 
 def failure(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> aio.AioRpcError:
-    """The exception for a failed call."""
+    """Return the exception for a failed call."""
     return aio.AioRpcError(code, aio.Metadata(), aio.Metadata(*trailing), details, details)
 
 
@@ -43,16 +43,16 @@ def _notify(waiting: asyncio.Future[None] | None) -> None:
 
 
 class ChannelMethod:
-    """One method of a stub: makes its calls.
+    """One method of a stub: calling it starts an RPC.
 
     Args:
-        channel: carries the calls.
-        name: the method's path.
-        serialize, parse: messages to bytes and back; None leaves them bytes.
-        sends_stream, receives_stream: the method's kind.
+        channel: the channel that sends the calls.
+        name: path of the method, "/package.Service/Method".
+        serialize, parse: convert a request to bytes, and a reply from bytes; None: no conversion.
+        sends_stream, receives_stream: whether the requests, the replies are a stream.
 
     Attributes:
-        head: the session's, of all calls; made with the first call.
+        head: encoded headers that all calls share; created by the first call.
     """
 
     __slots__ = (
@@ -103,21 +103,21 @@ _CALL_SLOTS = (
 
 
 class ClientCall:
-    """One call of any kind.
+    """One RPC of a client, of any kind (unary or streaming).
 
     Args:
-        method: that is called.
-        request: a message, or an iterable of messages; None if they are written later.
-        timeout: seconds; None for none.
-        metadata: of the call.
-        waits: for a connection, however often tries to connect fail.
+        method: the called method.
+        request: a message or an iterable of messages; None: the caller writes them later.
+        timeout: seconds until the deadline; None: no deadline.
+        metadata: gRPC metadata to send.
+        waits: wait for a connection even after failed attempts to connect ("wait for ready").
 
     Attributes:
-        method: as given.
-        connection, id: where the call is sent, and its stream's number; 0 before.
-        message: the only request; None for a stream of requests.
-        deadline: time of the loop's clock, or None.
-        metadata: as given.
+        method: the argument.
+        connection, id: connection of the call and number of its stream; 0 before it is sent.
+        message: the request of a unary call; None for a stream of requests.
+        deadline: deadline by the event loop's clock; None: no deadline.
+        metadata: the argument.
     """
 
     __slots__ = _NO_SLOTS
@@ -167,7 +167,7 @@ class ClientCall:
     # Beginning.
 
     async def _open(self) -> None:
-        """Send the call when there is a connection with room for it."""
+        """Send the call once a connection has room for it."""
         channel = self.method.channel
         try:
             async with asyncio.timeout_at(self.deadline):
@@ -185,13 +185,13 @@ class ClientCall:
             raise
 
     def opened(self) -> None:
-        """The call with a stream of requests has begun; overridden."""
+        """Called once a call with a stream of requests has been sent; subclasses override it."""
 
     async def wait_for_connection(self) -> None:
-        """Return when the call is sent.
+        """Wait until the call is sent.
 
         Raises:
-            AioRpcError: the call is over, and was not sent.
+            AioRpcError: the call ended before it was sent.
         """
         while not self.id and self._opening is not None and not self._opening.done():
             await asyncio.wait((self._opening,))
@@ -201,11 +201,11 @@ class ClientCall:
     # Ending.
 
     def finished(self, status: int, details: str, trailing: Metadata) -> None:
-        """The server has ended the call."""
+        """Handle the status that the server sent at the end of the call."""
         self.end(_BY_NUMBER.get(status, grpc.StatusCode.UNKNOWN), details, trailing)
 
     def failed(self, code: int, reason: str) -> None:
-        """The server has reset the stream, or the connection has ended."""
+        """Handle the failure of the call: the server reset the stream, or the connection ended."""
         if code == ErrorCode.REFUSED_STREAM and not (
             self._is_retried or self.method.sends_stream or self._code is not None
         ):
@@ -224,7 +224,7 @@ class ClientCall:
             self.end(_OF_RESET.get(code, grpc.StatusCode.INTERNAL), reason)
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> None:
-        """The call is over; only its first end counts."""
+        """End the call with a status; later calls of this method have no effect."""
         if self._code is not None:
             return
         self._code, self._details, self._trailing = code, details, trailing
@@ -241,7 +241,7 @@ class ClientCall:
                     )
 
     def _notify_waiting(self) -> None:
-        """The call is over; overridden."""
+        """Wake the tasks that wait for the call, which has ended; subclasses override it."""
         raise NotImplementedError
 
     @property
@@ -249,7 +249,7 @@ class ClientCall:
         return self._is_cancelled or self._code is not _OK
 
     def overdue(self) -> None:
-        """The deadline has passed."""
+        """End the call because its deadline has passed."""
         self._give_up(grpc.StatusCode.DEADLINE_EXCEEDED, _OVERDUE)
 
     def _give_up(self, code: grpc.StatusCode, details: str) -> bool:
@@ -263,7 +263,7 @@ class ClientCall:
         return True
 
     def cancel(self) -> bool:
-        """End the call here and at the server; return whether it was not over."""
+        """Cancel the call here and at the server; return False if it had already ended."""
         if self._code is not None:
             return False
         self._is_cancelled = True
@@ -311,17 +311,17 @@ class ClientCall:
         return max(self.deadline - asyncio.get_running_loop().time(), 0.0)
 
     def _raise(self) -> NoReturn:
-        """Raise the failure of a call that is over."""
+        """Raise the failure of a call that has ended."""
         assert self._code is not None
         if self._is_cancelled:
             raise asyncio.CancelledError
         raise failure(self._code, self._details, self._trailing)
 
     def _parsed(self, message: bytes) -> Any:
-        """Parse an answer. The call is over if it cannot be parsed.
+        """Parse a reply; if it is invalid, the call ends.
 
         Raises:
-            AioRpcError: INTERNAL, the answer cannot be parsed.
+            AioRpcError: INTERNAL; the reply cannot be parsed.
         """
         parse = self.method.parse
         try:
@@ -333,7 +333,7 @@ class ClientCall:
 
 
 class UnaryCall(ClientCall):
-    """A call with one request and one answer. Awaiting it returns the answer."""
+    """An RPC with one request and one reply. Awaiting it returns the reply."""
 
     __slots__ = (*_CALL_SLOTS, "_answer", "_waiting", "connection", "id")
 
@@ -352,7 +352,7 @@ class UnaryCall(ClientCall):
     def answered(
         self, status: int, details: str, trailing: Metadata, message: bytes | None
     ) -> None:
-        """The server has answered (ANSWER)."""
+        """Handle the reply and the status of the server (event ANSWER)."""
         if status == 0 and message is not None:
             parse = self.method.parse
             try:
@@ -366,7 +366,8 @@ class UnaryCall(ClientCall):
             self.finished(status, details, trailing)
 
     def sent_all(self) -> None:
-        """A long request is sent (ROOM)."""
+        """Continue after the whole request, which was too long for one write, was sent (event
+        ROOM)."""
 
     def _notify_waiting(self) -> None:
         waiting = self._waiting
@@ -390,10 +391,10 @@ class UnaryCall(ClientCall):
 
 
 class StreamCall(ClientCall, MessageStream):
-    """A call with a stream of requests, of answers, or of both.
+    """An RPC with a stream of requests, of replies, or of both.
 
     Attributes:
-        on_message: see `MessageStream`; called with parsed messages.
+        on_message: as in `MessageStream`, but called with parsed messages.
     """
 
     __slots__ = (*_CALL_SLOTS, "_requests", "_sending")
@@ -455,8 +456,8 @@ class StreamCall(ClientCall, MessageStream):
             self.connection.wrote()
 
     def write_now(self, request: Any) -> bool:
-        """Send a message if nothing delays it; return whether it is sent. Not while requests that
-        were passed to the call are being sent."""
+        """Send a request if it can be sent immediately; return whether it was sent. Not allowed
+        while the requests that were passed to the constructor are being sent."""
         if not self.id or self._is_pending or self.sent_last or self._code is not None:
             return False
         connection = self.connection
@@ -470,7 +471,7 @@ class StreamCall(ClientCall, MessageStream):
         return True
 
     async def write(self, request: Any) -> None:
-        """Send a message; return when another one may be sent.
+        """Send a request; return once the next one may be sent.
 
         Raises:
             AioRpcError: the call has failed.
@@ -484,7 +485,7 @@ class StreamCall(ClientCall, MessageStream):
         await self.send_message(self._serialized(request))
 
     async def done_writing(self) -> None:
-        """Send no further messages."""
+        """Half-close the call: the client sends no further requests."""
         await self.wait_for_connection()
         self._end_requests()
 
@@ -493,7 +494,7 @@ class StreamCall(ClientCall, MessageStream):
     def answered(
         self, status: int, details: str, trailing: Metadata, message: bytes | None
     ) -> None:
-        """The server has answered a stream of requests (ANSWER)."""
+        """Handle the server's reply to a stream of requests (event ANSWER)."""
         if message is not None:
             self.received(message)
         self.finished(status, details, trailing)
@@ -510,7 +511,7 @@ class StreamCall(ClientCall, MessageStream):
         self._add_unread(message)
 
     async def read(self) -> Any:
-        """Return the next message, or `aio.EOF` at the end of a call with status OK.
+        """Return the next reply, or `aio.EOF` at the end of a call with status OK.
 
         Raises:
             AioRpcError: the call has failed.
@@ -540,7 +541,7 @@ class StreamCall(ClientCall, MessageStream):
         return message
 
     async def _only(self) -> Any:
-        """Return the only answer of a call whose status is OK."""
+        """Return the only reply of a call that ended with status OK."""
         answer = await self.read()
         if answer is aio.EOF:
             raise failure(grpc.StatusCode.INTERNAL, "the server sent no answer")

@@ -1,4 +1,4 @@
-"""A channel's connection."""
+"""One HTTP/2 connection of a client's channel."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class ClientConnection(Connection):
-    """Carries calls of one channel.
+    """One HTTP/2 connection that carries calls of a channel.
 
     Args:
-        channel: its owner.
+        channel: the owning channel.
 
     Attributes:
-        is_leaving: the server accepts no further calls; the connection ends with its last call.
-        reason: why it has ended, if the server or the operating system said so.
-        begun: done when the server's SETTINGS have arrived, or the connection has ended.
-        ended: done when the connection has ended.
+        is_leaving: the server accepts no further calls; the connection closes after its last call.
+        reason: why the connection ended, if the server or the operating system reported it.
+        begun: future, done once the server's SETTINGS have arrived or the connection has ended.
+        ended: future, done once the connection has ended.
     """
 
     session: ClientSession
@@ -50,7 +50,7 @@ class ClientConnection(Connection):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has room for a call."""
+        """True if one more call can be sent on the connection."""
         if self.is_lost or self.is_closing or self.is_leaving:
             return False
         return self.session.open_streams < self.session.streams_max
@@ -80,7 +80,7 @@ class ClientConnection(Connection):
         return True
 
     def reset_call(self, stream: int) -> None:
-        """Reset the stream of a call that this side has ended."""
+        """Send RST_STREAM for a call that the client has ended."""
         if self.streams.pop(stream, None) is not None:
             self.session.reset(stream, ErrorCode.CANCEL)
             self.wrote()

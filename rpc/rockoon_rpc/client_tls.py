@@ -1,4 +1,4 @@
-"""TLS of a channel."""
+"""TLS settings of a channel."""
 
 import ssl
 from typing import NamedTuple
@@ -7,11 +7,11 @@ ALPN = "h2"
 
 
 class ChannelTls(NamedTuple):
-    """How a channel connects over TLS.
+    """TLS settings for a connection of a channel.
 
     Attributes:
-        context: has the trusted authorities, and offers `ALPN`.
-        server_name: the name that the server's certificate must have; empty for the host of the
+        context: TLS context with the trusted CA certificates; it offers the protocol `ALPN`.
+        server_name: name that the server's certificate must contain; empty: the host of the
             address.
     """
 

@@ -1,14 +1,14 @@
-"""One side of a connection as an asyncio protocol: passes bytes between a transport and a session.
+"""One HTTP/2 connection as an asyncio protocol: passes bytes between a transport and a session.
 
 Received bytes go into one buffer that all connections of a loop share, so that an idle connection
 costs no buffer; the session copies the bytes that it keeps.
 
 Invariants
-- Events of a turn are handled before further bytes are read; what their handlers write leaves in
-  one write at the end of the turn.
-- A connection that has more input than one turn waits in the line (`turns.py`).
-- A server does not read from a peer that does not read its answers.
-- The transport is closed by this class alone, so its socket has one owner.
+- A turn handles a limited amount of input. Its events are handled before further bytes are read;
+  the output of their handlers is sent in one write at the end of the turn.
+- A connection that has more input than one turn waits for its next turn (`turns.py`).
+- A server stops reading from a client that does not read its replies.
+- Only this class closes the transport, so the socket has one owner.
 """
 
 import asyncio
@@ -35,22 +35,22 @@ CLOSE_SECONDS_MAX = 2.0
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The base of a server's connection and of a client's. For one event loop.
+    """Base of a server's connection and of a client's connection; used by one event loop.
 
     Args:
-        session: parses and writes the protocol.
-        limits: of the connection.
-        liveness: None never sends PING.
-        line: of its kind at the running loop; None: this side opens the connection, so its input
-            never waits for the input of another connection.
+        session: parses and encodes HTTP/2.
+        limits: limits of the connection.
+        liveness: time limits of a silent peer; None: no PING is sent.
+        line: queue in which connections of this kind wait for their turns; None: a connection
+            that this process opens, whose input never waits for that of a client.
 
     Attributes:
-        address: of the peer, "" before it is known.
-        loop: of the connection.
-        is_choked: the transport holds as many bytes as it should.
+        address: address of the peer; "" before it is known.
+        loop: event loop of the connection.
+        is_choked: the transport's write buffer is full.
         is_lost: the connection has ended.
-        is_closing: this side ends the connection; nothing further is written.
-        arrives_alone: the event that is being handled is the only one of its turn.
+        is_closing: this side closes the connection and writes nothing further.
+        arrives_alone: the event that is being handled is the only event of the current turn.
         streams: open streams by number.
     """
 
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def signs_of_life(self) -> int:
-        """How often bytes have arrived; 0 for a connection that is not watched."""
+        """Number of reads that returned bytes; 0 if no liveness check runs on the connection."""
         return 0 if self._watch is None else self._watch.signs
 
     # Callbacks of the transport.
@@ -223,17 +223,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _must_wait(self) -> bool:
-        """Whether nothing may be read before the next turn."""
+        """True if the connection must not read before its next turn."""
         return self.session.is_behind or self._pause_seconds > 0 or self._is_full
 
     @property
     def _is_full(self) -> bool:
-        """Whether the peer leaves too many answers unread; then nothing is read from it. Not for
-        a client: both sides could wait for each other."""
+        """True if the client has too many unread replies; the server then stops reading from it.
+        Always False for a client connection: if both sides stopped reading, both would block."""
         return False
 
     def _pause(self) -> None:
-        """End the turn: read nothing before the next one."""
+        """End the turn: stop reading until the next turn."""
         if self.is_lost or self.is_closing or self.transport.is_closing():
             return
         if not self._is_paused:
@@ -254,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             line.join(self)
 
     def next_turn(self) -> None:
-        """Handle kept bytes, or read again; see `Turns`."""
+        """Run the next turn: handle kept bytes, or resume reading; see `Turns`."""
         self._is_in_line = False
         # If answers fill the transport, `resume_writing` joins the line again.
         if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
@@ -275,9 +275,10 @@ class Connection(asyncio.BufferedProtocol):
     # Output.
 
     def wrote(self) -> None:
-        """Something was queued in the session. It leaves at the end of the turn. Outside a turn it
-        leaves in the next iteration of the loop, with what is queued until then; or at once, if
-        one message was queued between two turns the last time."""
+        """Schedule the write of bytes that were queued in the session. During a turn they are
+        written at its end. Otherwise they are written in the next iteration of the event loop,
+        together with everything queued until then; or immediately, if only one message was queued
+        between the two previous turns."""
         if self._is_in_turn:
             return
         self._writes += 1
@@ -291,8 +292,8 @@ class Connection(asyncio.BufferedProtocol):
             self.loop.call_soon(self._flush_soon)
 
     def before_flush(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, before the output of this turn, or of this iteration of the loop,
-        is written: messages that it queues leave in the same write."""
+        """Call `callback` once before the next write of the session's output; messages that it
+        queues are part of this write."""
         if self._before_flush is None:
             self._before_flush = []
         self._before_flush.append(callback)
@@ -305,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write the session's output, as far as the transport has room."""
+        """Write as much of the session's output as the transport accepts."""
         if self._before_flush:
             # Messages that the callbacks queue need no other flush.
             had_flush, self._has_flush = self._has_flush, True
@@ -332,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         self.wrote()
 
     def await_room(self, stream: MessageStream) -> None:
-        """Notify a stream's sender when the transport has room again."""
+        """Wake the sender of a stream once the transport accepts more bytes."""
         if self.is_choked:
             if self._wanting is None:
                 self._wanting = []
@@ -341,13 +342,13 @@ class Connection(asyncio.BufferedProtocol):
     # Ends.
 
     def forget(self, stream: MessageStream) -> None:
-        """A stream is over."""
+        """Remove a stream that has ended."""
         self.streams.pop(stream.id, None)
         stream.closed()
         self.stream_over()
 
     def stream_over(self) -> None:
-        """A stream has ended; overridden."""
+        """Called when a stream has ended; subclasses override it."""
 
     def _fail_streams(self, code: int, reason: str) -> None:
         streams = list(self.streams.values())
@@ -358,10 +359,10 @@ class Connection(asyncio.BufferedProtocol):
     def close(
         self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"
     ) -> None:
-        """End the connection; its streams fail. What is queued is still sent.
+        """Close the connection after the queued output is sent; its streams fail.
 
         Args:
-            code: of the GOAWAY frame; none is sent for NO_ERROR.
+            code: error code of the GOAWAY frame; for NO_ERROR no GOAWAY is sent.
         """
         if self.is_lost or self.is_closing or self.transport is None:
             return
@@ -381,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
     # Events of both sides.
 
     def _ready(self) -> None:
-        """The peer's SETTINGS have arrived; overridden."""
+        """Called when the peer's SETTINGS have arrived; subclasses override it."""
 
     def _reset(self, stream_id: int, code: int, reason: str) -> None:
         stream = self.streams.pop(stream_id, None)
@@ -395,14 +396,16 @@ class Connection(asyncio.BufferedProtocol):
             stream.sent_all()
 
     def _pong(self) -> None:
-        """The peer has acknowledged a PING; overridden."""
+        """Called when the peer has acknowledged a PING; subclasses override it."""
 
     def _goaway(self, last_stream: int, code: int, text: str) -> None:
-        """The peer accepts no further streams; overridden."""
+        """Called when the peer accepts no further streams; subclasses override it."""
 
     def _waste(self, idle_frames: int, resets: int) -> None:
-        """The peer has sent frames without effect, or caused resets; overridden."""
+        """Called when the peer has sent frames without effect, or caused resets; subclasses
+        override it."""
 
     def _broken(self, _code: int, reason: str) -> None:
-        """The peer has broken the protocol. GOAWAY is in the session's output."""
+        """Close the connection after a protocol error of the peer. The session's output has the
+        GOAWAY."""
         self.close(ErrorCode.NO_ERROR, reason)

@@ -1,6 +1,6 @@
 """Deadlines of calls: one timer for all calls of a connection.
 
-Most calls end long before their deadline. A timer for each would cost more than the rest of a call.
+Most calls end long before their deadline. One timer per call would cost more CPU than the call.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ ENDED_MAX = 256
 
 
 class Deadlines:
-    """The deadlines of a connection's calls.
+    """Ends the calls of one connection at their deadlines.
 
     Args:
-        calls: open calls by stream number; `overdue` of a call is called at its deadline.
-        loop: of the connection.
+        calls: open calls by stream number; at its deadline, `overdue` of the call is called.
+        loop: event loop of the connection.
     """
 
     __slots__ = ("_calls", "_heap", "_loop", "_purge_at", "_timer")
@@ -31,7 +31,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, deadline: float, stream: int) -> None:
-        """End a call that is not over at a time of the loop's clock."""
+        """Set the deadline of a call, by the event loop's clock."""
         heap = self._heap
         heappush(heap, (deadline, stream))
         if self._timer is None or heap[0][0] < self._timer.when():
@@ -42,7 +42,7 @@ class Deadlines:
             self._purge_at = 2 * len(heap) + ENDED_MAX
 
     def stop(self) -> None:
-        """End no further call."""
+        """Stop the timer; no further call is ended."""
         self._heap.clear()
         self._calls = {}
         if self._timer is not None:

@@ -1,10 +1,10 @@
-"""A connection to a name, over any of its addresses (RFC 8305, "happy eyeballs").
+"""Connects to a host over any of its addresses (RFC 8305, "happy eyeballs").
 
-Addresses are tried one after the other, each a moment after the one before, until one answers: an
-address that does not answer does not delay the connection by more than that moment.
+Attempts start one after the other with a short delay between two, until one address answers. So
+an address that does not answer delays the connection by one delay only.
 
-The event loop makes each socket and closes it. No other object has a socket's descriptor, so none
-can close the number again when it belongs to another file of the process.
+Only the event loop creates and closes the sockets. No other object has a descriptor of a socket, so
+no code can close the descriptor number again after the system has reused it for another file.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ async def dialed(
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
 ) -> tuple[asyncio.Transport, P]:
-    """Connect to a host, and complete the TLS handshake.
+    """Connect to a host and complete the TLS handshake.
 
     Args:
-        host: a name, or an IP address without brackets. A name is looked up for each connection: a
-            pod comes back under its name at another address.
-        protocol: makes the protocol of a connection; asked for each address that is tried.
-        tls: None for a plain connection.
-        server_name: the name that the server's certificate must have.
+        host: a name, or an IP address without brackets. A name is resolved for each connection,
+            because a restarted pod has the same name and another address.
+        protocol: creates the asyncio protocol of a connection; called once per attempt.
+        tls: TLS context; None: no TLS.
+        server_name: name that the server's certificate must contain.
 
     Returns:
-        A transport, which the peer may have closed, and its protocol.
+        The transport, which the peer may already have closed, and its protocol.
 
     Raises:
         OSError: the name has no address, or no address accepts a connection; the text has the
@@ -77,7 +77,7 @@ async def dialed(
 
 
 def _alternating(found: list[Any]) -> list[str]:
-    """Addresses in their order, IPv6 and IPv4 alternating."""
+    """Return addresses with IPv6 and IPv4 alternating; otherwise their order is kept."""
     by_family: dict[int, list[str]] = {}
     for family, *_, address in found:
         by_family.setdefault(family, []).append(address[0])

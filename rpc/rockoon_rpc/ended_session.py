@@ -1,7 +1,7 @@
-"""The session of a connection that has ended: nothing arrives, and nothing is sent.
+"""Session of a closed connection: it receives no events, and discards everything that is sent.
 
-It replaces a connection's session in `connection_lost`. Handlers of calls can refer to a connection
-for a long time, and Python's collector does not count the memory of a compiled session.
+`connection_lost` replaces the session of a connection by it. Request handlers may hold a reference
+to the connection for a long time; the memory of the real session must be freed before.
 """
 # ruff: noqa: ARG002 - the arguments are those of a session
 
@@ -12,7 +12,7 @@ from rockoon_rpc.session import Buffer, Event, Metadata
 
 
 class EndedSession:
-    """A server's and a client's; see `session`."""
+    """Session without effect, for servers and clients; see `session`."""
 
     is_behind = False
     unsent_bytes = 0

@@ -1,6 +1,7 @@
-"""Sessions on the h2 library for Python, where the compiled kernel is missing (see `session.py`).
+"""HTTP/2 sessions in Python, on the h2 library, used if the compiled kernel is missing (see
+`session.py`).
 
-A call costs about ten times as much as with the kernel; bounds, events and errors are the same.
+A call needs about ten times the CPU time of the kernel; limits, events and errors are equal.
 """
 
 from collections.abc import Callable, Container
@@ -79,10 +80,10 @@ def _status_trailers(status: int, details: str, trailing: Metadata) -> Headers:
 
 
 class _CallRefused(Exception):
-    """The session ends a call itself.
+    """Raised if the session itself answers a call with an error.
 
     Attributes:
-        status: of gRPC; None for a request that is not gRPC's.
+        status: gRPC status code; None if the request is not a gRPC request.
     """
 
     def __init__(self, status: int | None, reason: str) -> None:
@@ -91,7 +92,7 @@ class _CallRefused(Exception):
 
 
 class FallbackServerSession(LibrarySession):
-    """A server's side; see `session.ServerSession`."""
+    """HTTP/2 session of a server; see `session.ServerSession`."""
 
     event_methods: ClassVar[dict[type, str]] = {
         **LibrarySession.event_methods,
@@ -144,7 +145,7 @@ class FallbackServerSession(LibrarySession):
                 self._events.append((events.OPENED, *opened))
 
     def _new_stream(self, stream_id: int, headers: Headers) -> SessionStream:
-        """Make a call's stream from its headers. Raises _CallRefused."""
+        """Create the stream of a new call from its headers. Raises _CallRefused."""
         found = dict(headers)
         if found[b":method"] != b"POST" or not _is_grpc(found.get(b"content-type", b"")):
             raise _CallRefused(None, "the request is not gRPC's")
@@ -174,7 +175,7 @@ class FallbackServerSession(LibrarySession):
         return stream
 
     def _refuse(self, stream_id: int, has_ended: bool, refusal: _CallRefused) -> None:
-        """End a call with a status, and report it if the owner knows it."""
+        """End a call with an error status; report RESET if the application knows the call."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = SessionStream(stream_id, True, 0)
@@ -282,7 +283,7 @@ class FallbackServerSession(LibrarySession):
 
 
 class FallbackClientSession(LibrarySession):
-    """A client's side; see `session.ClientSession`."""
+    """HTTP/2 session of a client; see `session.ClientSession`."""
 
     event_methods: ClassVar[dict[type, str]] = {
         **LibrarySession.event_methods,
@@ -392,7 +393,7 @@ class FallbackClientSession(LibrarySession):
             self._end_by(stream, event.headers)
 
     def _end_by(self, stream: SessionStream, headers: Headers) -> None:
-        """End a call by the headers that carry its status."""
+        """End a call with the status in the headers that the server sent."""
         stream.has_ended = True
         found = dict(headers)
         number = found.get(b"grpc-status")
@@ -422,7 +423,7 @@ class FallbackClientSession(LibrarySession):
     def _finish(
         self, stream: SessionStream, status: int, details: str, trailing: Metadata = ()
     ) -> None:
-        """Report the end of a call; reset a stream that has not ended on both sides."""
+        """Report the end of a call; send RST_STREAM if one side has not ended the stream."""
         if status == OK and stream.reader.is_within_message:
             status, details = INTERNAL, "the answer ends within a message"
         elif status == OK and stream.is_one and stream.message is None:

@@ -20,7 +20,7 @@ if _hpack_log.level == logging.NOTSET:
     _hpack_log.setLevel(logging.INFO)
 
 HEADER_BYTES = 32
-"""Counted for each header beside its name and value (RFC 9113, section 10.5.1)."""
+"""Size that RFC 9113 (section 10.5.1) adds for each header to its name and value."""
 
 # RFC 7541, section 4.2: a block begins with the smallest and the last size at most.
 _TABLE_SIZES_MAX = 2
@@ -34,10 +34,10 @@ _FORBIDDEN = re.compile(rb"[\0\r\n]")
 
 
 class BlockDecoder(Decoder):
-    """HPACK's decoder, which refuses blocks that resize the table again and again.
+    """HPACK decoder that refuses header blocks with repeated resizes of the dynamic table.
 
     Attributes:
-        list_bytes: length of the header list of the last block.
+        list_bytes: size of the last decoded header list.
     """
 
     list_bytes = 0
@@ -59,13 +59,13 @@ class BlockDecoder(Decoder):
 
 
 def text(raw: bytes) -> str:
-    """Decode a header. Bytes that are not UTF-8 become escape sequences, so that the text fits
-    into messages and logs."""
+    """Decode a header value. Invalid UTF-8 becomes escape sequences, so that the text fits into
+    messages and logs."""
     return raw.decode("utf-8", "backslashreplace")
 
 
 def metadata(headers: Headers, kept: Container[str] | None = None) -> Metadata:
-    """Return gRPC's metadata among headers.
+    """Return the gRPC metadata in a list of headers.
 
     Args:
         kept: names of the headers that become metadata; None keeps all except the headers of
@@ -99,12 +99,12 @@ def _from_base64(name: str, value: bytes) -> bytes:
 
 
 def list_bytes(metadata: Metadata) -> int:
-    """Return the length of metadata, counted like a list of headers."""
+    """Return the size of metadata, computed like the size of a header list."""
     return sum(len(name) + len(value) + HEADER_BYTES for name, value in metadata)
 
 
 def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
-    """Return headers that carry metadata.
+    """Convert metadata to HTTP/2 headers.
 
     Raises:
         ValueError: HTTP/2 does not permit a name or a value.
@@ -124,13 +124,13 @@ def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
 
 
 def timeout_seconds(value: bytes) -> float | None:
-    """Return the seconds of a grpc-timeout; None if it is malformed."""
+    """Parse a grpc-timeout header; return seconds, None if it is malformed."""
     match = _TIMEOUT.fullmatch(value)
     return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def timeout_value(seconds: float) -> bytes:
-    """Return the grpc-timeout that is nearest to seconds, and not shorter."""
+    """Return the shortest grpc-timeout header that is at least `seconds`."""
     for unit, factor in _SENT_UNITS:
         count = math.ceil(min(max(seconds, 0.0) * factor, 1e15))
         if count <= _TIMEOUT_MAX:
@@ -139,7 +139,7 @@ def timeout_value(seconds: float) -> bytes:
 
 
 def percent_encoded(details: str) -> bytes:
-    """Return a grpc-message: printable ASCII; other characters and % as %XX of their UTF-8."""
+    """Encode a grpc-message: printable ASCII; % and other characters as %XX of their UTF-8."""
     return quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~", errors="replace").encode()
 
 

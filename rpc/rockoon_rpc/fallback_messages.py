@@ -1,4 +1,4 @@
-"""Messages of a stream, for the session on the h2 library: assembled from the bytes of DATA."""
+"""Assembles gRPC messages from DATA frames, for the session on the h2 library."""
 
 import struct
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ UNAVAILABLE = 14
 
 
 class MessageRefused(Exception):
-    """A message ends its call.
+    """Raised if a message is refused, which ends its call.
 
     Attributes:
-        status: of gRPC, for the call.
+        status: gRPC status code of the call.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -27,10 +27,10 @@ class MessageRefused(Exception):
 
 
 class MessageReader:
-    """Assembles messages, which begin and end anywhere in the DATA of a stream.
+    """Assembles gRPC messages from the DATA frames of one stream; frames may split messages.
 
     Args:
-        bytes_max: a longer message is refused.
+        bytes_max: limit of a message; a longer one is refused.
     """
 
     __slots__ = ("_bytes_max", "_length", "_partial")
@@ -47,11 +47,11 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """Of a message that has arrived in part."""
+        """Number of received bytes of the message that is not complete yet."""
         return len(self._partial) if self._length >= 0 else 0
 
     def read(self, data: bytes) -> Iterator[bytes]:
-        """Add bytes of DATA; yield the messages that are complete with them.
+        """Add the bytes of a DATA frame; yield the messages that they complete.
 
         Raises:
             MessageRefused: a message is compressed or too long.

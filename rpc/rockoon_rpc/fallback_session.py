@@ -1,9 +1,9 @@
-"""Session on the h2 library for Python: both sides' part of `rockoon_rpc.fallback`.
+"""HTTP/2 session on the h2 library for Python: the common part of servers and clients.
 
-Received bytes are passed to the library frame by frame. The session itself looks at the head of
-each frame: it counts the turn, refuses frames that are too long before their bytes arrive, and
-handles GOAWAY, behind which the library would refuse every frame. Messages wait here for the
-windows; the library never has more than a megabyte.
+The session passes received bytes to the h2 library frame by frame. It reads the header of each
+frame itself: it counts the input of a turn, refuses a frame that is too long before its bytes
+arrive, and handles GOAWAY, because h2 would refuse every later frame. Messages wait in the session
+for flow-control windows; h2 never holds more than a megabyte.
 """
 
 import contextlib
@@ -64,10 +64,10 @@ _ENDED_STREAMS_MAX = 4_096
 
 
 class ConnectionBroken(Exception):
-    """The peer has broken the protocol.
+    """Raised if the peer has violated the HTTP/2 protocol.
 
     Attributes:
-        code: an error code of HTTP/2.
+        code: HTTP/2 error code.
     """
 
     def __init__(self, code: int, reason: str) -> None:
@@ -76,10 +76,10 @@ class ConnectionBroken(Exception):
 
 
 class _Connection(H2Connection):
-    """The library's connection, with fewer closed streams.
+    """The h2 library's connection, with a cheaper removal of closed streams.
 
-    The library counts its streams, and removes closed ones, for each new stream. This one does so
-    when their number has doubled; the session checks the limits of streams itself.
+    h2 counts its streams and removes closed ones for each new stream. This class does so only when
+    their number has doubled; the session checks the limit of open streams itself.
     """
 
     MAX_CLOSED_STREAMS = _ENDED_STREAMS_MAX
@@ -97,18 +97,18 @@ class _Connection(H2Connection):
 
 
 class SessionStream:
-    """One stream.
+    """State of one HTTP/2 stream.
 
     Attributes:
-        is_one: one message is expected from the peer.
-        message: the one message.
-        unfinished_bytes: of a message that has arrived in part, and of `message`.
-        owed_bytes: DATA that has arrived, and is not given back to the stream's window.
-        queue: pieces of DATA that are not in the output.
-        ending: headers that end the stream behind the queue; empty ends it with DATA.
-        wants_room: ROOM follows.
-        has_ended, sent_last: the peer's last frame has arrived; this side's is in the output.
-        has_begun: on a server, the answer's headers are sent; on a client, they have arrived.
+        is_one: the peer sends exactly one message.
+        message: that message, once it is complete.
+        unfinished_bytes: received bytes of an incomplete message, plus the bytes of `message`.
+        owed_bytes: received bytes for which no WINDOW_UPDATE was sent yet.
+        queue: bytes to send that are not in the output yet.
+        ending: trailers to send after the queue; empty: the last DATA frame ends the stream.
+        wants_room: the session must report a ROOM event once the queue is in the output.
+        has_ended, sent_last: the peer's last frame was received; ours is in the output.
+        has_begun: the headers of the reply were sent (server) or received (client).
     """
 
     __slots__ = (
@@ -135,11 +135,11 @@ class SessionStream:
 
 
 class LibrarySession:
-    """The base of both sides.
+    """Base of the server's and the client's HTTP/2 session.
 
     Args:
-        limits: of the connection.
-        is_client: the side.
+        limits: limits of the connection.
+        is_client: True for a client's session, False for a server's.
     """
 
     # Names of the methods that handle the library's events; a subclass adds those of its side.
@@ -234,7 +234,7 @@ class LibrarySession:
         del kept[:at]
 
     def _receive_frame(self, frame: bytes) -> None:
-        """Handle one whole frame."""
+        """Handle one complete frame."""
         kind, flags = frame[3], frame[4]
         stream_id = int.from_bytes(frame[5:9]) & STREAM_ID_MAX
         self._frames += 1
@@ -278,14 +278,15 @@ class LibrarySession:
                 handler(self, event)
 
     def _is_late(self, frame_bytes: int) -> bool:
-        """Whether DATA of a stream that is over was on its way when this side ended the stream."""
+        """Return whether DATA belongs to a stream that this side ended while the DATA was on its
+        way."""
         if self._late_bytes < frame_bytes:
             return False
         self._late_bytes -= frame_bytes
         return True
 
     def _feed(self, data: bytes) -> list[Any]:
-        """Let the library handle bytes; return its events."""
+        """Pass bytes to the h2 library; return its events."""
         try:
             return self._library.receive_data(data)
         except Exception as failure:
@@ -311,7 +312,7 @@ class LibrarySession:
             self._block_bytes = 0
 
     def _count_reset(self, stream_id: int) -> None:
-        """Count a reset by the peer; report it if the stream had ended."""
+        """Count an RST_STREAM of the peer; report LATE_RESET if the stream had already ended."""
         if stream_id > self._last_stream or not stream_id & 1:
             # The library ignores these.
             reason = f"stream {stream_id} is reset, and was never opened"
@@ -326,7 +327,7 @@ class LibrarySession:
             self._idle_frames += 1
 
     def _reset_late(self, stream_id: int) -> None:
-        """The peer has reset a stream that both sides had ended."""
+        """Handle an RST_STREAM of the peer for a stream that both sides had ended."""
 
     def _goaway(self, frame: bytes) -> None:
         try:
@@ -343,10 +344,11 @@ class LibrarySession:
         self._left(last_stream)
 
     def _left(self, last_stream: int) -> None:
-        """The peer accepts no streams above a number."""
+        """Handle GOAWAY: the peer accepts no streams above `last_stream`."""
 
     def _end_turn(self) -> None:
-        """Report the cost of the peer; send messages that the windows have room for."""
+        """End a turn: report the cost that the peer caused (WASTE), and send queued messages as far
+        as the flow-control windows allow."""
         saved = self._idle_frames_saved + self._calls * _IDLE_FRAMES_PER_CALL
         waste, self._idle_frames = self._idle_frames - saved, 0
         resets, self._resets = self._resets, 0
@@ -391,7 +393,7 @@ class LibrarySession:
             self._give_back(stream)
 
     def _read(self, stream: SessionStream, data: bytes) -> None:
-        """Handle bytes of a stream's messages. Raises MessageRefused."""
+        """Handle message bytes of a stream. Raises MessageRefused."""
         for message in stream.reader.read(data):
             if not stream.is_one:
                 self._events.append((events.MESSAGE, stream.id, message))
@@ -401,7 +403,7 @@ class LibrarySession:
                 raise MessageRefused(INTERNAL, "the method has one message, not two")
 
     def _count_unfinished(self, stream: SessionStream) -> None:
-        """Count the unfinished bytes of a stream. Raises MessageRefused."""
+        """Update the count of a stream's unfinished bytes. Raises MessageRefused."""
         held = stream.reader.held_bytes + len(stream.message or b"")
         self._unfinished_bytes += held - stream.unfinished_bytes
         stream.unfinished_bytes = held
@@ -411,11 +413,11 @@ class LibrarySession:
             raise MessageRefused(RESOURCE_EXHAUSTED, reason)
 
     def _refuse_messages(self, stream: SessionStream, status: int, reason: str) -> None:
-        """End a call because of a message; overridden."""
+        """End a call because of an invalid message; subclasses override it."""
         raise NotImplementedError
 
     def _give_back(self, stream: SessionStream) -> None:
-        """Open a stream's window again, if its owner does not hold it."""
+        """Send WINDOW_UPDATE for a stream, unless the application holds the stream."""
         if (
             stream.owed_bytes >= self._limits.stream_window_bytes // 4
             and not stream.is_held
@@ -436,7 +438,7 @@ class LibrarySession:
             self._events.append((events.RESET, stream.id, code, f"{by} the stream: {name}"))
 
     def _check_headers(self, event: Any, *, is_trailer: bool) -> str:
-        """Return the fault of headers by RFC 9113, "" if they have none."""
+        """Return the violation of RFC 9113 in a list of headers; "" if there is none."""
         flags = HeaderValidationFlags(
             is_client=self._is_client,
             is_trailer=is_trailer,
@@ -451,7 +453,7 @@ class LibrarySession:
         return ""
 
     def _refuse_stream(self, stream_id: int, code: int, reason: str) -> None:
-        """Reset a stream because of the peer, and report it if the owner knows it."""
+        """Reset a stream because of the peer; if the application knows the stream, report RESET."""
         self._resets += 1
         self._reset_stream(stream_id, code)
         stream = self._streams.get(stream_id)
@@ -480,7 +482,7 @@ class LibrarySession:
         return pieces, self._take_events()
 
     def _collect(self) -> None:
-        """Move the library's output to the pieces of this session's."""
+        """Move the bytes that h2 has produced to the output of this session."""
         self._put(self._library.data_to_send())
 
     def _put(self, data: bytes) -> None:
@@ -509,7 +511,8 @@ class LibrarySession:
         self._queued_bytes += length
 
     def _flush(self, stream: SessionStream) -> bool:
-        """Put all of a stream into the output that has room there; return whether it is all."""
+        """Move queued bytes of a stream to the output while it has room; return whether all were
+        moved."""
         if stream.is_waiting:
             stream.wants_room = True
             return False
@@ -544,7 +547,7 @@ class LibrarySession:
         return _OUTPUT_BYTES_MAX - self._data_bytes
 
     def _send_frame(self, stream: SessionStream) -> bool:
-        """Put one frame of DATA into the output; return False if there is no room."""
+        """Move one DATA frame to the output; return False if there is no room."""
         library = self._library
         room = min(
             library.local_flow_control_window(stream.id),
@@ -573,7 +576,7 @@ class LibrarySession:
         return True
 
     def _send_ending(self, stream: SessionStream) -> None:
-        """Send what ends the stream, if its owner has ended it."""
+        """Send the end of a stream if the application has ended it."""
         if stream.ending is None or stream.sent_last:
             return
         if stream.ending:
@@ -583,7 +586,7 @@ class LibrarySession:
         self._sent_last(stream)
 
     def _sent_last(self, stream: SessionStream) -> None:
-        """This side's last frame of a stream is in the output; extended."""
+        """Called when this side's last frame of a stream is in the output; subclasses extend it."""
         stream.sent_last = True
 
     def reset(self, stream: int, code: int) -> None:
@@ -593,7 +596,7 @@ class LibrarySession:
             self._reset_stream(stream, code)
 
     def _reset_stream(self, stream_id: int, code: int) -> None:
-        """Send RST_STREAM, if a side has not ended the stream."""
+        """Send RST_STREAM if one side has not ended the stream."""
         with contextlib.suppress(StreamClosedError):
             self._library.reset_stream(stream_id, code)
             remember(self._was_reset, stream_id)
@@ -624,7 +627,7 @@ class LibrarySession:
         self._events.append((events.BROKEN, code, reason))
 
     def _write_goaway(self, last_stream: int, code: int, reason: str) -> None:
-        """Send GOAWAY without the library, which would end the connection with it."""
+        """Encode GOAWAY without h2, which would refuse all later calls of the connection."""
         self._collect()
         text = reason.encode("utf-8", "replace")[:256]
         last = 0 if self._is_client else last_stream
@@ -633,7 +636,7 @@ class LibrarySession:
         )
 
     def _forget(self, stream: SessionStream) -> None:
-        """A stream is over."""
+        """Remove a stream that has ended."""
         self._streams.pop(stream.id, None)
         if stream.is_waiting:
             self._waiting.remove(stream)
@@ -649,7 +652,7 @@ class LibrarySession:
 
 
 def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
-    """Make the library's connection, with the preface and SETTINGS in its output."""
+    """Create the h2 connection; its output has the connection preface and SETTINGS."""
     library = _Connection(
         H2Configuration(
             client_side=is_client,
@@ -681,7 +684,7 @@ def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
 
 
 def remember(streams: OrderedDict[int, None], stream_id: int) -> None:
-    """Add a stream to those of a kind; forget the oldest ones."""
+    """Add a stream number to a bounded set; the oldest numbers are discarded."""
     streams[stream_id] = None
     if len(streams) > _ENDED_STREAMS_MAX:
         streams.popitem(last=False)

@@ -1,8 +1,8 @@
-"""First step of a call: a call that needs no wait has no task.
+"""Runs the first step of a call without a task: a handler that never waits needs no task.
 
-Its coroutine runs in the callback that has received the request. If it waits for something, a task
-waits for the same and continues the coroutine. `FirstStep` is the current task of the first step,
-so `asyncio.timeout`, `TaskGroup` and cancellation work there too.
+The handler's coroutine starts in the callback that received the request. If the coroutine awaits
+something that is not done, a new task awaits it and continues the coroutine. During the first step
+`FirstStep` acts as the current task, so `asyncio.timeout`, `TaskGroup` and cancellation work.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = tasks._leave_tas
 
 
 class FirstStep:
-    """The current task of a first step. It delegates to the task that continues the call."""
+    """Substitute for the current task during the first step; later, it delegates to the task."""
 
     __slots__ = ("__weakref__", "_cancels", "task")
 
@@ -29,7 +29,7 @@ class FirstStep:
         self._cancels = 0
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel the task, or the first wait of the coroutine."""
+        """Cancel the real task if there is one, else the first wait of the coroutine."""
         if self.task is not None:
             return self.task.cancel(msg)
         self._cancels += 1
@@ -51,14 +51,15 @@ class FirstStep:
         return getattr(self.task, name)
 
     def begin(self, task: asyncio.Task[None]) -> None:
-        """A task goes on with the call."""
+        """Delegate to `task`, which continues the coroutine, from now on."""
         self.task = task
         for _ in range(self._cancels):
             task.cancel()
 
 
 class Ending(Protocol):
-    """Receives the result of a coroutine, from the first step or from the task."""
+    """Callbacks for the result or the exception of a coroutine, from the first step or from the
+    task."""
 
     def returned(self, result: Any) -> None: ...
 
@@ -69,12 +70,12 @@ def run(loop: asyncio.AbstractEventLoop, steps: Steps, ending: Ending) -> asynci
     """Run a coroutine until it waits for something; a task runs the rest.
 
     Args:
-        loop: the running one.
-        steps: a new coroutine.
-        ending: gets its result or its exception.
+        loop: the running event loop.
+        steps: a coroutine that was not started.
+        ending: receives the result or the exception of the coroutine.
 
     Returns:
-        The task; None if the coroutine is over.
+        The task; None if the coroutine has already ended.
     """
     context = copy_context()
     step = FirstStep()
@@ -116,7 +117,7 @@ async def _rest(steps: Steps, awaited: Any, ending: Ending) -> None:
 
 @types.coroutine
 def _continued(steps: Steps, awaited: Any) -> Any:
-    """Continue a coroutine that waits for `awaited`, as a task that had begun it would."""
+    """Continue a coroutine that waits for `awaited`, as if a task had started it."""
     try:
         try:
             yield

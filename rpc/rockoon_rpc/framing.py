@@ -1,4 +1,4 @@
-"""Framing of gRPC messages in a stream: one byte (compressed or not) and the length before each."""
+"""Framing of gRPC messages: each has a prefix of five bytes (compression flag and length)."""
 
 import struct
 
@@ -6,5 +6,5 @@ PREFIX = struct.Struct(">BI")
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it is on the wire."""
+    """Return a message with its gRPC prefix."""
     return PREFIX.pack(0, len(message)) + message

@@ -1,4 +1,4 @@
-"""Implementation of sessions: the compiled kernel, or the h2 library for Python."""
+"""Selects the HTTP/2 implementation: the compiled kernel, or the h2 library for Python."""
 
 import importlib
 from typing import cast
@@ -11,8 +11,8 @@ COMPILED, FALLBACK = "compiled", "h2 for Python"
 
 
 def compiled() -> Implementation | None:
-    """Return the kernel's sessions; None if `rockoon_format.kernel` uses no kernel (see its
-    variable ROCKOON_KERNEL)."""
+    """Return the kernel's HTTP/2 implementation; None if `rockoon_format.kernel` uses no kernel
+    (see its variable ROCKOON_KERNEL)."""
     if kernel.native is None:
         return None
     try:
@@ -22,10 +22,10 @@ def compiled() -> Implementation | None:
 
 
 def implementation() -> Implementation:
-    """Return the sessions in use."""
+    """Return the HTTP/2 implementation in use."""
     return compiled() or cast(Implementation, fallback)
 
 
 def name() -> str:
-    """Return the name of the sessions in use, for `status` and the line at start."""
+    """Return the name of the HTTP/2 implementation, for `status` and the log line at start."""
     return FALLBACK if compiled() is None else COMPILED

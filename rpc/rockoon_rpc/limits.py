@@ -1,4 +1,4 @@
-"""Bounds on the cost of one peer; the same for each connection of a server or channel."""
+"""Limits on the resources that one peer can use; equal for all connections of a server."""
 
 from dataclasses import dataclass
 

@@ -1,12 +1,12 @@
-"""A listener: counts connections from `accept` on, and logs each TLS handshake that fails.
+"""Accepts TCP connections, counts them from `accept` on, and logs each failed TLS handshake.
 
 asyncio's own servers report a connection over TLS only after its handshake, and do not report a
-handshake that fails. Silent connections could then use all files of a process, and only the owner
-of a refused certificate would know of the refusal, without its reason.
+handshake that fails. So silent connections could use all file descriptors of the process unnoticed,
+and the server's log would not show that and why it refused a client's certificate.
 
 One port can accept connections with TLS and without. The first byte of a connection decides: a TLS
-record begins with 0x16, HTTP/2 with "P". The listener reads it with MSG_PEEK, so the byte stays in
-the socket's buffer, and passes the socket once to the ordinary path with TLS or without.
+record begins with 0x16, HTTP/2 with "P". The listener peeks at it (MSG_PEEK), so the byte stays in
+the socket's buffer, and then passes the socket to asyncio, with TLS or without.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 
 
 class Admission(Protocol[Connection]):
-    """Decides about connections."""
+    """Interface of the server: accepts or refuses connections."""
 
     def admitted(self, address: str) -> Connection | None:
-        """A protocol for a connection from an address; None to close it."""
+        """Return a protocol for a new connection from an address; None to close it."""
         ...
 
     def disconnected(self, connection: Connection) -> None:
-        """An admitted connection has ended, or its handshake has failed."""
+        """Handle the end of an accepted connection, or its failed TLS handshake."""
         ...
 
 
 class Listener(Generic[Connection]):
-    """Accepts connections until it is closed.
+    """Accepts connections on a socket until it is closed.
 
     Args:
-        listening: the socket.
-        admission: makes a connection's protocol.
+        listening: the listening socket.
+        admission: creates the protocol of each connection, or refuses it.
         tls: context of the TLS handshake; None: all connections are plain.
         handshake_seconds_max: limit for the first byte and the TLS handshake together, seconds.
             Without `tls` the protocol has its own limit.
@@ -79,7 +79,7 @@ class Listener(Generic[Connection]):
         self._begin()
 
     def close(self) -> None:
-        """Accept no further connections; handshakes in progress are ended."""
+        """Accept no further connections; abort TLS handshakes in progress."""
         if self._pause is not None:
             self._pause.cancel()
         elif self._listening.fileno() >= 0:
@@ -89,7 +89,7 @@ class Listener(Generic[Connection]):
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait for the end of handshakes in progress."""
+        """After `close`: wait until the aborted handshakes have ended."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -154,13 +154,13 @@ class Listener(Generic[Connection]):
             self._log_refused(address, failure)
 
     async def _first_byte(self, accepted: socket.socket, deadline: float) -> bytes:
-        """Wait for a connection's first byte, and leave it in the socket's buffer.
+        """Wait for a connection's first byte, which stays in the socket's buffer.
 
         Returns:
-            The byte; nothing if the peer has ended or reset the connection.
+            The byte; empty if the peer has closed or reset the connection.
 
         Raises:
-            TimeoutError: no byte arrived until `deadline`, by the loop's clock.
+            TimeoutError: no byte arrived until `deadline`, a time of the event loop's clock.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Liveness of a connection: a silent peer is sent a PING, and aborted if it does not answer."""
+"""Liveness of a connection: sends PING to a silent peer; without a reply, aborts the connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,11 @@ LOOK_AGAIN_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Liveness:
-    """When a silent connection is aborted.
+    """Time limits after which a silent connection is aborted.
 
     Attributes:
-        ping_seconds: of silence before the peer is sent a PING.
-        answer_seconds: of silence behind the PING before the connection is aborted.
+        ping_seconds: silence of the peer after which a PING is sent.
+        answer_seconds: silence after the PING after which the connection is aborted.
     """
 
     ping_seconds: float = 20.0
@@ -22,15 +22,16 @@ class Liveness:
 
 
 class PeerWatch:
-    """Watches one connection until it is stopped.
+    """Checks the liveness of one connection's peer until it is stopped.
 
     Args:
-        transport: aborted when its peer is silent.
-        ping: sends a PING.
+        transport: the connection; aborted if the peer does not answer.
+        ping: sends a PING frame.
         liveness: time limits.
 
     Attributes:
-        signs: how often bytes have arrived, or the peer has read; counted by the connection.
+        signs: number of signs of life, counted by the connection: bytes have arrived, or the
+            peer has read output.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Methods of a server: gRPC's handlers, prepared once."""
+"""Methods of a server: gRPC's method handlers, prepared once per method."""
 
 import inspect
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from rockoon_rpc.first_step import Steps
 
 
 class CallDetails(NamedTuple):
-    """A call, as gRPC's HandlerCallDetails."""
+    """Description of a call for interceptors, like gRPC's HandlerCallDetails."""
 
     method: str
     invocation_metadata: Any = ()
 
 
 class Method:
-    """One method.
+    """One method of a servicer.
 
     Args:
         path: "/package.Service/Method".
-        handler: gRPC's, of any of the four kinds. A method with one request and a stream of
-            answers may be a coroutine, which writes its answers itself (`write_framed`).
+        handler: gRPC's RpcMethodHandler, of any of the four kinds. A method with one request and a
+            stream of replies may be a coroutine that writes its replies itself (`write_framed`).
     """
 
     __slots__ = (

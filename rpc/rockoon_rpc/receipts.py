@@ -1,7 +1,7 @@
-"""Receipts: a peer that acknowledges a PING has received the answers that were sent before it.
+"""Receipts: if a client acknowledges a PING, it has received all replies that were sent before it.
 
-A peer handles frames in their order. A TCP balancer forwards PINGs; a balancer of HTTP/2 calls
-acknowledges them itself.
+HTTP/2 peers handle frames in order. A TCP load balancer forwards PINGs to the client; an HTTP/2
+load balancer acknowledges them itself, so a receipt then only proves arrival at the balancer.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ WAITING_MAX = 4096
 
 
 class Receipts:
-    """The answers of one connection that are not confirmed yet.
+    """Tracks the replies of one connection that the client has not confirmed yet.
 
-    One PING is on its way at a time; it confirms all answers that were queued before it.
+    At most one PING is unacknowledged at a time; it confirms all replies queued before it.
 
     Args:
-        ping: queues a PING behind the queued frames.
+        ping: queues a PING after the queued frames.
     """
 
     __slots__ = ("_asked", "_is_on_its_way", "_ping", "_waiting")
@@ -29,17 +29,17 @@ class Receipts:
         self._waiting: dict[int, Callable[[bool], None]] = {}
 
     def probe(self) -> None:
-        """Send a PING if none is on its way."""
+        """Send a PING if none is unacknowledged."""
         if not self._is_on_its_way:
             self._is_on_its_way = True
             self._ping()
 
     def ask(self, stream_id: int, then: Callable[[bool], None]) -> None:
-        """Call `then` once: with True when the peer has received the answer of a stream, with
-        False if the peer resets the stream or the connection ends before.
+        """Call `then` once: with True when the client has received the reply of a stream, with
+        False if the client resets the stream before, or the connection ends before.
 
         Args:
-            stream_id: of the stream; all of its answer is queued.
+            stream_id: number of the stream, whose whole reply is already queued.
         """
         if len(self._waiting) >= WAITING_MAX:
             then(False)
@@ -50,7 +50,7 @@ class Receipts:
             self.probe()
 
     def acknowledged(self) -> None:
-        """The peer has acknowledged the PING."""
+        """Handle the acknowledgement of the PING: run the callbacks that it confirms."""
         confirmed, self._asked, self._waiting = self._asked, self._waiting, {}
         self._is_on_its_way = False
         if self._asked:
@@ -59,7 +59,7 @@ class Receipts:
             then(True)
 
     def reset(self, stream_id: int) -> None:
-        """The peer has reset a stream: it discards an answer that it has not read."""
+        """Handle a reset by the client, which discards a reply that it has not read."""
         then = self._asked.get(stream_id) or self._waiting.pop(stream_id, None)
         if stream_id in self._asked:
             # The PING is on its way.
@@ -68,7 +68,7 @@ class Receipts:
             then(False)
 
     def lost(self) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection: no pending reply is confirmed."""
         unconfirmed = [*self._asked.values(), *self._waiting.values()]
         self._asked, self._waiting = {}, {}
         for then in unconfirmed:
@@ -76,4 +76,4 @@ class Receipts:
 
 
 def _nothing(_is_received: bool) -> None:
-    """Replaces the callback of a stream that was reset."""
+    """Does nothing; replaces the callback of a stream that was reset."""

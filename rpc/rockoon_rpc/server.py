@@ -1,8 +1,8 @@
 """A gRPC server for the servicers of `grpc.aio.server`.
 
-    complete request, or head of a stream  →  first step of the method's coroutine  →  answer
+    complete request, or headers of a stream  →  first step of the method's coroutine  →  reply
 
-It leaves out compression, reflection of channels, and interceptors.
+It does not support compression, channelz or interceptors.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ each method."""
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
-    """The parts of "host:port"; an IPv6 address has brackets. Raises OSError for another text."""
+    """Split "host:port"; an IPv6 host has brackets. Raises OSError if the text is malformed."""
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 0xFFFF:
         raise OSError(f"{listen!r} names no port")
@@ -50,7 +50,7 @@ def host_and_port(listen: str) -> tuple[str, int]:
 
 
 def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
-    """The addresses of a name to listen on; "" is every address. Raises OSError."""
+    """Resolve a host name to the addresses to listen on; "" is every address. Raises OSError."""
     if not host:
         has_ipv6 = socket.has_dualstack_ipv6()
         return [(socket.AF_INET6, "::") if has_ipv6 else (socket.AF_INET, "0.0.0.0")]
@@ -59,26 +59,27 @@ def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
 
 
 class Server:
-    """Listens, and answers calls by servicers. The part of `grpc.aio.Server` that services use.
+    """A gRPC server: accepts connections and passes calls to servicers. It has those methods of
+    `grpc.aio.Server` that the services use.
 
     Args:
-        guard: chooses the handler of each method; None leaves it to the handlers.
-        calls_max: calls in progress; further ones are refused. None for any number.
-        calls_per_address_max: calls of one address in progress; further ones are refused. Internal
-            connections have half as many in addition; trusted ones have no bound.
-        connections_max: open connections; further ones are closed at once.
-        addresses: shares of addresses; several servers may have the same object.
-        handshake_seconds_max: how long a connection may take to begin HTTP/2.
-        idle_seconds_max: how long a connection may be open without a call.
-        limits: of each connection.
-        kept: names of the headers that are metadata of calls; None keeps all.
-        reuse_port: other processes may listen on the same port, and share its callers.
-        sessions: the implementation; None chooses one.
-        on_many_ended: called when connections with many open calls, or many connections, have
-            ended: their memory is free.
+        guard: wraps or replaces the handler of each method; None: handlers are not changed.
+        calls_max: limit of calls in progress; further calls are refused. None: no limit.
+        calls_per_address_max: limit of calls in progress per client address; further calls are
+            refused. Internal connections may have half as many more; trusted ones have no limit.
+        connections_max: limit of open connections; further ones are closed immediately.
+        addresses: usage per client address; several servers may share the object.
+        handshake_seconds_max: limit from the accept of a connection to its HTTP/2 SETTINGS.
+        idle_seconds_max: limit of the time that a connection is open without a call.
+        limits: limits of each connection.
+        kept: names of the headers that become metadata of calls; None: all.
+        reuse_port: other processes may listen on the same port and share its connections.
+        sessions: HTTP/2 implementation; None: the default one.
+        on_many_ended: called when many connections or calls have ended, so that the owner can
+            return their memory to the system.
 
     Attributes:
-        connections: those that are open, without those in a TLS handshake.
+        connections: open connections, without those in a TLS handshake.
         is_stopping: `stop` has been called.
     """
 
@@ -136,8 +137,8 @@ class Server:
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Handlers by the names of their methods. They go before generic ones, and later ones
-        before earlier ones."""
+        """Register handlers by the names of their methods. They have precedence over generic
+        handlers, and over handlers that were registered earlier."""
         self._handlers.update({f"/{service}/{name}": each for name, each in handlers.items()})
 
     async def listen(
@@ -157,7 +158,7 @@ class Server:
             The port.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is invalid or in use.
         """
         for family, address in addresses(host, port):
             # All addresses of a name have the same port.
@@ -178,7 +179,7 @@ class Server:
         return port
 
     async def stop(self, grace: float | None) -> None:
-        """Accept no further calls, and wait for those in progress; then end them.
+        """Accept no further calls, wait for calls in progress, then end the remaining calls.
 
         Args:
             grace: seconds until calls in progress are ended; None is zero.
@@ -215,7 +216,7 @@ class Server:
         await self._ended.wait()
 
     def look_quiet(self) -> None:
-        """Notify `stop` if no call is in progress."""
+        """Wake `stop` if no call is in progress."""
         if not (self._calls or any(each.has_calls for each in self.connections)):
             self._quiet.set()
 
@@ -249,7 +250,7 @@ class Server:
         return handler
 
     def admitted(self, address: str) -> ServerConnection | None:
-        """A connection from an address; None when there is no room for one more."""
+        """Return the protocol of a new connection; None if the server refuses the connection."""
         if self.is_stopping or len(self._admitted) >= self._connections_max:
             return None
         share = self._addresses.enter(address)
@@ -260,12 +261,13 @@ class Server:
         return connection
 
     def connected(self, connection: ServerConnection) -> None:
-        """An admitted connection has its transport."""
+        """Handle the start of an accepted connection, after its TLS handshake."""
         self.connections.add(connection)
         self._deserted.clear()
 
     def disconnected(self, connection: ServerConnection) -> None:
-        """A connection has ended, or its handshake has failed; called twice if both are so."""
+        """Handle the end of a connection or its failed handshake; may be called twice per
+        connection."""
         if connection in self._admitted:
             self._admitted.remove(connection)
             self._addresses.leave(connection.share)
@@ -276,15 +278,15 @@ class Server:
             self.look_quiet()
 
     def connection_ended(self, calls: int) -> None:
-        """A connection has ended.
+        """Count an ended connection and its calls.
 
         Args:
-            calls: that were open, without those that waited for something.
+            calls: number of its open calls, without those whose handler had waited for something.
         """
         self._count_ended(calls + CALLS_OF_A_CONNECTION)
 
     def _count_ended(self, calls: int) -> None:
-        """Count calls of ended connections whose memory is free."""
+        """Count calls of ended connections; call `on_many_ended` once there are many."""
         self._ended_calls += calls
         if (
             self._ended_calls >= ENDED_CALLS_MIN
@@ -311,11 +313,11 @@ class Server:
         self._ended_seconds = time.monotonic() - began
 
     def calm(self, connection: ServerConnection, reason: str) -> None:
-        """A connection has used up a budget."""
+        """Handle a connection that exceeded a budget: its address may get a pause."""
         self._addresses.calm(connection.share.address, reason)
 
     def admits(self, call: ServerCall) -> bool:
-        """Whether a new call may begin; ends it if not."""
+        """Return whether a new call may start; if not, end it with an error."""
         if self._calls_max is not None and len(self._calls) >= self._calls_max:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
             return False
@@ -334,12 +336,12 @@ class Server:
         return True
 
     def entered(self, call: ServerCall) -> None:
-        """A call waits for something."""
+        """Register a call whose handler waits for something."""
         self._calls.add(call)
         call.connection.share.calls += 1
 
     def left(self, call: ServerCall) -> None:
-        """A call that waited is over."""
+        """Unregister a call that has ended."""
         self._calls.discard(call)
         connection = call.connection
         connection.share.calls -= 1

@@ -1,4 +1,4 @@
-"""A call that a server answers: its stream, and the context of gRPC's servicers."""
+"""A call that a server handles: its stream, and the context object for gRPC servicers."""
 
 import asyncio
 import logging
@@ -22,25 +22,25 @@ log = logging.getLogger(__name__)
 
 
 def no_objection() -> None:
-    """Every answer may be sent."""
+    """Default of `may_answer`: permits every reply."""
 
 
 class ServerCall(MessageStream):
-    """One call, from its headers to its status.
+    """One call of a client, from its headers to its status.
 
-    A call with one request that is answered at once is in no table of its connection or server.
+    If a unary call is answered without waiting, neither its connection nor its server registers it.
 
     Args:
-        connection: carries it.
-        stream_id: its number there.
-        method: answers it.
-        metadata: of the caller.
-        timeout: seconds; None for a call without a deadline.
+        connection: connection of the call.
+        stream_id: number of its HTTP/2 stream.
+        method: the called method.
+        metadata: gRPC metadata that the client sent.
+        timeout: seconds until the deadline; None: no deadline.
 
     Attributes:
-        task: runs the servicer once that has waited for something.
-        is_entered: the server's and the connection's tables have the call.
-        may_answer: called before each answer that does not pass a guard; raises the refusal.
+        task: runs the servicer's coroutine after its first wait; None before.
+        is_entered: the server and the connection have registered the call.
+        may_answer: called before each reply that no guard checks; raises if it is refused.
     """
 
     __slots__ = (
@@ -73,12 +73,14 @@ class ServerCall(MessageStream):
 
     @property
     def arrives_alone(self) -> bool:
-        """Whether the message that is being handled is the only event of its turn."""
+        """True if the event that is being handled is the only event of the connection's current
+        turn."""
         return self.connection.arrives_alone
 
     @property
     def signs_of_life(self) -> int:
-        """Of its connection: grows with all that the caller sends, also beside the call."""
+        """Signs of life of the client's connection; a counter that grows with all bytes from the
+        client, also with those outside this call."""
         return self.connection.signs_of_life
 
     # gRPC's context.
@@ -87,11 +89,11 @@ class ServerCall(MessageStream):
         return self._metadata
 
     def peer(self) -> str:
-        """The caller's address as gRPC writes it, "ipv4:127.0.0.1:4711"."""
+        """Client's address in gRPC's form, "ipv4:127.0.0.1:4711"."""
         return self.connection.peer
 
     def auth_context(self) -> Mapping[str, list[bytes]]:
-        """The caller's certificate, under gRPC's names; empty without one."""
+        """Fields of the client's certificate under gRPC's names; empty without a certificate."""
         return self.connection.auth_context
 
     def time_remaining(self) -> float | None:
@@ -123,21 +125,21 @@ class ServerCall(MessageStream):
         details: str = "",
         trailing_metadata: Sequence[tuple[str, str | bytes]] = (),
     ) -> None:
-        """End the call with a status; does not return."""
+        """End the call with an error status; never returns, because it raises."""
         self._code, self._details, self._trailing = code, details, tuple(trailing_metadata)
         raise aio.AbortError("Locally aborted.")
 
     # Answers.
 
     def begin(self, metadata: Metadata = ()) -> None:
-        """Send the answer's headers, if they are not sent."""
+        """Send the headers of the reply unless they were sent before."""
         if not (self.has_begun or self.is_closed):
             self.has_begun = True
             self.connection.session.begin(self.id, metadata)
             self.connection.wrote()
 
     async def requests(self, parse: Callable[[bytes], Any] | None) -> AsyncIterator[Any]:
-        """The messages of a stream of requests."""
+        """Yield the requests of a client stream."""
         while True:
             raw = self.next_unread()
             if raw is None:
@@ -147,7 +149,7 @@ class ServerCall(MessageStream):
             yield raw if parse is None else parse(raw)
 
     def returned(self, result: Any) -> None:
-        """End the call of a servicer that has returned: with its only answer and status OK."""
+        """Handle the result of a servicer: send its reply, if it has one, and the status OK."""
         if self.is_closed or self.sent_last:
             return
         method = self.method
@@ -168,7 +170,7 @@ class ServerCall(MessageStream):
         self._sent_last(is_out=is_out)
 
     def _sent_last(self, *, is_out: bool) -> None:
-        """The end of the call is queued."""
+        """Handle the queued status: the call ends once it is sent."""
         self.sent_last = True
         connection = self.connection
         if is_out and self.is_entered:
@@ -186,11 +188,12 @@ class ServerCall(MessageStream):
     async def send_all(
         self, replies: AsyncIterator[Any], may_answer: Callable[[], None] | None = None
     ) -> None:
-        """Send all answers of a stream. Those between two waits leave in one write.
+        """Send all replies of a server stream. Replies that are produced without waiting share a
+        write.
 
         Args:
-            replies: an asynchronous generator; it is closed.
-            may_answer: called before each answer; raises the refusal. None: all may be sent.
+            replies: an asynchronous generator; it is closed at the end.
+            may_answer: called before each reply; raises if it is refused. None: no check.
         """
         serialize = self.method.serialize
         connection = self.connection
@@ -204,12 +207,11 @@ class ServerCall(MessageStream):
                     await self.wait_room()
 
     async def write_framed(self, data: bytes, *, last: bool = False) -> None:
-        """Send answers of a method that writes them itself, as gRPC's do with `write`; return when
-        they are with the transport.
+        """Send encoded replies, like gRPC's `write`; return once the transport has accepted them.
 
         Args:
-            data: their bytes, each answer behind its five; none may be cut.
-            last: none follows; status OK is sent with them.
+            data: complete replies, each with its gRPC prefix of five bytes.
+            last: these are the last replies; the status OK is sent with them.
         """
         self.may_answer()
         if self.is_closed or self.sent_last:
@@ -223,8 +225,8 @@ class ServerCall(MessageStream):
             await self.wait_room()
 
     def on_received(self, then: Callable[[bool], None]) -> None:
-        """Call `then` with True when the caller has received all that was queued, with False if
-        the connection ends or the caller cancels before; see `Receipts`."""
+        """Call `then` with True when the client has received the whole reply, or with False if the
+        connection ends or the client cancels before; see `Receipts`."""
         if self.connection.is_lost:
             then(False)
         else:
@@ -233,7 +235,7 @@ class ServerCall(MessageStream):
     # Ends.
 
     def raised(self, failure: BaseException) -> None:
-        """End the call with a servicer's exception."""
+        """End the call with the status for an exception of the servicer."""
         if isinstance(failure, aio.AbortError):
             self.end()
         elif isinstance(failure, asyncio.CancelledError):
@@ -245,7 +247,7 @@ class ServerCall(MessageStream):
             self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {failure_text(failure)}")
 
     def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
-        """Send the status, which ends the call; without a code the one that was set."""
+        """Send the status, which ends the call; default: the status that the servicer has set."""
         if self.is_closed or self.sent_last:
             return
         found = code or self._code
@@ -277,7 +279,7 @@ class ServerCall(MessageStream):
         self.give_up()
 
     def give_up(self) -> None:
-        """Cancel the servicer."""
+        """Cancel the servicer's coroutine."""
         if self.task is not None:
             self.task.cancel()
 
@@ -293,7 +295,8 @@ class ServerCall(MessageStream):
         self.settle()
 
     def settle(self, _task: object = None) -> None:
-        """Leave the server's table if the stream and the servicer's task are over."""
+        """Unregister the call at the server once both the stream and the servicer's task have
+        ended."""
         if self.is_entered and self.is_closed and (self.task is None or self.task.done()):
             self.is_entered = False
             self.connection.server.left(self)

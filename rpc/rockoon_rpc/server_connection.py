@@ -1,4 +1,4 @@
-"""A caller's connection at a server."""
+"""One HTTP/2 connection of a client at a server."""
 
 import asyncio
 import contextlib
@@ -34,17 +34,17 @@ WASTE_PAUSE_SECONDS = 0.01
 
 
 class ServerConnection(Connection):
-    """One connection of a server.
+    """One HTTP/2 connection that a server has accepted.
 
     Args:
-        server: answers its calls.
-        share: of its address.
+        server: handles its calls.
+        share: usage of the client's address.
 
     Attributes:
-        is_internal: the peer has called a method for the cluster's services.
+        is_internal: the peer has called a method that only services of the cluster use.
         is_trusted: the peer has proven to be a service of the cluster.
         is_ready: the peer's SETTINGS have arrived.
-        is_leaving: it ends with its last call.
+        is_leaving: the connection accepts no calls and closes after its last call.
     """
 
     event_methods: ClassVar[dict[int, str]] = {
@@ -91,12 +91,12 @@ class ServerConnection(Connection):
         self._timer = self.loop.call_later(self.server.handshake_seconds_max, transport.abort)
 
     def mark_internal(self, *, is_trusted: bool) -> None:
-        """The peer has called a method for the cluster's services: the connection changes to their
-        line.
+        """Mark the connection as one of a cluster service, because the peer has called an internal
+        method. It changes to the line of internal connections (`turns.py`).
 
         Args:
-            is_trusted: the peer has proven to be a service. Its calls have no bound, and its
-                address has no pauses.
+            is_trusted: the peer has proven that it is a service of the cluster. Its calls are not
+                limited, and its address gets no pauses.
         """
         if not self.is_internal:
             self.is_internal = True
@@ -152,7 +152,7 @@ class ServerConnection(Connection):
 
     @property
     def receipts(self) -> Receipts:
-        """Answers that the peer has not confirmed."""
+        """Tracks the replies whose receipt the client has not confirmed."""
         if self._receipts is None:
             self._receipts = Receipts(super().ping)
         return self._receipts
@@ -213,7 +213,7 @@ class ServerConnection(Connection):
                 self.enter(call)
 
     def enter(self, call: ServerCall) -> None:
-        """A call waits for something: it is in the tables until it is over."""
+        """Register a call whose handler waits for something, until the call ends."""
         call.is_entered = True
         self.server.entered(call)
         if call.is_closed:
@@ -252,8 +252,8 @@ class ServerConnection(Connection):
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call is not over, also one that the session has not reported yet, or the
-        transport has no room for an answer."""
+        """True if a call has not ended, the session has a call that it has not reported yet, or a
+        reply is not written yet."""
         if self.is_lost or self.is_closing:
             return False
         return bool(self.streams or self.session.open_streams or self.is_choked)
@@ -300,7 +300,8 @@ class ServerConnection(Connection):
         super().close(code, reason)
 
     def _calm(self, code: int, reason: str) -> None:
-        """Have the address pause if a budget is used up, this side's or the session's."""
+        """Start the pause of the address if a budget was exceeded, by the server's count or the
+        session's."""
         if code == ErrorCode.ENHANCE_YOUR_CALM and not self._is_calmed:
             self._is_calmed = True
             self.server.calm(self, reason)
@@ -308,11 +309,11 @@ class ServerConnection(Connection):
     # The end.
 
     def leave(self, *, at_once: bool = True) -> None:
-        """Accept no further calls; the connection ends with its last one.
+        """Accept no further calls; the connection closes after its last call.
 
         Args:
-            at_once: False sends GOAWAY twice, half a second apart: calls that the peer opens
-                in between are answered.
+            at_once: False: send GOAWAY twice, half a second apart; calls that the peer starts in
+                between are still answered.
         """
         if self.is_leaving or self.is_lost or self.is_closing or self.transport is None:
             return
@@ -343,9 +344,9 @@ class ServerConnection(Connection):
             self.stream_over()
 
     def _close_transport(self) -> None:
-        """End the connection in two halves. A socket that is closed with unread bytes discards its
-        last output, for example an answer. So this side sends the end, and reads until the peer
-        has sent its end."""
+        """Close the connection in two steps. If a socket is closed while it has unread input, its
+        last output, for example a reply, is lost. So the server first sends the end of its output,
+        and reads until the client has sent the end of its output."""
         transport = self.transport
         if transport.can_write_eof() and not transport.is_closing():
             # The peer may have ended the connection.

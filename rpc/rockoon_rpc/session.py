@@ -1,17 +1,17 @@
-"""Session: one side of an HTTP/2 connection that carries gRPC calls, without I/O.
+"""Interface of a session: one side of an HTTP/2 connection with gRPC calls, without I/O.
 
-The owner of a session passes it received bytes, handles the events that it returns, and writes
-the bytes that it puts out. A session parses frames and headers, checks the rules of RFC 9113 and
-of gRPC over HTTP/2, assembles messages, keeps the windows, and counts the peer's costs. It
-knows no socket, no event loop and no clock.
+The owner (a connection) passes received bytes to the session, handles the events that the session
+returns, and writes the session's output to the socket. A session parses frames and headers, checks
+the rules of RFC 9113 and of gRPC over HTTP/2, assembles messages, handles flow control, and counts
+the cost that the peer causes. It uses no socket, no event loop and no clock.
 
 Two implementations have this interface: `rockoon_kernel.http2` (compiled, with the h2 crate) and
 `rockoon_rpc.fallback` (with the h2 library for Python). `tests/rpc/test_session.py` runs each
 case on both.
 
 An event is a tuple: its kind, and the fields that the kind's comment lists. A stream is named by
-its number. After RESET, FINISHED or ANSWER of a stream the session has forgotten the stream; calls
-for a forgotten stream have no effect.
+its number. The session removes a stream after its RESET, FINISHED or ANSWER; method calls for a
+removed stream have no effect.
 """
 
 from collections.abc import Callable, Sequence
@@ -98,11 +98,12 @@ class ErrorCode(IntEnum):
 Buffer = bytes | bytearray | memoryview
 
 Route = tuple[Any, bool]
-"""An object that the events name, and whether the method's requests are a stream."""
+"""Result of the routing of a path: an object that the events contain, and whether the method's
+requests are a stream."""
 
 
 class Session(Protocol):
-    """What both sides have."""
+    """Methods that the sessions of servers and clients have in common."""
 
     # Input.
 
@@ -110,13 +111,14 @@ class Session(Protocol):
         """Handle received bytes, for at most one turn; keep the rest.
 
         Args:
-            data: copied where the session keeps it. Empty: handle kept bytes, one more turn.
+            data: received bytes, copied if the session keeps them. Empty: run one more turn on
+                the kept bytes.
         """
         ...
 
     @property
     def is_behind(self) -> bool:
-        """Whether bytes are kept for the next turn."""
+        """True if received bytes are kept for the next turn."""
         ...
 
     def hold(self, stream: int) -> None:
@@ -129,7 +131,7 @@ class Session(Protocol):
     # Output.
 
     def output(self) -> tuple[Sequence[Buffer], Sequence[Event]]:
-        """Bytes to write next, and events that no `receive` has returned.
+        """Return the bytes to write next, and events that no `receive` has returned.
 
         Returns:
             The bytes in pieces; empty if there are none. At most about a megabyte: call `output`
@@ -140,37 +142,39 @@ class Session(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of messages that are not in the output yet (windows or the transport have no room), and
-        of output that `output` has not returned, for example answers to PING."""
+        """Number of bytes to send that `output` has not returned: messages that wait for
+        flow-control windows or for the transport, and other frames, for example PING
+        acknowledgements."""
         ...
 
     def send(self, stream: int, message: bytes | list[bytes], framed: bool = False) -> bool:
-        """Queue a message.
+        """Queue a message for sending.
 
         Args:
             message: its bytes, or pieces of one message.
-            framed: the bytes are whole messages, each behind its five bytes.
+            framed: the bytes are whole messages, each with its gRPC prefix of five bytes.
 
         Returns:
-            Whether all that was queued on the stream is in the output. If not, ROOM follows.
+            True if all queued bytes of the stream are in the output. If not, ROOM follows.
         """
         ...
 
     def reset(self, stream: int, code: int) -> None:
-        """Reset a stream. No event follows."""
+        """Send RST_STREAM. No event follows."""
         ...
 
     def ping(self) -> None:
-        """Send PING; PONG follows. While one is on its way, another is sent after PONG."""
+        """Send PING; the event PONG follows. While a PING is unacknowledged, the next one is
+        delayed."""
         ...
 
     def close(self, code: int, text: str) -> None:
-        """Send GOAWAY with an error; all streams are over."""
+        """Send GOAWAY with an error; all streams end."""
         ...
 
 
 class ServerSession(Session, Protocol):
-    """A server's side.
+    """HTTP/2 session of a server.
 
     Constructor arguments:
         route_of: returns the route of a path, or None for an unknown method, whose calls the
@@ -191,8 +195,8 @@ class ServerSession(Session, Protocol):
     def respond(
         self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
     ) -> bool:
-        """Send a call's only answer and status OK, with headers if they are not sent; return as
-        `send` does. The stream is over as soon as all is in the output.
+        """Send the only reply of a call and status OK, with headers if they were not sent; return
+        as `send` does. The stream ends as soon as all bytes are in the output.
 
         Raises:
             ValueError: HTTP/2 does not permit a name or a value of the metadata. Nothing is sent.
@@ -201,31 +205,31 @@ class ServerSession(Session, Protocol):
         ...
 
     def begin(self, stream: int, metadata: Metadata = ()) -> None:
-        """Send the headers of an answer, if they are not sent."""
+        """Send the headers of a reply unless they were sent before."""
         ...
 
     def finish(self, stream: int, status: int, details: str, trailing: Metadata = ()) -> bool:
-        """Send a call's status behind its queued messages; return as `send` does. A request that is
-        not complete is given up (RST_STREAM with NO_ERROR)."""
+        """Send the status of a call after its queued messages; return as `send` does. If the
+        request is not complete, the session sends RST_STREAM with NO_ERROR."""
         ...
 
     def leave(self, at_once: bool) -> None:
-        """Send GOAWAY: calls that the peer opens later are refused.
+        """Send GOAWAY: calls that the peer starts later are refused.
 
         Args:
-            at_once: False sends GOAWAY with the highest stream number first; `leave(True)`
-                follows when the peer has had time to read it.
+            at_once: False: announce the end by a GOAWAY with the highest stream number; the owner
+                calls `leave(True)` once the peer has had time to read it.
         """
         ...
 
     @property
     def open_streams(self) -> int:
-        """Calls that are not over."""
+        """Number of calls that have not ended."""
         ...
 
 
 class ClientSession(Session, Protocol):
-    """A client's side. Constructor argument: `limits`, a `Limits`.
+    """HTTP/2 session of a client. Constructor argument: `limits`, a `Limits`.
 
     A session ends calls itself, by ANSWER or FINISHED, and resets their streams if they are open:
     an answer with an HTTP status other than 200 (gRPC's status for it), one without a status
@@ -244,13 +248,13 @@ class ClientSession(Session, Protocol):
         metadata: Metadata = (),
         one_answer: bool = True,
     ) -> int:
-        """Begin a call.
+        """Start a call.
 
         Args:
-            head: made by `request_head`; valid for any session of the same implementation.
-            message: the only request, which ends the requests; None: `send` and `end` follow.
+            head: result of `request_head`; valid for any session of the same implementation.
+            message: the only request; None: the caller sends requests with `send` and `end`.
             timeout: seconds, sent as grpc-timeout.
-            one_answer: report the end of the call by one ANSWER; else by MESSAGE and FINISHED.
+            one_answer: report reply and status as one ANSWER; else as MESSAGE and FINISHED.
 
         Returns:
             The stream's number, or 0: the peer allows no further stream, the numbers are used up,
@@ -259,12 +263,12 @@ class ClientSession(Session, Protocol):
         ...
 
     def end(self, stream: int) -> None:
-        """Send no further requests after the queued ones."""
+        """Half-close a stream after the queued requests."""
         ...
 
     @property
     def streams_max(self) -> int:
-        """Open streams that the peer allows; 0 before READY."""
+        """Limit of open streams that the peer has set; 0 before READY."""
         ...
 
     @property
@@ -272,11 +276,11 @@ class ClientSession(Session, Protocol):
 
 
 class Implementation(Protocol):
-    """A module with both sessions."""
+    """Interface of the module that provides both kinds of sessions."""
 
     ServerSession: Callable[..., ServerSession]
     ClientSession: Callable[..., ClientSession]
 
     def request_head(self, scheme: str, authority: str, path: str, metadata: Metadata = ()) -> Any:
-        """The headers that all calls of one method have in common."""
+        """Return the encoded headers that all calls of one method have in common."""
         ...

@@ -1,4 +1,4 @@
-"""Status texts of calls."""
+"""Status texts of failed calls."""
 
 import re
 
@@ -9,12 +9,12 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{6,16}\b| 0x[0-9A-Fa-f]{6,16}(?=>)")
 
 
 def without_addresses(text: str) -> str:
-    """A text without the memory addresses that Python's default texts of objects have."""
+    """Return a text without the memory addresses that Python prints for objects."""
     return _ADDRESS.sub("", text)
 
 
 def failure_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
+    """Return "ExceptionType: its text" as valid Unicode. Never raises an `Exception`."""
     name = type(failure).__name__[:200]
     try:
         text = str.__str__(str(failure))[:characters_max]

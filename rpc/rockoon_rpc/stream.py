@@ -1,7 +1,7 @@
-"""One stream of a connection: its messages that are not read yet, and whether it can send.
+"""Messages of one HTTP/2 stream: unread received messages, and flow control of sending.
 
-A stream that is not read blocks its sender and no other stream: beyond `Limits.unread_bytes_max`
-the session withholds the stream's window.
+If the application does not read a stream, only that stream's sender is blocked: beyond
+`Limits.unread_bytes_max` unread bytes, the session sends no WINDOW_UPDATE for the stream.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ _NOTHING: deque[bytes] = deque(maxlen=0)
 
 
 class MessageStream:
-    """The base of a server's call and of a client's stream.
+    """Base of a server's call and of a client's streaming call.
 
     Args:
-        connection: carries it.
-        stream_id: its number there.
+        connection: connection of the stream.
+        stream_id: number of the HTTP/2 stream.
 
     Attributes:
-        has_ended: the peer sends no further message.
-        sent_last: this side sends no further message.
-        is_closed: nothing is sent or received any more.
-        on_message: called with each message on its arrival while the reader waits for one, which
-            saves a wake-up of the reader. Messages for which it returns True are handled; the
-            reader gets the others. It must not raise.
+        has_ended: the peer has sent its last message.
+        sent_last: this side has sent its last message.
+        is_closed: both directions have ended.
+        on_message: optional callback for a message that arrives while the reader waits, which
+            saves a wake-up of the reader. If it returns True, it has handled the message;
+            otherwise `read` returns the message. It must not raise.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class MessageStream:
     # Receiving.
 
     def received(self, message: bytes) -> None:
-        """A message has arrived."""
+        """Handle a received message."""
         waiting = self._waiting
         if (
             self.on_message is not None
@@ -79,12 +79,12 @@ class MessageStream:
             self._wake()
 
     def pause_reader(self) -> None:
-        """`on_message` handles a message for some time: the reader gets none before
-        `resume_reader`."""
+        """Stop returning messages from `read` until `resume_reader`, because `on_message` needs
+        longer for a message."""
         self._is_paused = True
 
     def resume_reader(self, unhandled: bytes | None = None) -> None:
-        """The message has been handled; or it is `unhandled`, and the reader gets it."""
+        """Return messages from `read` again, beginning with `unhandled` if it is not None."""
         self._is_paused = False
         if unhandled is not None:
             if self._unread is _NOTHING:
@@ -95,7 +95,7 @@ class MessageStream:
             self._wake()
 
     def peer_ended(self) -> None:
-        """The peer sends no further message."""
+        """Handle the end of the peer's messages."""
         self.has_ended = True
         self._wake()
 
@@ -104,7 +104,7 @@ class MessageStream:
             self._waiting.set_result(None)
 
     def next_unread(self) -> bytes | None:
-        """Read the next message that has arrived; None if there is none."""
+        """Return the oldest unread message without waiting; None if there is none."""
         if self._is_paused or not self._unread:
             return None
         message = self._unread.popleft()
@@ -116,7 +116,8 @@ class MessageStream:
         return message
 
     async def read(self) -> bytes | None:
-        """Read the next message, for one reader; None at the end of the stream."""
+        """Wait for the next message and return it; None at the end of the stream. Only one task may
+        read."""
         while self._is_paused or not self._unread:
             if self.is_closed or (self.has_ended and not self._is_paused):
                 return None
@@ -131,17 +132,17 @@ class MessageStream:
 
     @property
     def has_room(self) -> bool:
-        """Whether a message that is queued next leaves at once."""
+        """True if the next queued message can be sent immediately."""
         return not (
             self._is_pending or self.connection.is_choked or self.is_closed or self.sent_last
         )
 
     def queue_message(self, message: bytes | list[bytes], *, framed: bool = False) -> None:
-        """Queue a message; the peer's windows decide when it leaves.
+        """Queue a message; flow control decides when it is sent.
 
         Args:
             message: its bytes, or pieces of one message. Long ones are not copied.
-            framed: the bytes are whole messages, each behind its five bytes.
+            framed: the bytes are whole messages, each with its gRPC prefix of five bytes.
         """
         if self.is_closed:
             return
@@ -151,18 +152,18 @@ class MessageStream:
         connection.wrote()
 
     async def send_message(self, message: bytes | list[bytes]) -> None:
-        """Queue a message, and return when another one may be queued."""
+        """Queue a message; return once the next one may be queued."""
         self.queue_message(message)
         if self._is_pending or self.connection.is_choked:
             await self.wait_room()
 
     @property
     def is_pending(self) -> bool:
-        """Whether something that was queued waits for the peer's windows or the transport."""
+        """True if queued messages wait for flow control or for the transport."""
         return self._is_pending
 
     async def wait_room(self) -> None:
-        """Wait until all that was queued is with the transport, and the transport has room."""
+        """Wait until the transport has accepted all queued messages and can accept more."""
         while (self._is_pending or self.connection.is_choked) and not self.is_closed:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
@@ -170,7 +171,7 @@ class MessageStream:
             await asyncio.shield(self._room)
 
     def sent_all(self) -> None:
-        """All that was queued is in the connection's output (ROOM)."""
+        """Handle the event ROOM: all queued messages are in the connection's output."""
         self._is_pending = False
         # If the transport is full by now, `wait_room` registers for its room.
         self.notify_room()
@@ -182,14 +183,14 @@ class MessageStream:
     # Ends.
 
     def reset(self, code: int) -> None:
-        """Reset the stream; nothing is sent or received on it any more."""
+        """Send RST_STREAM; both directions of the stream end."""
         if not self.is_closed:
             self.connection.session.reset(self.id, code)
             self.connection.forget(self)
             self.connection.wrote()
 
     def closed(self) -> None:
-        """The connection has forgotten the stream."""
+        """Handle the removal of the stream from its connection."""
         self.is_closed = True
         # It may refer to the stream.
         self.on_message = None
@@ -197,5 +198,6 @@ class MessageStream:
         self.notify_room()
 
     def failed(self, code: int, reason: str) -> None:  # noqa: ARG002 - for overriders
-        """The peer, or the end of the connection, has ended the stream; overridden."""
+        """Handle a stream that the peer has reset, or that ended with its connection; subclasses
+        override it."""
         self.closed()

@@ -1,18 +1,18 @@
-"""Turns: how connections share the event loop.
+"""Turns: fair sharing of the event loop between connections.
 
-A connection handles at most one turn of input at once (`Limits.turn_bytes`). If it has more, it
-stops reading and joins a line. In each iteration of the loop each line gives a turn to one of its
-connections with much input. So any number of busy or hostile connections delay a timer, a lease or
-another call by one turn only. Addresses are served in rotation, and the connections of an address
-in rotation: twenty connections of one address have the share of one.
+In one turn a connection handles a limited amount of input (`Limits.turn_bytes`). If it has more, it
+stops reading and joins a line, which is a queue of connections. In each iteration of the event
+loop, each line runs the turn of one connection. So any number of busy or hostile connections delay
+a timer, a lease or another call by one turn only. A line serves addresses in rotation, and within
+an address its connections in rotation: twenty connections of one address get the share of one.
 
-Many connections with a little input each are bounded too. If the connections of a line have cost
-more than `ITERATION_COST_MAX` in an iteration, the input of the next ones waits in the line. If
-input is handled at once, this module is not called.
+Many connections with little input each are limited too. If the connections of a line have cost
+more than `ITERATION_COST_MAX` in an iteration, the next connections wait in the line. Without
+contention, connections handle their input directly and do not use this module.
 
-There are three lines, so that replication does not wait behind clients: connections of clients,
-those of the cluster's services, and those that this side has opened. Each has its own bound, so no
-line can stop another.
+There are three lines, so that replication does not wait for clients: connections of clients,
+connections of the cluster's services, and connections that this process has opened. Each line has
+its own limit, so that no line can block another.
 """
 
 import asyncio
@@ -26,30 +26,30 @@ ITERATION_COST_MAX = 128
 
 
 class Waiting(Protocol):
-    """A connection in a line.
+    """Interface of a connection that waits in a line.
 
     Attributes:
-        address: of its peer.
+        address: address of the peer.
     """
 
     address: str
 
     def next_turn(self) -> None:
-        """Handle one turn; join the line again if input is left."""
+        """Handle one turn of input; join the line again if more input is left."""
         ...
 
 
 class Line:
-    """Connections of one kind, by address, in rotation.
+    """Queue of connections of one kind that wait for a turn; serves their addresses in rotation.
 
     Args:
-        schedule: has `serve` called in the next iteration of the loop.
-        cost_max: of an iteration.
+        schedule: schedules a call of `serve` in the next iteration of the event loop.
+        cost_max: limit of `cost` per iteration.
 
     Attributes:
-        cost: of this iteration, counted by the connections. It is not reset while it is low, which
-            would need a callback in each iteration.
-        notice_at: a cost from which `is_used_up` is asked before input is handled.
+        cost: cost of the turns in this iteration; the connections add to it. While it is low, it
+            is not reset, because that would need a callback in each iteration.
+        notice_at: from this cost on, a connection must check `is_used_up` before it handles input.
     """
 
     __slots__ = ("_cost_max", "_joined", "_schedule", "_waiting", "cost", "notice_at")
@@ -68,19 +68,20 @@ class Line:
         return bool(self._waiting)
 
     def join(self, connection: Waiting) -> None:
-        """Let a connection have a turn later. It must not be in a line already."""
+        """Queue a connection for a later turn. It must not be in a line already."""
         self._joined += 1
         self._waiting.setdefault(connection.address, deque()).append(connection)
         self._schedule()
 
     def is_used_up(self) -> bool:
-        """Whether further input has to wait for the next iteration."""
+        """Return whether the limit is reached, so that further input must wait for the next
+        iteration."""
         self._schedule()
         return self.cost >= self._cost_max
 
     def serve(self) -> None:
-        """Begin an iteration: give turns, until they have cost enough or a connection has input for
-        more than one."""
+        """Start an iteration: run turns until the limit is reached, or until one connection with
+        more than a turn of input was served."""
         self.cost = 0
         joined = self._joined
         while self._waiting and self.cost < self._cost_max and self._joined == joined:
@@ -95,10 +96,10 @@ class Line:
 
 
 class Turns:
-    """The lines of one event loop.
+    """The three lines of one event loop.
 
     Attributes:
-        own: connections that this side has opened; their peers were chosen.
+        own: connections that this process has opened.
         services: connections of the cluster's services.
         clients: other connections.
     """
@@ -115,7 +116,7 @@ class Turns:
 
     @classmethod
     def of_loop(cls) -> "Turns":
-        """The lines of the running loop."""
+        """Return the lines of the running event loop."""
         loop = asyncio.get_running_loop()
         found = cls._of_loops.get(loop)
         if found is None:

@@ -1,4 +1,4 @@
-"""aiokafka, for `make compare`."""
+"""Client program for `make compare` on aiokafka (Kafka)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -1,6 +1,6 @@
-"""confluent-kafka (librdkafka), for `make compare`.
+"""Client program for `make compare` on confluent-kafka (librdkafka).
 
-It has no event loop: awaited sends are futures that a thread, which polls, completes.
+The library has no event loop: a polling thread completes the futures of awaited sends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""nats-py on JetStream, for `make compare`: a stream a topic, in files."""
+"""Client program for `make compare` on nats-py: one JetStream stream per topic, stored in files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

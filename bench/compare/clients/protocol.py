@@ -1,4 +1,4 @@
-"""Protocol of the client programs of `make compare`: requests and answers are lines.
+"""Line protocol between `make compare` and its client programs, and the base of these programs.
 
     produce_each topic=small bytes=100 seconds=1.0   ->   > messages=600500 seconds=1.003
 
@@ -49,8 +49,8 @@ class Work:
     Attributes:
         messages: number of messages.
         seconds: elapsed time, until the last message was acknowledged or read.
-        waits: seconds of single messages, in any order.
-        alone: the same, with only one connection.
+        waits: latency of single messages in seconds, in any order.
+        alone: like `waits`, measured with only one connection.
     """
 
     messages: int
@@ -72,7 +72,7 @@ class Work:
 
 
 class Arrivals:
-    """Counts the messages of handlers, from the first message to the end of the measure.
+    """Counts the messages that handlers receive, from the first message to the end of the measure.
 
     Args:
         stored: number of stored messages.
@@ -88,7 +88,7 @@ class Arrivals:
         self._enough: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
 
     def add(self, count: int) -> None:
-        """Count messages, on the loop."""
+        """Add to the count, on the event loop's thread."""
         if not self._count:
             self._began = perf_counter()
         self._count += count
@@ -105,7 +105,7 @@ class Arrivals:
 
 
 class Client(abc.ABC):
-    """Base of the clients. A client omits methods for which its library has no operation.
+    """Base of the client programs. A program omits methods for which its library has no operation.
 
     Optional methods are `produce_each`, `produce_lists` (topic, body, seconds), `consume_columns`,
     `consume_lists`, `consume_each`, `push_each`, `push_lists` (topic, stored, seconds); they return
@@ -113,10 +113,10 @@ class Client(abc.ABC):
     """
 
     missing: Mapping[str, str] = {}
-    """Reasons for omitted methods."""
+    """Reasons for omitted operations, by name."""
 
     address = ""
-    """Address of the server it is connected to."""
+    """Address of the connected server."""
 
     @abc.abstractmethod
     async def connect(self, address: str) -> None: ...
@@ -127,18 +127,19 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     async def send(self, topic: str, body: bytes) -> None:
-        """Send one message, without lingering, and wait until it is stored."""
+        """Send one message without lingering; return once it is stored."""
 
     @abc.abstractmethod
     def listening(self, topic: str, note: Note) -> AbstractAsyncContextManager[None]:
-        """Within the block, a new consumer group calls `note` with each body, from the first."""
+        """Return a context manager that runs a new consumer group: it calls `note` with each body,
+        from the first message on."""
 
     @abc.abstractmethod
     async def close(self) -> None: ...
 
 
 async def arrived(bodies: list[Any], count: int) -> None:
-    """Wait until `count` bodies have arrived; another thread may append them."""
+    """Wait until a list has `count` bodies; another thread may append them."""
     async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
         while len(bodies) < count:  # noqa: ASYNC110 - no event is set from another thread
             await asyncio.sleep(LOOK_SECONDS)
@@ -155,7 +156,7 @@ async def first(client: Client, topic: str) -> Work:
 
 
 async def tasks(clients: Sequence[Client], topic: str, seconds: float) -> Work:
-    """Run a task for each entry of `clients`; each awaits its sends one after another."""
+    """Run one task per entry of `clients`; each task awaits one send after another."""
     waits: list[float] = []
     body = bytes(BODY_BYTES)
     began = perf_counter()
@@ -250,7 +251,7 @@ async def steadily(count: int, rate: float, act: Callable[[float], object]) -> N
 
 
 async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work:
-    """Send at a fixed rate, a task per send; waits are from the due time to the listener.
+    """Send at a fixed rate with one task per send; latency is from the due time to the listener.
 
     If they were measured from the call of send, delays of the client itself would be invisible.
     """

@@ -1,4 +1,4 @@
-"""Rockoon's SDK, for `make compare`."""
+"""Client program for `make compare` on Rockoon's SDK."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,5 @@
-"""Kafka: one node that is broker and controller, its own perf tools, and two Python clients."""
+"""Kafka in `make compare`: one node (broker and controller), Kafka's perf tools, two Python
+clients."""
 
 import secrets
 from base64 import urlsafe_b64encode
@@ -23,7 +24,7 @@ CLIENT_OPTIONS = ("-Xms256m", "-Xmx512m")
 
 
 def pom_version(pom: Path) -> str:
-    """The version that a pom of ours names."""
+    """Return the Kafka version in one of this repository's pom files."""
     namespace = {"m": "http://maven.apache.org/POM/4.0.0"}
     properties = ElementTree.parse(pom).getroot().find("m:properties", namespace)
     assert properties is not None

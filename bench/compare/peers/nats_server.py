@@ -1,4 +1,4 @@
-"""NATS: one nats-server with JetStream in files, and nats-py."""
+"""NATS in `make compare`: one nats-server with JetStream in files, and the client nats-py."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Apache RocketMQ: a nameserver, a broker, and its Java client."""
+"""Apache RocketMQ in `make compare`: a nameserver, a broker, and the Java client."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

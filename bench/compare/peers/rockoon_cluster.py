@@ -1,4 +1,4 @@
-"""Rockoon itself: etcd, a nameserver, a broker, the offset service."""
+"""Rockoon in `make compare`: etcd, a nameserver, a broker, the offset service."""
 
 import sys
 from collections.abc import Mapping, Sequence

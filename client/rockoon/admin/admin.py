@@ -109,21 +109,21 @@ class Admin:
 
     @property
     def dead_letters(self) -> "DeadLetters":
-        """Dead letters of consumer groups."""
+        """Administration of the dead letters of consumer groups."""
         from rockoon.admin.dead_letters import DeadLetters
 
         return DeadLetters(self._cluster)
 
     @property
     def access_keys(self) -> "AccessKeyAdmin":
-        """Access keys and their permissions."""
+        """Administration of access keys and their permissions."""
         from rockoon.admin.access_keys import AccessKeyAdmin
 
         return AccessKeyAdmin(self._cluster)
 
     @property
     def logs(self) -> "LogAdmin":
-        """Logs, their copies and their leaders."""
+        """Administration of replicated logs, their copies and their leaders."""
         from rockoon.admin.logs import LogAdmin
 
         return LogAdmin(self._cluster)

@@ -62,7 +62,7 @@ BYTES_PER_MARK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that failed too often in a group."""
+    """A message that a group failed to consume too often."""
 
     message: Message
     """`topic`, `origin_message_id`, `failure` and `reconsume_times` describe the original message;
@@ -90,9 +90,9 @@ class DeadLetterTopic:
     replayed: int
     """Number of stored dead letters that were replayed."""
     last_ms: int | None
-    """Store time of the newest one, epoch milliseconds; None if there is none."""
+    """Store time of the newest dead letter, epoch milliseconds; None if there is none."""
     unknown: Sequence[MessageQueue]
-    """Queues of brokers that do not answer; the numbers do not include them."""
+    """Queues whose brokers do not answer; the numbers do not include their dead letters."""
 
 
 @dataclass(slots=True)
@@ -328,7 +328,7 @@ class DeadLetters:
         store: RemoteOffsetStore,
         before: dict[MessageQueue, ReplayMarks],
     ) -> dict[MessageQueue, ReplayMarks]:
-        """Claim the queues of the replay group; return the marks after that."""
+        """Take over the queues of the replay group; return the marks of replayed dead letters."""
         request = SubscribeRequest(group=REPLAY_GROUP, topic=route.name, create_group=True)
         reply = await self._cluster.call_nameserver("Subscribe", request)
         found = await store.resolve(list(route.queues), ConsumeFrom.FIRST, reply.revision)
@@ -431,17 +431,18 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayTarget:
-    """Target of a replay."""
+    """Destination of replayed messages."""
 
     group: str
     to: str
-    """The topic; empty for each message's original topic."""
+    """Topic to which messages are sent; empty: the original topic of each message."""
     producer: Producer | None
-    """None: send to the group only."""
+    """Producer for the topic; None: messages are sent only to the group, through its retry
+    topic."""
 
 
 async def _split(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
-    """Split dead letters into portions that are sent and recorded together."""
+    """Split dead letters into portions; the letters of a portion are sent and recorded together."""
     part: list[DeadLetter] = []
     size = 0
     async for letter in letters:

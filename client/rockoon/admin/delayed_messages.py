@@ -43,9 +43,9 @@ class DelayedMessage:
     queue: MessageQueue
     """The queue to which the broker will deliver it."""
     message_id: str
-    """UNIQ_KEY; empty if its producer set none."""
+    """Unique message id (UNIQ_KEY); empty if the producer set none."""
     deliver_at_ms: int
-    """Epoch milliseconds."""
+    """Delivery time, epoch milliseconds."""
     level: int
     """Delay level; 0 if the producer set a delivery time."""
     store_timestamp_ms: int
@@ -58,7 +58,7 @@ class WaitingMessages:
     messages: Sequence[DelayedMessage]
     """The messages that are due next, sorted by delivery time."""
     counts: Mapping[str, DelayedCounts]
-    """Broker → its counts."""
+    """Broker → numbers of its delayed messages."""
     errors: Mapping[str, RockoonError]
     """Broker → the error, if it did not answer."""
 

@@ -23,7 +23,7 @@ class QueueEnds:
     state: QueueState | None
     error: RockoonError | None
     as_of_ms: int = 0
-    """The broker's clock at the time of the reply, epoch milliseconds; 0 without a state."""
+    """Time of the reply by the broker's clock, epoch milliseconds; 0 if there is no state."""
     route_revision: int = 0
     """Revision of the broker's routes at that time; 0 if the broker does not report it."""
 
@@ -33,21 +33,21 @@ class TopicDescription:
     route: TopicRoute
     queues: Sequence[QueueEnds]
     groups: Sequence[str]
-    """Groups that read the topic, sorted."""
+    """Names of the groups that read the topic, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     group: Group
     topics: Mapping[str, int]
-    """Topics it reads → etcd revision of the subscription."""
+    """Topics that the group reads → etcd revision of the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     group: Group
     topics: Mapping[str, int]
-    """Topics it reads → etcd revision of the subscription."""
+    """Topics that the group reads → etcd revision of the subscription."""
     members: Sequence[Member]
     lag: LagReply
     clients: Sequence[GroupClient] = ()
@@ -66,9 +66,9 @@ class QueueStory:
     member: str
     """The member, if members have their own progress; empty for the group's progress."""
     progress: Progress | None
-    """None if the group has never started on the queue."""
+    """Stored progress of the group on the queue; None if the group has never started there."""
     lag: QueueLag | None
-    """None if the topic does not have the queue any more."""
+    """Lag of the group on the queue; None if the topic does not have the queue any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class NodeStatus:
     node: Node | None = None
     """The node in the routes; None for a nameserver."""
     cluster: DescribeClusterReply | None = None
-    """From a nameserver."""
+    """Reply of a nameserver; None for other nodes."""
     broker: DescribeBrokerReply | None = None
-    """From a broker."""
+    """Reply of a broker; None for other nodes."""
     members: int | None = None
-    """From the offset service: live members of all groups."""
+    """Number of live members of all groups, from the offset service; None for other nodes."""
     error: RockoonError | None = None
     problems: Sequence[str] = ()
-    """Why a node that answers cannot do its work, one sentence each."""
+    """Reasons why a node that answers does not work, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,12 @@ class ClusterStatus:
     brokers: Sequence[NodeStatus]
     offset_services: Sequence[NodeStatus]
     logs: Sequence[LogStatus] = ()
-    """Replicated logs only."""
+    """Status of each replicated log."""
 
     @property
     def etcd_reachable(self) -> bool:
-        """Whether at least one nameserver answers, and all that answer reach etcd."""
+        """True if at least one nameserver answers, and every nameserver that answers reaches
+        etcd."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]
         return bool(answers) and all(answer.etcd_reachable for answer in answers)
 

@@ -12,36 +12,38 @@ class GroupClient:
     """A client of a group, with its in-flight messages. Unknown texts are empty."""
 
     client_id: str
-    """Set by a gateway client; for a simple consumer, its `receiver`."""
+    """Id that a gateway client has set; for a simple consumer, its receiver name."""
     key_id: str = ""
-    """Name of its access key; empty if calls are not signed."""
+    """Name of the access key that signs the client's calls; empty for unsigned calls."""
     gateway: str = ""
-    """Name of the gateway that reported it last; empty if it is not a gateway client."""
+    """Name of the gateway that last reported the client; empty for a simple consumer."""
     client_type: str = ""
-    """"push_consumer", "simple_consumer" or "lite_push_consumer"; only for gateway clients."""
+    """Type of a gateway client: "push_consumer", "simple_consumer" or "lite_push_consumer"; else
+    empty."""
     language: str = ""
     version: str = ""
-    """Version of its SDK."""
+    """Version of the client's SDK."""
     address: str = ""
-    """Address of its last call, in gRPC's notation."""
+    """Network address of the client's last call, in gRPC's notation."""
     hostname: str = ""
     heard_ms_ago: int | None = None
-    """Milliseconds since its last call to a gateway or report of filters; None if unknown."""
+    """Milliseconds since the client's last call to a gateway, or its last report of filters; None
+    if unknown."""
     subscriptions: Mapping[str, str] = field(default_factory=dict)
-    """Topics that it reads → filter, as far as reported."""
+    """Topics that the client reads → its filter, as far as reported."""
     lite_parent: str = ""
     lite_topics: int = 0
-    """Number of lite topics of `lite_parent` that it reads."""
+    """Number of lite topics of `lite_parent` that the client reads."""
     messages: int = 0
-    """Number of messages that it holds; they are invisible to other clients."""
+    """Number of messages that the client holds; they are invisible to other clients."""
     queues: int = 0
-    """Number of queues with these messages."""
+    """Number of queues with messages that the client holds."""
     attempt_max: int = 0
-    """Highest attempt of these messages."""
+    """Highest delivery attempt of the messages that the client holds."""
 
     @property
     def is_at_gateway(self) -> bool:
-        """Whether a gateway has reported the client."""
+        """True if a gateway has reported the client."""
         return bool(self.gateway)
 
 

@@ -52,7 +52,7 @@ async def answers(
     groups: Iterable[GroupSummary],
     ask: Callable[[GroupSummary], Coroutine[None, None, GroupLag | None]],
 ) -> AsyncGenerator[GroupLag]:
-    """Call `ask` for a few groups at a time, and yield the results that are not None."""
+    """Call `ask` for a few groups at a time; yield the results that are not None."""
     left = iter(groups)
     while some := list(islice(left, GROUPS_AT_ONCE_MAX)):
         try:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """A replicated log.
+    """Status of one replicated log.
 
     Attributes:
-        log: its state at the nameservers.
+        log: state of the log at the nameservers.
         standings: status by replica id, for the copies that answered.
     """
 
@@ -29,7 +29,7 @@ class LogStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether the log has a leader, and enough copies are in sync and ready."""
+        """True if the log has a leader, and enough copies are in sync and ready."""
         log = self.log
         return (
             not log.frozen

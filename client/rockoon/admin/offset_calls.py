@@ -25,7 +25,7 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
     """Call the offset service, which may be restarting.
 
     A read-only or repeatable call is retried until `cluster.retry_seconds` have passed. Any other
-    call is not: the change may have been made although its reply was lost.
+    call is not retried, because the change may have been made although its reply was lost.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.retry_seconds

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 async def ask_queue_ends(
     cluster: "Connection", *routes: TopicRoute, with_residency: bool = False
 ) -> list[QueueEnds]:
-    """Ask all brokers of some topics in parallel. If a broker does not answer, its queues have the
-    error. A broker answers once it knows the routes, or after a timeout; see `route_revision`.
+    """Return the state of the queues of some topics; all brokers are asked in parallel. If a broker
+    does not answer, its queues have the error. A broker answers once it knows the routes, or after
+    a timeout; see `route_revision`.
 
     Args:
         cluster: an open connection.

@@ -37,12 +37,12 @@ class ReplicaStanding:
     """Status of a copy, as it reports itself.
 
     Attributes:
-        leads: it is the leader and has committed a record in its epoch.
-        epoch: the highest epoch that it has promised.
-        ready: it leads, or is level with a leader that commits.
-        trouble: why it is not ready; empty if it is.
+        leads: the copy is the leader and has committed a record in its epoch.
+        epoch: highest epoch that the copy has promised.
+        ready: the copy leads, or has all records of a leader that commits.
+        trouble: why the copy is not ready; empty if it is.
         min_offset, end, durable_end, committed_end: physical offsets of its log.
-        others: lags of the other copies, by id; empty if it does not lead.
+        others: lag of each other copy, by id; empty if this copy is not the leader.
     """
 
     leads: bool

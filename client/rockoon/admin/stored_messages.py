@@ -52,9 +52,10 @@ class FoundMessages:
     """Messages that the brokers found."""
 
     messages: Sequence[Message]
-    """Sorted by store time, newest first."""
+    """Found messages, sorted by store time, newest first."""
     unsearched: Mapping[str, str]
-    """Broker → why it may have more messages in the requested time, in a sentence."""
+    """Broker → why it may have more matching messages, as a sentence; for example an incomplete
+    index."""
     errors: Mapping[str, RockoonError]
     """Broker → the error, if it did not answer."""
     indexed_until_ms: Mapping[str, int]
@@ -62,7 +63,7 @@ class FoundMessages:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all messages that existed when the brokers were asked."""
+        """True if all brokers were searched completely, so that no message is missing."""
         return not (self.unsearched or self.errors)
 
 

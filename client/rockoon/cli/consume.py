@@ -138,7 +138,8 @@ async def consume_without_group(
 
 
 def limits_of(*, follow: bool) -> "PullLimits | None":
-    """Return None (the default limits) with `follow`, else limits with a short wait.
+    """Return the pull limits of the consumer: None (the defaults) with `follow`, else limits with a
+    short wait.
 
     A broker holds a pull until a message matches the filter. Without `follow`, only a reply shows
     that none of the existing messages matched.

@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """The command cannot be carried out; the text is the error message."""
+    """Raised if the command cannot be executed; the text is the error message."""
 
 
 def report(failure: BaseException) -> int:

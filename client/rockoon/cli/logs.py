@@ -301,7 +301,7 @@ def ends_at(replica: "ReplicaDescription", standing: "ReplicaStanding | None") -
 
 
 def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") -> Iterator[str]:
-    """Yield the problems of each copy: how far it is behind, and why, or why it does not count."""
+    """Yield the problems of each copy: its lag and the reason, or why it is out of service."""
     others = next((each.others for each in standings.values() if each.leads), {})
     names = {each.id: each.name for each in log.replicas}
     waits = {joins: names.get(leaves, leaves) for leaves, joins in log.moves}

@@ -40,7 +40,7 @@ class Tally:
     empty_lines: int = 0
     """Number of empty lines, which are not sent."""
     trouble: str = ""
-    """Why reading stopped before the end; else empty."""
+    """Why reading of the input stopped before its end; empty if it did not."""
     line_number: int = 0
     interrupted: bool = False
     seconds: float = 0.0
@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LineMessage:
-    """Message of one line; the fields are arguments of `Producer.send`."""
+    """A message to send for one line of input; the fields are arguments of `Producer.send`."""
 
     body: bytes
     ordering_key: str | None = None
@@ -98,10 +98,10 @@ class LineReader:
     """Converts each line to a message.
 
     Args:
-        key, tag: of every message; None for no key or tag.
-        properties: of every message.
+        key, tag: key and tag of every message; None for no key or tag.
+        properties: properties of every message.
         key_field: name of the field of the JSON object on each line that has the key; None: `key`.
-        tag_field: likewise for the tag.
+        tag_field: name of the field that has the tag; None: `tag`.
         are_messages: each line is a message in the format of `rockoon consume --json`.
         delay: delay arguments of `Producer.send`.
     """
@@ -222,7 +222,8 @@ def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
 
 
 def field_text(record: dict[str, Any], field: str | None) -> str | None:
-    """Return a field as text; None if `field` is None, or the value is null or empty."""
+    """Return a field of a JSON object as text; None if `field` is None, or the value is null or
+    empty."""
     if field is None:
         return None
     if field not in record:

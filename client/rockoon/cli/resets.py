@@ -158,7 +158,7 @@ def step_key(step: "ResetStep") -> tuple[str, int, str]:
 
 
 def moves(step: "ResetStep | None") -> tuple[int | None, int | None]:
-    """Return old and new offset of a step; None for no progress or no step."""
+    """Return the old and the new offset of a step; None for no progress or no step."""
     if step is None:
         return None, None
     return step.from_offset if step.HasField("from_offset") else None, step.to_offset

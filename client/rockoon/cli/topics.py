@@ -313,8 +313,9 @@ def compacted_cells(ends: "QueueEnds") -> tuple[int | None, int | None]:
 
 
 def residency_of(ends: "QueueEnds") -> tuple[bool | None, bool | None]:
-    """Return whether the oldest message is in memory, by its distance and by its pages; None:
-    unknown, not requested, or the queue is empty."""
+    """Return whether a queue's oldest message is in the broker's memory: estimated by its distance
+    from the log's end, and measured by its pages. None: unknown, not requested, or the queue is
+    empty."""
     state = ends.state
     if state is None:
         return None, None

@@ -28,7 +28,7 @@ FAREWELL = "Ctrl-C stops it; the data stays."
 
 
 class StopSignal(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived."""
+    """Raised when SIGINT, SIGTERM or SIGHUP arrives."""
 
 
 def run_up(

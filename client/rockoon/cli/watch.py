@@ -21,11 +21,11 @@ LINES_AROUND_ROWS = 6
 
 
 class WatchedReport(Protocol):
-    """Result of a command that can be watched."""
+    """Interface of a report that `--watch` can repeat."""
 
     @property
     def danger(self) -> str:
-        """Reason to end the command with exit status 1; empty if there is none."""
+        """Reason to end the watch with exit status 1; empty if there is none."""
         ...
 
     def show(self) -> None:

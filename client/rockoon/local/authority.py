@@ -27,7 +27,7 @@ THIS_MACHINE = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Files of a certificate and its key, both PEM."""
+    """Paths of a certificate and its key, both PEM files."""
 
     certificate: Path
     key: Path
@@ -119,7 +119,7 @@ def signed(
     until: datetime,
     extensions: "Sequence[tuple[x509.ExtensionType, bool]]",
 ) -> bytes:
-    """Return a signed certificate, PEM; the flag of each extension is whether it is critical."""
+    """Return a signed certificate in PEM; each extension has a flag: True if it is critical."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 

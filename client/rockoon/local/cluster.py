@@ -168,12 +168,12 @@ class LocalCluster:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All nodes, including those that are down."""
+        """All nodes of the cluster, including stopped ones."""
         return tuple(self._nodes.values())
 
     @property
     def nameservers(self) -> list[str]:
-        """Addresses for `rockoon.connect`."""
+        """Addresses of the nameservers, for `rockoon.connect`."""
         return [node.address for node in self._of(NodeKind.NAMESERVER, NodeKind.SINGLE)]
 
     @property
@@ -184,7 +184,7 @@ class LocalCluster:
 
     @property
     def tls(self) -> "Tls | None":
-        """For `rockoon.connect(..., tls=cluster.tls)`; None for plain connections."""
+        """TLS files for `rockoon.connect(..., tls=cluster.tls)`; None for plain connections."""
         return self._encryption.client if self._encryption is not None else None
 
     @property
@@ -200,7 +200,7 @@ class LocalCluster:
 
     @property
     def logs(self) -> list[str]:
-        """Names of the brokers' logs, however many copies each has."""
+        """Names of the brokers' logs; the copies of a log share its name."""
         return list(dict.fromkeys(node.log for node in self._of(NodeKind.BROKER)))
 
     def replicas_of(self, log: str) -> list[str]:

@@ -129,9 +129,10 @@ class ClusterDirectory:
             raise LocalClusterError(f"{path} cannot be read: {failure}") from failure
 
     def move_to_former(self, name: str) -> None:
-        """Move away earlier data under the name of a new copy of a log, which must start empty.
+        """Move away old data that a new copy of a log would find under its name: the copy must
+        start empty.
 
-        The earlier data is of a former copy that is not in sync any more.
+        The old data belongs to a removed copy, which is no longer in sync.
 
         Raises:
             LocalClusterError: the data cannot be moved.

@@ -81,7 +81,8 @@ class Encryption:
 
 
 def open_gateway_settings(cluster_directory: Path) -> dict[str, object]:
-    """TLS settings of the gateway of a cluster without TLS: clients may use TLS or not.
+    """Return the TLS settings of a gateway that accepts TLS and plain connections, for a cluster
+    without TLS.
 
     The certificate is signed by an authority in the cluster's directory. It is issued again if
     less than `RENEWAL_SECONDS` are left, or if a name of this machine is missing.

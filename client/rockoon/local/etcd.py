@@ -83,7 +83,7 @@ def find_etcd(search_path: str | None = None, cache_directory: Path | None = Non
 
 
 def built_etcd(cache_directory: Path | None = None) -> Path:
-    """Return the path for `build_etcd`'s program; it contains the version."""
+    """Return the path at which `build_etcd` installs the program; it contains the version."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     (version,) = re.findall(r"/etcd/server/v3 v(\S+)", (MODULE / "go.mod").read_text())
     return (cache_directory or Path(home) / "rockoon") / f"etcd-{version}"
@@ -147,7 +147,7 @@ def _version(program: Path, _modified_ns: int) -> str:
 
 
 def careful_flags(program: Path) -> tuple[str, ...]:
-    """Return the additional flags with which a program keeps acknowledged writes."""
+    """Return additional flags that keep this version of etcd from losing acknowledged writes."""
     return () if is_recommended(etcd_version(program)) else CAREFUL_FLAGS
 
 

@@ -37,7 +37,7 @@ def can_listen(port: int) -> bool:
 
 
 class PortBlock:
-    """Ports that no owner of another block uses, until `close`.
+    """A block of ports that owners of other blocks do not use, until `close`.
 
     Args:
         around: prefer the block of this port; None for any block.

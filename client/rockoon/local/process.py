@@ -1,4 +1,4 @@
-"""One child process: launched, awaited, watched, ended.
+"""One child process: start, wait until ready, watch, and end.
 
     LAUNCHED ──ready line──▶ READY ──▶ ENDED      (LAUNCHED ──▶ ENDED if it cannot start)
 
@@ -41,7 +41,7 @@ class NodeKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """A child that ended without a request to stop."""
+    """Report of a child process that ended without a request to stop."""
 
     name: str
     # Exit status as in subprocess: negative for a signal.
@@ -233,7 +233,8 @@ class Node:
                 self._process.send_signal(number)
 
     def wait_ended(self, seconds: float) -> int | None:
-        """Return its exit status; None if it has not ended within `seconds`, or never ran."""
+        """Wait for the end of the process, at most `seconds`; return its exit status, or None if it
+        still runs or never ran."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running(), seconds)
             return self._status

@@ -18,7 +18,7 @@ STEADY_SECONDS = 60.0
 
 
 class Pauses:
-    """Pauses before restarts of a node: each longer than the last, until the node runs steadily."""
+    """Computes pauses before restarts of a node; they grow until the node runs steadily."""
 
     def __init__(self) -> None:
         self._next: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""Access key of a connection: passed to `connect`, or from environment variables.
+"""Access key of a connection: an argument of `connect`, or environment variables.
 
 ROCKOON_ACCESS_KEY            name of the key
 ROCKOON_ACCESS_SECRET         its secret

@@ -9,7 +9,8 @@ from rockoon_proto.v1.broker_pb2 import AppendReply
 
 
 class Stored(NamedTuple):
-    """Position of a stored batch: fields of AppendReply and its `appended`, with their names."""
+    """Position of a stored batch in queue and log; has the field names of AppendReply and
+    Appended."""
 
     request_id: int
     first_queue_offset: int
@@ -22,7 +23,7 @@ class Stored(NamedTuple):
 Appended = broker_pb2.Appended | Stored
 Answer = AppendReply | Stored
 Answers = AppendReply | list[Stored]
-"""The replies in one message of the stream, which may be of several batches."""
+"""The replies in one message of an append stream; each reply belongs to one batch."""
 
 
 def append_reply(message: bytes) -> Answers:

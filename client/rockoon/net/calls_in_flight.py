@@ -16,11 +16,12 @@ AddressNow = Callable[[], str | None]
 
 
 class Moved(Exception):
-    """Another process has replaced the peer of a call; the call may have been carried out."""
+    """Raised if another process has replaced the peer of a call; the call may have been
+    executed."""
 
 
 class CallsInFlight:
-    """Calls without a reply. Used only by the event loop's thread."""
+    """The calls of a connection that have no reply yet. Used only by the event loop's thread."""
 
     def __init__(self) -> None:
         # Call → function for the current address, address of the call, and its farewell time.
@@ -57,7 +58,8 @@ class CallsInFlight:
     def follow(
         self, call: Any, address_now: AddressNow, farewell_seconds: float = 0.0
     ) -> Iterator[None]:
-        """Cancel a call that was just started once its service moves; arguments as in `answer`."""
+        """Cancel a call that was just started as soon as its service moves; arguments as in
+        `answer`."""
         address = address_now()
         if address is None:
             yield
@@ -70,7 +72,7 @@ class CallsInFlight:
             self._moved.discard(call)
 
     def cancel_moved(self) -> None:
-        """Called after a change of the routes: end the calls to services that have moved."""
+        """Cancel the calls to services that have moved; called after a change of the routes."""
         for call, (address_now, address, farewell_seconds) in list(self._calls.items()):
             if call not in self._moved and address_now() not in (None, address):
                 self._moved.add(call)

@@ -14,7 +14,7 @@ class ClosedOnExit:
     """Async context manager that calls the subclass's `close` on exit."""
 
     async def close(self) -> None:
-        """Implemented by the subclass."""
+        """Close the object; the subclass implements it."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -70,8 +70,8 @@ _SERVICE = "/rockoon.v1.Broker/"
 
 
 def broker_stub(channel: Any) -> BrokerStub:
-    """Return a stub whose AppendStream sends bytes and yields `Answers`, and whose PullStream
-    yields `Replies`."""
+    """Return a broker stub whose AppendStream sends bytes and yields `Answers`, and whose
+    PullStream yields `Replies`."""
     stub: BrokerStub = BrokerStub(channel)
     stub.AppendStream = channel.stream_stream(f"{_SERVICE}AppendStream", None, append_reply)
     stub.PullStream = channel.stream_stream(
@@ -81,7 +81,8 @@ def broker_stub(channel: Any) -> BrokerStub:
 
 
 class Closable(Forkable, Protocol):
-    """A producer or consumer, which its connection closes before itself."""
+    """Interface of a producer or consumer: its connection closes it before the connection
+    closes."""
 
     async def close(self) -> None: ...
 
@@ -388,8 +389,8 @@ class Connection:
             raise Closed(what="the connection to the cluster") from None
 
     def followed(self, call: Any, broker: str) -> AbstractContextManager[None]:
-        """Context manager that cancels a stream to a broker once another process replaces the
-        broker."""
+        """Return a context manager that cancels a stream to a broker once another process replaces
+        the broker."""
         return self._in_flight.follow(call, lambda: self.routes.broker_address(broker))
 
     def broker(self, name: str) -> "BrokerAsyncStub":
@@ -418,12 +419,12 @@ class Connection:
         return await self._wait_node(lambda: self.broker(name), wait_seconds)
 
     def offset_service(self) -> "OffsetServiceAsyncStub":
-        """Return the stub of the offset service: of the last one, if the routes have had none for
-        UNLISTED_SECONDS.
+        """Return the stub of the offset service. If it has not been in the routes for
+        UNLISTED_SECONDS, the stub calls its last known address.
 
         Raises:
-            OffsetServiceUnavailable: it left the routes less than UNLISTED_SECONDS ago, or was
-                never in them.
+            OffsetServiceUnavailable: the offset service left the routes less than UNLISTED_SECONDS
+                ago, or was never in them.
             NoExternalAddress: it has no address that this client can reach.
         """
         return self._offset_stub(self._offset_address())
@@ -472,8 +473,8 @@ class Connection:
         return self._offset_stub(address)
 
     async def pause_for_broker(self, name: str, seconds: float) -> None:
-        """Wait before a broker is called again: `seconds`, or until it is back or another process
-        replaces it, for example the log's next leader."""
+        """Wait before the next call to a broker: `seconds`, or until the broker is registered
+        again, or another process (for example the next leader) replaces it."""
         node = self.routes.broker(name)
         if node is not None:
             await self._pause_while(lambda: self.routes.broker(name) == node, seconds)
@@ -482,7 +483,7 @@ class Connection:
             await self.wait_broker(name, seconds)
 
     async def pause_for_offset_service(self, seconds: float) -> None:
-        """Wait before the offset service is called again; as `pause_for_broker`."""
+        """Wait before the next call to the offset service; as `pause_for_broker`."""
         node = self.routes.offset_service()
         if node is not None:
             await self._pause_while(lambda: self.routes.offset_service() == node, seconds)

@@ -1,4 +1,4 @@
-"""This machine's address, for the born host of records."""
+"""Determines this machine's IP address, which producers store in records (the "born host")."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ LOOPBACK = encode_host("127.0.0.1", 0)
 
 
 async def born_host(peer: str) -> bytes:
-    """Return the local address of the route to `peer` ("host:port"), with port 0.
+    """Return this machine's IP address on the route to `peer` ("host:port"), with port 0.
 
     Nothing is sent. Without a route the result is 127.0.0.1: the address is informational.
     """

@@ -23,7 +23,7 @@ _ANSWERS = PullStreamReply.ANSWERS_FIELD_NUMBER
 
 
 class Records(NamedTuple):
-    """Position of a reply's records: `bounds` in `source`; None: all of it."""
+    """Position of a reply's records: the range `bounds` of `source`; None: all of `source`."""
 
     source: bytes
     bounds: tuple[int, int] | None
@@ -56,7 +56,7 @@ class PullReplyFields(NamedTuple):
     max_offset: int
     source: bytes
     bounds: tuple[int, int] | None
-    """Position of the records in `source`; None: all of it."""
+    """Range of the records in `source`; None: all of `source`."""
     record_lengths: bytes
     subscription_id: int
     ended: bool
@@ -71,7 +71,7 @@ Reply = PullReply | LargeReply | PullReplyFields
 
 
 class Replies(NamedTuple):
-    """Replies of one message of a pull stream; attributes as PullStreamReply."""
+    """Decoded replies in one message of a pull stream; attributes as PullStreamReply."""
 
     answers: list[Reply]
 
@@ -122,8 +122,8 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
 
 
 def _answer(message: bytes, start: int, end: int, *, is_only: bool) -> Reply:
-    """Decode one reply of a message. Unless it is alone in it, its records are copied: a queue's
-    pending records must not keep those of other queues in memory."""
+    """Decode one reply of a message. If the message has several replies, the records are copied, so
+    that a queue's pending records do not keep those of other queues in memory."""
     if end - start < LARGE_BYTES:
         return PullReply.FromString(message[start:end])
     records, rest = Records(b"", None), []

@@ -1,7 +1,7 @@
 """Watch of the routes of the topics in use.
 
-One WatchRoutes stream to any of the nameservers, resumed at its revision. While no nameserver
-answers, the routes do not change.
+The watch is one WatchRoutes stream to any nameserver. After a failure it is resumed at the last
+revision, also at another nameserver. While no nameserver answers, the routes do not change.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _NO_TOPIC = DEFAULT_TOPIC
 
 
 class RouteWatch:
-    """Route cache of one connection, kept up to date by a stream.
+    """Route cache of one connection, kept up to date by a WatchRoutes stream.
 
     Args:
         nameservers: "host:port" of each.
@@ -125,7 +125,7 @@ class RouteWatch:
             await asyncio.sleep(self._rotation.failed())
 
     def _record_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
-        """Set `refused` if further attempts are pointless."""
+        """Set `refused` if the nameservers' error is permanent, so that retries are useless."""
         now_seconds = asyncio.get_running_loop().time()
         self._tls_troubles.record(address, why_no_tls(failure, self._channels.tls), now_seconds)
         if isinstance(error, WrongCluster | NotAuthenticated):

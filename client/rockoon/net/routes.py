@@ -24,23 +24,25 @@ class TopicRoute:
 
     name: str
     queues: tuple[MessageQueue, ...]
-    """Sorted, including queues of brokers that are away."""
+    """Queues of the topic, sorted, including the queues of brokers that are not registered."""
     create_revisions: Mapping[MessageQueue, int] = field(repr=False)
     """etcd revision at which each queue was created."""
     incarnation: int
-    """etcd revision at which the topic was created."""
+    """etcd revision at which the topic was created; distinguishes it from a deleted topic of the
+    same name."""
     modified_revision: int
     permissions: int
     attributes: Mapping[str, str]
 
     @property
     def compacted(self) -> bool:
-        """Whether each message needs a key, and only the newest message of a key is kept."""
+        """True if each message needs a key, and compaction keeps only the newest message of a
+        key."""
         return is_compacted(self.name, self.attributes)
 
     @property
     def has_priorities(self) -> bool:
-        """Whether queues with higher ids are read first."""
+        """True if consumers read queues with higher ids first."""
         return has_priorities(self.attributes)
 
     @property
@@ -74,9 +76,10 @@ class Routes:
         self.cluster = ""
         self.etcd_reachable = True
         self.node_changes = 0
-        """Number of changes of nodes so far."""
+        """Number of node changes so far."""
         self.history = 0
-        """History of the watch's updates; a watch can only be resumed within one history."""
+        """Identity of the etcd that counts the revisions; a watch can only be resumed within one
+        history."""
         self._etcd_cluster_id = 0
         self._nodes: dict[tuple[int, str], Node] = {}
         self._topics: dict[str, TopicRoute] = {}
@@ -176,7 +179,7 @@ class Routes:
         return node.address or None if node else None
 
     def offset_service(self) -> Node | None:
-        """Return the offset service; None while it is away."""
+        """Return the offset service; None while it is not registered."""
         found = [node for (kind, _), node in self._nodes.items() if kind == OFFSET_SERVICE]
         # During a hand-over two may be listed; the one that started last is active.
         return max(found, key=lambda node: node.started_at_ms) if found else None
@@ -186,7 +189,8 @@ class Routes:
         return bool(known and received and known != received)
 
     def _reset_revisions(self) -> None:
-        """Reset the revisions, which are void now; topics remain until a snapshot replaces them."""
+        """Reset the revisions, which are no longer valid; topics remain until a snapshot replaces
+        them."""
         self.revision = 0
         self._as_of = dict.fromkeys(self._as_of, 0)
         self._etcd_cluster_id = 0

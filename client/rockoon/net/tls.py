@@ -109,7 +109,7 @@ def why_no_tls(failure: grpc.RpcError, tls: Tls | None) -> str:
 
 
 class TlsTroubles:
-    """Addresses at which TLS fails, and since when."""
+    """Addresses at which TLS connections fail, and since when."""
 
     def __init__(self) -> None:
         # Address → time of the first failure, and the latest reason.
@@ -122,7 +122,8 @@ class TlsTroubles:
             self._troubles[address] = (since, reason)
 
     def lasting(self, addresses: Sequence[str], now_seconds: float) -> bool:
-        """Whether TLS has failed at all addresses for TROUBLE_SECONDS: retries are pointless."""
+        """Return whether TLS has failed at all addresses for TROUBLE_SECONDS, so that retries are
+        useless."""
         return all(
             address in self._troubles
             and now_seconds - self._troubles[address][0] >= TROUBLE_SECONDS
@@ -131,5 +132,5 @@ class TlsTroubles:
 
     @property
     def first(self) -> tuple[str, str] | None:
-        """An address with a failure, and its reason; None if there is none."""
+        """Return one address at which TLS has failed, and the reason; None if there is none."""
         return next(((at, reason) for at, (_, reason) in self._troubles.items()), None)

@@ -58,27 +58,28 @@ class ActiveFile:
 
     @classmethod
     def create(cls, directory: IndexDirectory, now_ms: int, previous: IndexHeader | None) -> Self:
-        """Create a file for the keys after those of `previous`, the last full file."""
+        """Create the file for the keys after those of the full file `previous`."""
         return cls.after(directory.create(now_ms), directory, previous)
 
     @classmethod
     def after(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
-        """Open a newly created file."""
+        """Return the newly created file at `path`, open for additions."""
         header = IndexHeader() if previous is None else header_behind(previous)
         return cls(path, directory.shape, directory.disk, header, Slots(directory.shape.slots))
 
     @property
     def remaining(self) -> int:
-        """Number of keys that still fit."""
+        """Number of keys for which the file has room."""
         return self._shape.units - self.header.next_unit
 
     @property
     def checkpointed(self) -> bool:
-        """Whether everything added is on disk."""
+        """True if all added keys are on disk."""
         return self._written == self.header and not self._slots.is_changed
 
     def add(self, entries: KeyEntries) -> int:
-        """Add keys that fit and are not older than those before; return how many were added.
+        """Add keys until the file is full or a key is older than the last one; return how many were
+        added.
 
         Raises:
             OSError: the disk. Slots then refer to units that are not in the file: only `close` it.
@@ -112,7 +113,7 @@ class ActiveFile:
         self._written = self.header
 
     def mark_unwritten(self) -> None:
-        """Let the next checkpoint write header and slots even if the file seems to have them.
+        """Mark header and slots as not written, so that the next checkpoint writes them again.
 
         Units need no rewrite: the header that counts them was written after their sync.
         """
@@ -120,7 +121,7 @@ class ActiveFile:
         self._slots.mark_used()
 
     def compare_slots(self) -> Iterator[int]:
-        """Find slots that differ on disk; the next checkpoint writes them.
+        """Find slots that differ from the file on disk; the next checkpoint writes them.
 
         Yields between steps, so that other work can run.
         """
@@ -132,7 +133,7 @@ class ActiveFile:
             yield first
 
     def newest_unit(self, key_hash: int) -> int:
-        """Return the number of the newest unit in a hash's chain, 0 if there is none."""
+        """Return the number of the newest unit with this hash; 0 if there is none."""
         return self._slots.newest(key_hash)
 
     def read_unit(self, unit: int) -> bytes:
@@ -140,7 +141,8 @@ class ActiveFile:
         return read_whole(self._disk, self._fd, UNIT_BYTES, at)
 
     def close(self) -> None:
-        """Close the file; keys after the last checkpoint are indexed again at the next start."""
+        """Close the file; keys added after the last checkpoint are indexed again at the next
+        start."""
         self._disk.close(self._fd)
 
     def _write_slots(self) -> None:

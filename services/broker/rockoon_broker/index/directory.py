@@ -1,12 +1,13 @@
-"""The `index/` directory: listing, naming and removal of its files.
+"""The `index/` directory: lists, creates and deletes index files.
 
-The directory is listed each time, so that a file built elsewhere is served as soon
-as it has its name. The builder must write it under another name in the same directory, sync
-it, and rename it. Its name must be older than that of the last file here, which is being written.
+Each search lists the directory again. So a file that another program has built is served as soon as
+it has its final name. That program must write the file under another name in the same directory,
+sync it, and rename it. Its name must be older than the name of the last file, to which the broker
+adds keys.
 
 - A name is the local time of creation, 17 digits; names only increase, whatever the clock does.
-- Every file has the configured size. Another size means another shape, and no file states its
-  shape: such a file is kept but not served.
+- Every file has the configured size. A file of another size has other numbers of slots and units,
+  which no file states: it is kept but not searched.
 
 Source: IndexService#load, #getAndCreateLastIndexFile.
 """
@@ -38,11 +39,12 @@ UNFINISHED_SUFFIX = ".new"
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """Numbers of slots and units per file; must not change for a directory with files."""
+    """Numbers of hash slots and of units (one per key) in an index file; must not change while a
+    directory has files."""
 
     slots: int
     units: int
-    """One unit is never used."""
+    """Number of units; the first one is never used."""
 
     @property
     def file_bytes(self) -> int:
@@ -66,7 +68,7 @@ class IndexDirectory:
 
     Args:
         root: the store's directory.
-        shape: shape of every file.
+        shape: numbers of slots and units of every file.
         disk: the file layer.
 
     Attributes:
@@ -81,7 +83,7 @@ class IndexDirectory:
         self._complained: set[str] = set()
 
     def files(self) -> list[StoredFile]:
-        """Return every file that can be served, ordered by name.
+        """Return every file of the configured size, ordered by name.
 
         Raises:
             OSError: the disk.
@@ -152,7 +154,7 @@ class IndexDirectory:
         return path
 
     def move_away(self) -> None:
-        """Move non-files with index file names, and a non-directory named `index`, to `lost`.
+        """Move directories with names of index files, and a file named `index`, to `lost`.
 
         Raises:
             OSError: the disk.
@@ -171,7 +173,7 @@ class IndexDirectory:
             log.warning("%s blocks the path of index files: moved to %s", path, lost)
 
     def remove_resized(self) -> list[str]:
-        """Delete former files of this index that no longer have the right size.
+        """Delete this broker's earlier files that have another size than configured now.
 
         Files of an earlier shape all have older names than those rebuilt since.
 
@@ -189,7 +191,7 @@ class IndexDirectory:
         return resized
 
     def remove_unserved(self, before: str) -> None:
-        """Delete the files of other sizes with older names than this. Raises OSError."""
+        """Delete the files of other sizes whose names are older than `before`. Raises OSError."""
         self.files()
         for name in self.unserved:
             if name < before:
@@ -203,7 +205,7 @@ class IndexDirectory:
         self.disk.sync_directory(self.path)
 
     def remove_expired(self, log_min_offset: int, keep: Path | None) -> list[Path]:
-        """Delete files whose messages are all deleted from the log, except `keep`; return them."""
+        """Delete files except `keep` whose messages are all deleted from the log; return them."""
         expired = [
             file.path
             for file in self.files()

@@ -1,8 +1,8 @@
-"""Index follower: indexes the visible log in small pieces on another thread.
+"""Index follower: adds the visible log to the index in small pieces, on another thread.
 
-The event loop collects keys that were found at the append, or reads a piece of the log; a
-thread extracts keys and writes them; then comes a pause (`pace`). If the disk fails, the
-index is opened again later from its files. Appends and pulls are not affected.
+The event loop provides the keys that were found at the append, or reads a piece of the log. A
+thread extracts the keys and adds them to the index. Then the follower pauses (`pace`). If the disk
+fails, the index is opened again later from its files. Appends and pulls are not affected.
 """
 
 import asyncio
@@ -46,17 +46,18 @@ GAP_BYTES_MAX = 64 << 20
 
 
 class IndexFollower:
-    """The indexing task, and the wait of queries for it. Used by the event loop's thread.
+    """Background task that adds new messages to the index; queries wait for it. Used by the event
+    loop's thread.
 
     Args:
-        store: open.
+        store: the open store.
         directory: the index's files.
-        clock: for names of files, and for the duration of pieces.
-        store_changed: rung when the log has grown or lost its oldest files.
+        clock: used for names of files, and to measure durations.
+        store_changed: event, set when the log has grown or lost its oldest files.
         processor_seconds: returns the CPU time of the process.
 
     Attributes:
-        index: open once its files have been checked; None before, and after a failure.
+        index: the open index; None before its files are checked, and after a failure.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class IndexFollower:
         return self.index
 
     async def _remove_foreign(self) -> None:
-        """Delete last files of another log, whose indexed range would be trusted."""
+        """Delete the last files if they index another log, because their range would be trusted."""
         files = await self._in_thread(self._directory.files)
         while files and not self._is_of_this_log(files[-1].header):
             path = files.pop().path
@@ -145,7 +146,8 @@ class IndexFollower:
             await self._in_thread(partial(self._directory.remove, path))
 
     def _is_of_this_log(self, header: IndexHeader) -> bool:
-        """Return whether the last message of a file is in the log; True if it cannot be checked."""
+        """Return whether the last message of a file is in this log; True if it cannot be
+        checked."""
         end_offset = header.end_offset
         in_log = self._store.log_min_offset <= end_offset < self._store.visible_end
         if header.next_unit <= 1 or not in_log:
@@ -181,7 +183,8 @@ class IndexFollower:
                 )
 
     async def _lacks_keys(self, gap: IndexGap) -> bool | None:
-        """Return whether a gap misses keys of the log; None if its first bytes have none."""
+        """Return whether keys of the log are missing in a gap; None if its first bytes contain no
+        key."""
         position = gap.begin
         while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
             chunk = await self._chunk(position, gap)
@@ -194,12 +197,12 @@ class IndexFollower:
         return False if position > gap.end else None
 
     async def _chunk(self, position: int, gap: IndexGap) -> LogChunk:
-        """Return a chunk of the log within a gap."""
+        """Read a chunk of the log within a gap."""
         wanted = min(PIECE_BYTES_MIN, gap.end - position + 1)
         return await cold_reads.read(partial(self._store.read_log, position, wanted))
 
     async def _fill_gap(self, index: KeyIndex) -> float:
-        """Fill a part of the first gap; return the CPU seconds used."""
+        """Add missing keys to a part of the first gap; return the CPU seconds used."""
         if not index.gaps:
             return 0.0
         gap = index.gaps[0]
@@ -265,12 +268,12 @@ class IndexFollower:
             self._busy_ratio = (used - used_before - own_seconds) / elapsed_seconds
 
     def _is_idle(self, index: KeyIndex) -> bool:
-        """Whether nothing can be indexed before the log changes."""
+        """Return whether the whole log is indexed, so that there is no work before it changes."""
         log_min, end = self._store.log_min_offset, self._store.appended_end
         return index.position >= end and not index.gaps and self._log_min == log_min
 
     async def _piece(self, index: KeyIndex) -> float:
-        """Index a piece of the log; return the CPU seconds used."""
+        """Add one piece of the log to the index; return the CPU seconds used."""
         behind_bytes = self._store.visible_end - index.position
         if behind_bytes <= 0:
             return 0.0
@@ -304,7 +307,7 @@ class IndexFollower:
             return
 
     async def _clean(self, index: KeyIndex) -> None:
-        """Delete files whose messages retention has deleted."""
+        """Delete index files whose messages retention has deleted."""
         log_min = self._store.log_min_offset
         if log_min != self._log_min:
             self._log_min = log_min
@@ -330,7 +333,7 @@ class IndexFollower:
         return end
 
     def close(self) -> None:
-        """Index the rest of the log if that is quick, and close the files. `run` must have ended.
+        """Index the rest of the log if that is quick, and close the index. `run` must have ended.
 
         After a clean stop, a RocketMQ broker that opens the store next would not index the rest.
         """
@@ -355,7 +358,7 @@ class IndexFollower:
             )
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run work on a thread; returns only when it is done, even if cancelled."""
+        """Run a function on a thread; returns only when it is done, even if cancelled."""
         # A thread cannot be cancelled: otherwise it would write to files that `close` or the
         # next attempt uses.
         working = asyncio.get_running_loop().run_in_executor(None, work)
@@ -366,7 +369,7 @@ class IndexFollower:
             raise
 
     def _full(self, header: IndexHeader) -> None:
-        """Callback for a full and synced file; runs on the working thread."""
+        """Handle an index file that is full and synced; runs on the indexing thread."""
         self._loop.call_soon_threadsafe(self._on_file_full, header)
 
     def _on_file_full(self, header: IndexHeader) -> None:

@@ -1,4 +1,4 @@
-"""Gaps in the index: ranges of the log whose keys were in a lost file, and how to index them again.
+"""Gaps in the index: ranges of the log whose keys were in a lost index file, and their repair.
 
 The ends of adjacent files show a possible gap; only the log shows whether keys are
 missing, because messages without keys leave no trace in the index.
@@ -19,32 +19,35 @@ from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_positi
 
 @dataclass(frozen=True, slots=True)
 class IndexGap:
-    """A range of the log between two files, or between the log's beginning and the first file."""
+    """A range of the log that is not indexed, between two index files or before the first one."""
 
     begin: int
-    """Physical offset of its first record."""
+    """Physical offset of the first record in the gap."""
     end: int
-    """Physical offset of its last record, which is the first record of the file after the gap."""
+    """Physical offset of the last record in the gap, which is the first record of the file after
+    it."""
     begin_indexed: int
-    """Number of the first record's keys that the file before the gap has: the first ones."""
+    """Number of keys of the gap's first record that the file before the gap contains."""
     end_indexed: int
-    """Number of the last record's keys that the file after the gap has: the last ones."""
+    """Number of keys of the gap's last record that the file after the gap contains."""
     before: StoredFile | None
-    """None: the gap begins at the log's beginning."""
+    """Index file before the gap; None if the gap begins at the log's beginning."""
     behind: StoredFile
 
     @property
     def begin_ms(self) -> int:
-        """Lower bound of store times in the gap, if no time run begins in it; epoch ms."""
+        """Lower bound of store times in the gap, epoch milliseconds; valid if no time run begins in
+        it."""
         return 0 if self.before is None else self.before.header.end_timestamp_ms
 
     @property
     def end_ms(self) -> int:
-        """Upper bound of store times in the gap, if no time run begins in it; epoch ms."""
+        """Upper bound of store times in the gap, epoch milliseconds; valid if no time run begins in
+        it."""
         return self.behind.header.begin_timestamp_ms
 
     def missing(self, chunk: LogChunk) -> KeyEntries:
-        """Return the keys of a part of the log that belong to the gap.
+        """Return the keys that are missing in the gap, among the keys of a part of the log.
 
         Args:
             chunk: whole records; the first chunk begins at `begin`.
@@ -64,7 +67,7 @@ class IndexGap:
 def gaps_between(
     files: Sequence[StoredFile], log_min_offset: int, directory: IndexDirectory
 ) -> list[IndexGap]:
-    """Return ranges in which keys may be missing, in log order, without deleted ranges.
+    """Return the ranges in which keys may be missing, in log order, without deleted ranges.
 
     Args:
         files: all served files, each with keys.
@@ -100,7 +103,8 @@ def gaps_between(
 
 
 def keys_of_last_record(newest_first: Sequence[StoredFile], directory: IndexDirectory) -> int:
-    """Count how many last keys belong to one record. Raises OSError."""
+    """Return the number of keys at the end of the index that belong to the last record. Raises
+    OSError."""
     taken = 0
     for file in newest_first:
         for unit in range(file.keys, 0, -1):
@@ -111,7 +115,8 @@ def keys_of_last_record(newest_first: Sequence[StoredFile], directory: IndexDire
 
 
 def keys_of_first_record(oldest_first: Sequence[StoredFile], directory: IndexDirectory) -> int:
-    """Count how many first keys belong to one record. Raises OSError."""
+    """Return the number of keys at the beginning of the index that belong to the first record.
+    Raises OSError."""
     taken = 0
     for file in oldest_first:
         for unit in range(1, file.keys + 1):
@@ -122,7 +127,7 @@ def keys_of_first_record(oldest_first: Sequence[StoredFile], directory: IndexDir
 
 
 def offset_of_unit(file: StoredFile, unit: int, directory: IndexDirectory) -> int:
-    """Return the physical offset in a unit. Raises OSError."""
+    """Return the physical offset that a unit of an index file contains. Raises OSError."""
     fd = directory.disk.open_reading(file.path)
     try:
         at = unit_position(directory.shape.slots, unit)
@@ -133,13 +138,13 @@ def offset_of_unit(file: StoredFile, unit: int, directory: IndexDirectory) -> in
 
 
 class GapFiller:
-    """Creates files for the missing keys of a gap, from consecutive parts of the log.
+    """Creates index files for the missing keys of a gap, from consecutive parts of the log.
 
-    A crash leaves a file with fewer keys, or none; the next start finds the rest of
-    the gap.
+    After a crash, the file has fewer keys or does not exist; the next start finds the rest of the
+    gap.
 
     Attributes:
-        position: physical offset up to which records of the gap are done.
+        position: physical offset up to which the gap is filled.
     """
 
     def __init__(self, gap: IndexGap, directory: IndexDirectory) -> None:

@@ -1,4 +1,4 @@
-"""The index of one broker: its state, additions and searches.
+"""The index by key of one broker: its state, additions and searches.
 
 Any thread may call any method; a lock serializes them. Calls are short, except that a search
 walks a chain of the active file while it holds the lock.
@@ -19,15 +19,16 @@ from rockoon_format.index_file import IndexHeader
 
 
 class KeyIndex:
-    """An open index. After an OSError of `add` or `checkpoint`, `abandon` it and open it again.
+    """An open index. After an OSError of `add` or `checkpoint`, the caller must `abandon` it and
+    open it again.
 
     A partial result of `add` is never visible: the file is not searched any more, and
     nothing more is written to it.
 
     Args:
-        directory: the files.
+        directory: the index files.
         resumption: result of `Reopening`.
-        log_min_offset: beginning of the log.
+        log_min_offset: physical offset of the log's beginning.
         on_full: called on the caller's thread with the header of a synced file that is full, or
         after
             which store times decrease.
@@ -38,7 +39,7 @@ class KeyIndex:
             except for records in `gaps`.
         gaps: ranges with possibly missing keys, in log order. The follower checks
             them, and fills them with `fill_gap`.
-        left_gaps: gaps that cannot be filled.
+        left_gaps: gaps in which keys stay missing.
         begins_ms: store time of the first message in the index; None while it is empty.
         until_ms: store time of the last processed message; None before the first.
     """
@@ -114,7 +115,7 @@ class KeyIndex:
             raise self._failure
 
     def _without_indexed(self, entries: KeyEntries) -> KeyEntries:
-        """Return entries without keys that were already in the index when it was opened."""
+        """Return entries without the keys that were already in the index when it was opened."""
         taken, self._keys_indexed = self._keys_indexed, 0
         if not taken or self._last is None or not len(entries):
             return entries
@@ -127,7 +128,7 @@ class KeyIndex:
         return self.gaps[0].begin if self._filler is None else self._filler.position
 
     def fill_gap(self, chunk: LogChunk) -> None:
-        """Add a part of the log to the first gap; the last part closes the gap.
+        """Add the keys of a part of the log to the first gap; the last part closes the gap.
 
         Args:
             chunk: records at `fill_from`.
@@ -146,13 +147,13 @@ class KeyIndex:
                 self._find_beginning()
 
     def close_gap(self, gap: IndexGap) -> None:
-        """Remove a gap in which nothing is missing."""
+        """Remove a gap from `gaps`, because no key is missing in it."""
         self.gaps = [each for each in self.gaps if each is not gap]
         if gap.before is None:
             self.covered_from = gap.begin
 
     def leave_gap(self, gap: IndexGap) -> None:
-        """Mark a gap as impossible to fill; queries then report missing messages."""
+        """Record that a gap cannot be filled; queries then report that messages may be missing."""
         with self._lock:
             self._abandon_filler()
         self.gaps = [each for each in self.gaps if each is not gap]
@@ -220,7 +221,7 @@ class KeyIndex:
         return candidates
 
     def _unserved_among(self, files: Sequence[StoredFile]) -> str:
-        """Return why a former file of the index is not searched; empty if there is none.
+        """Return why former index files are not searched; empty if there are none.
 
         Files of an earlier shape all have older names than those rebuilt since.
         """
@@ -231,7 +232,7 @@ class KeyIndex:
         return ""
 
     def close(self) -> None:
-        """Write a checkpoint and close.
+        """Write a checkpoint and close the index.
 
         After a failure of `add`, only closes, like `abandon`.
 
@@ -249,7 +250,8 @@ class KeyIndex:
                     self._close_active(active)
 
     def abandon(self) -> None:
-        """Close without writing; keys after the last checkpoint are indexed again."""
+        """Close the index without a write; keys after the last checkpoint are indexed again
+        later."""
         with self._lock:
             active, self._active = self._active, None
             if active is not None:
@@ -268,7 +270,7 @@ class KeyIndex:
 
 
 def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
-    """Return the keys of a piece's records."""
+    """Return the keys of the records in a part of the log."""
     if isinstance(piece, KeyRun):
         return piece.entries()
     found = keys_within(piece.frames, len(piece.frames), piece.start)
@@ -276,7 +278,7 @@ def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
 
 
 def _newest_ms(piece: LogChunk | KeyRun) -> int | None:
-    """Return the store time of a piece's last record, None if it has none."""
+    """Return the store time of the last record in a part of the log; None if it has no record."""
     if isinstance(piece, KeyRun):
         return piece.newest_ms
     return int(piece.records.store_timestamps_ms[-1]) if piece.records.count else None

@@ -1,7 +1,7 @@
-"""Finds candidates for a key's messages in index files, newest first.
+"""Search for a key in index files, newest file first.
 
-A file stores only the hash of a key, and times in seconds, so results are candidates. The caller
-reads the messages and compares.
+A file stores only the hash of a key, and times in seconds. So results are candidates: the caller
+must read the messages and compare key and time.
 """
 
 import struct
@@ -30,27 +30,28 @@ _SLOT = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class KeySearch:
-    """A key and a range of store times."""
+    """A search: a key and a range of store times."""
 
     key_hash: int
-    """`hashes.index_key_hash` of `topic#key`."""
+    """Hash of the key: `hashes.index_key_hash` of `topic#key`."""
     begin_ms: int
-    """Store times, epoch milliseconds, inclusive."""
+    """First store time of the range, epoch milliseconds; the range is inclusive."""
     end_ms: int
     offset_min: int = 0
-    """Messages that start below this physical offset are not returned."""
+    """Physical offset from which messages are returned."""
 
 
 @dataclass(slots=True)
 class KeyCandidates:
-    """Physical offsets of possible matches, and how far the search got."""
+    """Result of a search: physical offsets of possible matches, and which files were not
+    searched."""
 
     offsets: list[int] = field(default_factory=list)
     units_walked: int = 0
     gave_up: str = ""
-    """Why the search ended early, as a sentence; empty if it did not."""
+    """Why the search ended early, as a sentence; empty if it was complete."""
     unserved: str = ""
-    """Why a file, or a part of one, was not searched, as a sentence; empty if none."""
+    """Why an index file, or a part of one, was not searched, as a sentence; empty if all were."""
 
     def walk(
         self,
@@ -60,7 +61,8 @@ class KeyCandidates:
         read_unit: Callable[[int], bytes],
         slots: int,
     ) -> None:
-        """Add the matches of one chain of a file; if it is damaged, add those before the damage."""
+        """Add the matches in one hash chain of a file; if the chain is damaged, only those before
+        the damage."""
         try:
             self._walk(
                 wanted,
@@ -92,7 +94,7 @@ class KeyCandidates:
 
 
 def may_hold(header: IndexHeader, wanted: KeySearch) -> bool:
-    """Return whether a file may have messages of the wanted range."""
+    """Return whether a file may have messages in the time range of a search."""
     return (
         header.next_unit > 1
         and wanted.offset_min <= header.end_offset
@@ -108,7 +110,7 @@ def search_files(
     shape: IndexShape,
     disk: Disk,
 ) -> None:
-    """Add the matches of files, the newest file first.
+    """Search index files, newest first, and add the matches.
 
     Ignores files that have been deleted: their messages are no longer in the log.
 
@@ -134,7 +136,7 @@ def search_files(
 
 
 def unit_reader(fd: int, shape: IndexShape, disk: Disk) -> Callable[[int], bytes]:
-    """Return a function that reads an open file's units by number."""
+    """Return a function that reads a unit of an open index file by its number."""
 
     def read(unit: int) -> bytes:
         return read_whole(disk, fd, UNIT_BYTES, unit_position(shape.slots, unit))

@@ -1,4 +1,4 @@
-"""Pace of indexing: the size of a piece of work, and the pause after it. Pure.
+"""Pace of indexing: the size of the next piece of the log, and the pause after it. Pure.
 
 Indexing shares the CPU with appends. While CPU is scarce, its share grows with its lag:
 a burst is indexed later, and the lag of a constantly busy broker settles where
@@ -47,12 +47,12 @@ def pause_seconds(
     """Return how long to pause before the next piece.
 
     Args:
-        work_seconds: duration of the last piece.
+        work_seconds: duration of the work on the last piece.
         processor_seconds: CPU time of the last piece.
         busy_ratio: CPU time that the broker used for other work since the piece before,
             in seconds per second.
         behind_bytes: lag of the index in the log.
-        somebody_waits: whether a query waits for the index to reach the log's end.
+        somebody_waits: True if a query waits for the index to reach the log's end.
     """
     if behind_bytes <= 0:
         return POLL_SECONDS

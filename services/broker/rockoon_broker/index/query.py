@@ -1,7 +1,7 @@
-"""Queries of messages by key: candidates of the index, compared with the messages.
+"""Queries of messages by key: reads the candidates of the index, and compares their keys.
 
-Of a compacted topic's covered range only messages in the active generation are results, even if the
-log still has others; the index is searched only after that range.
+In a compacted topic, the range that the last compaction covers is searched in the active generation
+only, even if the log still has other messages. The index is searched only after this range.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class KeyQuery:
     topic: str
     key: str
     unique: bool
-    """Whether `key` is a message's unique id rather than one of its keys."""
+    """True if `key` is a message's unique id, False if it is one of the message's keys."""
     begin_ms: int
-    """Store times, inclusive, epoch milliseconds."""
+    """First store time of the range, epoch milliseconds; the range is inclusive."""
     end_ms: int
     messages_max: int
 
@@ -52,7 +52,7 @@ class KeyQuery:
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
     frames: list[bytes]
-    """Whole records, newest first."""
+    """Records of the found messages, newest first."""
     not_searched_because: str
     """Why the result may be incomplete; empty if it is complete."""
     indexed_until_ms: int
@@ -61,12 +61,12 @@ class KeyAnswer:
 async def answer(
     query: KeyQuery, store: Store, follower: IndexFollower | None, clock: Clock
 ) -> KeyAnswer:
-    """Find messages; waits a short time for the index to reach the log's end.
+    """Find messages by key; before, wait a short time until the index reaches the log's end.
 
     Args:
-        query: validated.
-        store: open.
-        follower: the index; without one only compacted messages are found.
+        query: the validated query.
+        store: the open store.
+        follower: the index; None: only compacted messages are found.
         clock: limits how long the query blocks the event loop.
 
     Raises:
@@ -101,7 +101,7 @@ async def answer(
 async def matching(
     query: KeyQuery, candidates: Iterable[int], store: Store, clock: Clock
 ) -> tuple[list[bytes], str]:
-    """Return the matching candidates, newest first, and why some are missing."""
+    """Return the candidates that match, newest first, and why some messages are missing."""
     frames: list[bytes] = []
     size = 0
     damage = ""
@@ -125,7 +125,7 @@ async def matching(
 
 
 def why_unread(store: Store, offset: int) -> str:
-    """Return why a candidate cannot be read; empty if it was properly deleted."""
+    """Return why a candidate cannot be read; empty if retention has deleted it."""
     if offset < store.log_min_offset:
         return ""
     chunk = store.read_log(offset, 1)
@@ -146,14 +146,14 @@ def is_wanted(query: KeyQuery, record: Record) -> bool:
 
 
 def why_too_many(compacted: int) -> str:
-    """Return why not all compacted candidates are checked; empty if they are."""
+    """Return why not all compacted candidates are checked; empty if all are."""
     if compacted <= CANDIDATES_MAX:
         return ""
     return f"the key is too frequent: {compacted} compacted messages may have it; narrow the time"
 
 
 def why_no_index(follower: IndexFollower | None, compacted_end: int) -> str:
-    """Return why the log after the compacted range was not searched."""
+    """Return why the log after the compacted range was not searched; empty if it was."""
     if follower is not None:
         return "the index is being opened: retry the query"
     return (
@@ -165,7 +165,7 @@ def why_no_index(follower: IndexFollower | None, compacted_end: int) -> str:
 def why_unreached(
     query: KeyQuery, index: KeyIndex, runs: TimeRuns, log_end: int, log_begin: int
 ) -> str:
-    """Return which part of the query's time range the index does not cover; empty if none.
+    """Return which part of the query's time range is not indexed; empty if all of it is.
 
     Args:
         runs: time runs of the log. If one begins in an uncovered range, that may have any time.
@@ -194,5 +194,5 @@ def why_unreached(
 
 
 def _run_begins_in(runs: TimeRuns, begin: int, end: int) -> bool:
-    """Return whether a time run begins after one physical offset, at or before another."""
+    """Return whether a time run begins after `begin` and at or before `end`."""
     return any(run.start <= end for run in runs.behind(begin))

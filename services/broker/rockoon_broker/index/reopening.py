@@ -1,6 +1,6 @@
-"""Reopening the index: verifies its last file, and finds where to continue.
+"""Reopening of the index after a start: verifies its last file, and determines where to continue.
 
-The units that the last file's header counts are read and linked again from an empty table. The
+The units that the last file's header counts are read, and their hash chains are built again. The
 links must be equal to those in the file, and the resulting slots are written back. So a torn or
 damaged file is detected; it is deleted, and its keys are indexed again. Of full files only the
 header and both ends are checked: they were synced before the next file was created. If these are
@@ -32,18 +32,18 @@ UNITS_PER_STEP = 4096
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to continue indexing."""
+    """State from which indexing continues."""
 
     active: ActiveFile | None
-    """The file to which keys are added; None: there is none, or the last one is full."""
+    """Open file to which keys are added; None if there is no file, or the last one is full."""
     last: IndexHeader | None
-    """Header of the last file with keys."""
+    """Header of the last file that contains keys."""
     keys_indexed: int
-    """Number of keys of the record at `last.end_offset` that are already in the index."""
+    """Number of keys that are already indexed, of the record at `last.end_offset`."""
 
 
 class Reopening:
-    """Opens a directory in steps; sets `result` at the end.
+    """Verifies and opens an index directory in steps; sets `result` at the end.
 
     Args:
         directory: the index.
@@ -61,7 +61,7 @@ class Reopening:
         self._steps = self._work()
 
     def step(self) -> bool:
-        """Run one step; return False at the end.
+        """Run one step; return False after the last one.
 
         Raises:
             OSError: the disk; start again with another object.
@@ -117,7 +117,7 @@ class Reopening:
             self.removed.append(file.path.name)
 
     def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
-        """Open a file and compute its slots; return None if its units are invalid."""
+        """Open a file and build its hash chains again; return None if its units are invalid."""
         shape, disk = self._directory.shape, self._directory.disk
         slots = Slots(shape.slots)
         header = IndexHeader()
@@ -156,8 +156,8 @@ class Reopening:
         return active
 
     def _written_again(self, active: ActiveFile) -> ActiveFile | None:
-        """Rewrite the file's header and slots so that they are on disk; return None if it is
-        full."""
+        """Write the file's header and slots again, so that they are durable; return None if the
+        file is full."""
         try:
             active.mark_unwritten()
             active.checkpoint()

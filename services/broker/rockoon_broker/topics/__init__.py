@@ -1,1 +1,1 @@
-"""Topics served by this broker: from the routes, or from a file while no nameserver answers."""
+"""Topics that this broker serves: from the routes, or from a file while no nameserver replies."""

@@ -1,7 +1,8 @@
-"""Topics of a log that has, or had, copies: records of the log state which topics it contains.
+"""Topics of a replicated log, or of a log that was replicated: records in the log list them.
 
-A copy uses only these records. Its own files may be from the last time it led. With them, a topic
-that was deleted and created again since would lose messages again, or show deleted ones.
+A replica uses only these records. Its own topic file may be from the last time it was leader. If a
+topic was deleted and created again since, that file would make the broker lose new messages, or
+serve deleted ones.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ def as_log_topics(written: TopicTable) -> LogTopics:
 
 
 def table_in_log(written: TopicTable, known: LogTopics) -> TopicTable:
-    """Return the table with which the next routes are compared.
+    """Return the topic table to compare with the next routes.
 
     Args:
-        written: table in this copy's file.
+        written: table in this replica's topic file.
         known: topics in the log; of topics missing in the file only the incarnation is known.
     """
     at_least = written.revision if written.history == known.history else 0
@@ -41,7 +42,7 @@ def table_in_log(written: TopicTable, known: LogTopics) -> TopicTable:
 
 
 def served_before_routes(written: TopicTable, known: LogTopics) -> TopicTable:
-    """Return the topics of the file that are still valid; all others must wait for routes."""
+    """Return the topics of the file that can be served before routes arrive; others must wait."""
     topics = {
         name: topic
         for name, topic in written.topics.items()
@@ -51,7 +52,8 @@ def served_before_routes(written: TopicTable, known: LogTopics) -> TopicTable:
 
 
 def change_of(known: LogTopics, planned: TopicPlan) -> TopicChange | None:
-    """Return the change to append to the log before a plan applies; None if there is none."""
+    """Return the topic change that must be appended to the log before a plan applies; None if
+    none."""
     table = planned.table
     wanted = {
         topic.name: topic.incarnation
@@ -71,7 +73,7 @@ def change_of(known: LogTopics, planned: TopicPlan) -> TopicChange | None:
 
 
 async def record(store: "Store", appends: "Appends", planned: TopicPlan) -> Sequence[str]:
-    """Append a plan's change to the log; on return it is committed and applied.
+    """Append the topic change of a plan to the log; on return it is committed and applied.
 
     Returns:
         The topics whose messages were dropped.

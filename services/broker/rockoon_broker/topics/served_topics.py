@@ -1,8 +1,8 @@
-"""The topics that a broker serves, following the routes.
+"""The topics that a broker serves, updated by the routes.
 
 Invariants:
 1. `table` is replaced as a whole, only by `apply`. A topic is added only after its incarnation
-   is stored: in the topic file, or in a log with copies by a committed record. Otherwise, after
+   is stored: in the topic file, or for a replicated log in a committed record. Otherwise, after
    a crash, it would look like another topic, and its messages would be dropped.
 2. A deleted topic is removed from the table before its messages are dropped, so that nothing is
    appended after the mark below which they are deleted.
@@ -63,7 +63,7 @@ class ServedTopics:
     """The topics of one broker, and the consumer groups' settings in the routes.
 
     Args:
-        broker: its name in the routes.
+        broker: name of the broker in the routes.
         topic_file: topics served in the previous run.
         nameservers: source of the routes.
         cluster: cluster of the store.
@@ -123,7 +123,7 @@ class ServedTopics:
         self._missed_seconds = -math.inf
 
     def use_log_topics(self, in_log: LogTopics) -> None:
-        """Use the topics in the records of a log that has, or had, copies; call before following
+        """Use the topics in the records of a log that is, or was, replicated; call before following
         routes.
 
         From then on `record` is called for a change instead of `drop`.
@@ -141,9 +141,9 @@ class ServedTopics:
             route_revision: revision of the routes that the caller used, 0 for none.
 
         Raises:
-            TopicNotFound, QueueNotFound: it does not exist.
-            RouteNotReached: it is unknown here, but the caller's routes are newer.
-            NotReady: it is unknown here, but may have been created while another copy led.
+            TopicNotFound, QueueNotFound: the queue does not exist.
+            RouteNotReached: the queue is unknown here, but the caller's routes are newer.
+            NotReady: the queue is unknown here, but may have been created under another leader.
         """
         found = GIVEN_UP if topic == GIVEN_UP.name else self.table.topics.get(topic)
         if found is not None and 0 <= queue_id < found.queues:
@@ -200,7 +200,8 @@ class ServedTopics:
         return found is not None and 0 <= queue_id < found.queues
 
     def knows_for_sure(self, topic: str, queue_id: int) -> bool:
-        """Like `knows`, for callers that discard messages without a queue.
+        """Return whether a queue is served here, for callers that discard messages of unknown
+        queues.
 
         Raises:
             NotReady: this broker has no routes that could prove that the queue does not exist.
@@ -214,11 +215,12 @@ class ServedTopics:
 
     @property
     def lacks_routes(self) -> bool:
-        """Whether this copy leads and has not received routes since."""
+        """True if this replica is leader and has received no routes since it became leader."""
         return self._is_in_log and not self.routes.loaded.is_set()
 
     def _require_routes(self) -> None:
-        """In a log with copies, the topic file may be from an earlier time as leader."""
+        """Raise NotReady if this leader has no routes yet: until then, its topic file may be
+        outdated."""
         if self.lacks_routes:
             raise NotReady(
                 service="the broker", reason="it has not received routes since it began to lead"
@@ -293,7 +295,7 @@ class ServedTopics:
             await asyncio.sleep(0)
 
     def _revision_is_stale(self, table: TopicTable) -> bool:
-        """Return whether the written revision is too old.
+        """Return whether the revision in the topic file is too old.
 
         The newest revision seen shows whether etcd has lost data or topics were deleted.
         """
@@ -305,7 +307,7 @@ class ServedTopics:
         self._written, self._written_at = table, self._clock.monotonic_seconds()
 
     def write_revision(self) -> None:
-        """Write the last route revision before the end of the process."""
+        """Write the last route revision to the topic file, before the process ends."""
         if self._applied.revision != self._written.revision:
             try:
                 self._write(self._applied)
@@ -320,7 +322,7 @@ def in_parts(names: Sequence[str], count_max: int) -> Iterator[Sequence[str]]:
 
 
 def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
-    """Return the change that an update means for the broker with the given name."""
+    """Return the part of a route update that concerns the broker with the given name."""
     return RouteChange(
         revision=update.revision,
         snapshot=update.snapshot,

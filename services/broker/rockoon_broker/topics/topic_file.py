@@ -45,7 +45,7 @@ QUEUES_MAX = 2**31 - 1
 
 
 class TopicFile:
-    """The topic file and its last content.
+    """The topic file, and its last content.
 
     Args:
         config: the store's config directory.
@@ -61,7 +61,7 @@ class TopicFile:
         self._texts: dict[str, str] = {}
 
     def read(self) -> TopicTable:
-        """Return the topics as last served; an empty table without a file.
+        """Read the topics that the broker served last; an empty table if there is no file.
 
         Raises:
             StoreLayoutError: the file or an entry is invalid. A start without it would refuse
@@ -83,7 +83,7 @@ class TopicFile:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
     def left_in_batches(self) -> set[str]:
-        """Return topics left by a RocketMQ broker whose queues are stored in batches.
+        """Return the topics of a RocketMQ broker whose queues are stored in batches.
 
         Raises:
             StoreLayoutError: the file cannot be read.
@@ -123,7 +123,8 @@ class TopicFile:
         self._written = {topic.name: topic for topic in served}
 
     def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
-        """Return the entry of a topic; the last written one if it is still correct.
+        """Return the file entry of a topic: the last written one if it is still correct, else a new
+        one.
 
         Otherwise each new topic would cause the encoding of a thousand others.
         """
@@ -158,7 +159,7 @@ class TopicFile:
 
 
 def not_served(entry: TopicConfig) -> bool:
-    """Return whether an entry is kept only for RocketMQ.
+    """Return whether an entry is only kept for RocketMQ and not served.
 
     In topics of waiting messages every record has a meaning for the broker, so clients
     may neither read nor write them.
@@ -176,7 +177,7 @@ def of_a_host(entry: TopicConfig) -> bool:
 
 
 def served(entry: TopicConfig) -> ServedTopic:
-    """Return the topic of an entry; ConfigError if it is invalid."""
+    """Return the topic that an entry describes; raises ConfigError if it is invalid."""
     if fault := topic_fault(entry.topic):
         raise ConfigError(f"topic {entry.topic!r}: {fault}")
     for name, queues in (
@@ -195,7 +196,8 @@ def served(entry: TopicConfig) -> ServedTopic:
 
 
 def extra_number(entry: TopicConfig, name: str) -> int:
-    """Return a field of Rockoon; 0 (also INCARNATION_UNKNOWN) in entries written by RocketMQ."""
+    """Return a number that Rockoon added to an entry; 0 (also INCARNATION_UNKNOWN) if it is
+    missing."""
     value = entry.extra.get(name, INCARNATION_UNKNOWN)
     if not isinstance(value, int):
         raise ConfigError(f"{name} of topic {entry.topic!r} is {value!r}")
@@ -219,7 +221,7 @@ def refuse_batch_queues(root: Path, topics: TopicFile) -> None:
         topics: its topic file.
 
     Raises:
-        StoreLayoutError: there are some, named in the message; or the file cannot be read.
+        StoreLayoutError: there are such topics, listed in the text; or the file cannot be read.
     """
     directory = root / BATCH_QUEUES_DIRECTORY
     found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()

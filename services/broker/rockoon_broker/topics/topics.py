@@ -16,7 +16,7 @@ from rockoon_format.topic_attributes import is_compacted
 from rockoon_node.deletions import Deletions
 
 INCARNATION_UNKNOWN = 0
-"""For a topic left by a RocketMQ broker, or seen in the routes of another etcd."""
+"""Incarnation of a topic that a RocketMQ broker left, or that is in the routes of another etcd."""
 
 PERMISSION_WRITE = 2
 PERMISSION_READ = 4
@@ -29,14 +29,15 @@ class ServedTopic:
 
     name: str
     queues: int
-    """Queues on this broker, numbered from 0; 0 for a topic that is only on other brokers."""
+    """Number of queues on this broker, numbered from 0; 0 if the topic is only on other brokers."""
     incarnation: int = INCARNATION_UNKNOWN
-    """etcd create revision of the topic."""
+    """etcd create revision of the topic, which distinguishes it from a deleted topic of the same
+    name."""
     permissions: int = PERMISSIONS_DEFAULT
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     compacted: bool = field(init=False)
     is_plain: bool = field(init=False)
-    """Whether any message may be written, with or without a key. Read for each batch."""
+    """True if the topic accepts every message, with or without a key. Read for each batch."""
 
     def __post_init__(self) -> None:
         compacted = is_compacted(self.name, self.attributes)
@@ -54,28 +55,28 @@ class ServedTopic:
 
 @dataclass(frozen=True, slots=True)
 class RouteChange:
-    """A route update from a nameserver, reduced to this broker's part."""
+    """The part of a nameserver's route update that concerns this broker."""
 
     revision: int
     snapshot: bool
-    """True: `topics` is complete."""
+    """True if `topics` is complete, False if it contains only changed topics."""
     history: int = 0
     """Identity of the etcd that counts the revisions; 0 if not sent."""
     topics: Sequence[ServedTopic] = ()
     removed: Sequence[str] = ()
     deletions: Deletions = field(default_factory=Deletions)
     went_back: bool = False
-    """The nameserver has verified that etcd was restored from a backup."""
+    """True if the nameserver has verified that etcd was restored from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """The topics at one revision."""
+    """The topics of this broker at one route revision."""
 
     revision: int = 0
-    """etcd revision up to which all changes are included."""
+    """etcd revision up to which the table includes all changes."""
     history: int = 0
-    """Identity of the etcd that counts the revision; 0 while unknown."""
+    """Identity of the etcd whose revisions the table uses; 0 while unknown."""
     topics: Mapping[str, ServedTopic] = field(default_factory=lambda: MappingProxyType({}))
 
     def without(self, names: Sequence[str]) -> "TopicTable":
@@ -96,21 +97,22 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """Steps from one table to the next."""
+    """Steps from one topic table to the next."""
 
     table: TopicTable
     drop: Sequence[str]
-    """Topics whose stored messages belong to a deleted incarnation."""
+    """Topics whose stored messages belong to a deleted incarnation and must be dropped."""
     over: Sequence[str]
-    """Like `drop`, plus topics without known queues here."""
+    """The topics in `drop`, and deleted topics without known queues on this broker."""
     changed: bool
-    """Whether served topics differ, so that the table must be written."""
+    """True if the served topics differ, so that the table must be written."""
     another_history: bool
-    """The routes do not continue the earlier ones: incarnations became unknown."""
+    """True if the routes come from another etcd than before, so that incarnations became
+    unknown."""
 
 
 def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
-    """Compute the effect of a change of the routes.
+    """Compute the steps that a change of the routes requires.
 
     The caller stops serving the topics to drop, drops them from the store, writes the new table,
     and only then serves from it. In this order, a crash in between repeats the drop and never

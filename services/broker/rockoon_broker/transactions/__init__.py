@@ -1,4 +1,4 @@
-"""Transactions: half messages are stored until their sender commits or rolls back.
+"""Transactions: a half message is stored until its sender commits or rolls back.
 
 half_messages.py  the records: half, committed, given up, op (pure)
 half_queue.py     the half messages in the store, including those of RocketMQ

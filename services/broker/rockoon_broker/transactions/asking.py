@@ -1,4 +1,5 @@
-"""Asks producers about half messages whose sender has neither committed nor rolled back."""
+"""Checks of half messages: asks producers for the outcome if the sender did not commit or roll
+back."""
 
 import asyncio
 import logging
@@ -26,11 +27,11 @@ CHECKERS_MAX = 10_000
 
 
 class Checker:
-    """One producer's stream: its queue of questions.
+    """Check stream of one producer, with the queue of its questions.
 
     Attributes:
-        group: its producer group.
-        client_id: client id that it sent.
+        group: producer group of the producer.
+        client_id: client id that the producer sent.
     """
 
     def __init__(self, group: str, client_id: str) -> None:
@@ -50,12 +51,12 @@ class Checker:
         self._changed.set()
 
     def end(self) -> None:
-        """End the stream; no more questions are sent."""
+        """End the stream; no more questions are sent to the producer."""
         self._ended = True
         self._changed.set()
 
     async def next(self) -> int | None:
-        """Return the next half message to ask about; None when the stream must end.
+        """Wait for the next half message to ask about; None when the stream must end.
 
         May be cancelled safely.
         """
@@ -74,12 +75,12 @@ class Checker:
 
 
 class Checkers:
-    """All registered producers by group.
+    """All producers with a check stream, by producer group.
 
     Any producer of the group can be asked about a half message, since its sender may be dead.
 
     Args:
-        came: called with the group of each new one.
+        came: called with the group of each newly registered producer.
     """
 
     def __init__(self, came: Callable[[str], None]) -> None:
@@ -93,10 +94,10 @@ class Checkers:
         return self._count
 
     def enter(self, group: str, client_id: str) -> Checker:
-        """Register a producer; an earlier stream of the same client is ended.
+        """Register a producer; an earlier stream of the same client ends.
 
         Raises:
-            Busy: there are too many.
+            Busy: too many producers are registered.
         """
         if not self._open:
             raise Busy(reason="the broker is stopping")
@@ -124,11 +125,12 @@ class Checkers:
         return checker.pop_unasked()
 
     def has(self, group: str) -> bool:
-        """Return whether a group has a producer here."""
+        """Return whether a producer of this group has a check stream at this broker."""
         return group in self._groups
 
     def choose(self, group: str) -> Checker | None:
-        """Return the next producer of a group that has room; None if none has."""
+        """Return the next producer of a group, by round robin, whose queue has room; None if none
+        has."""
         checkers = self._groups.get(group, deque())
         for _ in range(len(checkers)):
             checkers.rotate(-1)
@@ -137,7 +139,7 @@ class Checkers:
         return None
 
     def end_all(self) -> None:
-        """End all streams and refuse new ones."""
+        """End the check streams of all producers, and refuse new streams."""
         self._open = False
         for checkers in self._groups.values():
             for checker in checkers:
@@ -146,7 +148,7 @@ class Checkers:
 
 @dataclass(frozen=True, slots=True)
 class DueCheck:
-    """A half message about which a producer is asked."""
+    """A check to send to a producer: a half message whose transaction has not ended."""
 
     half: WaitingHalf
     frame: bytes
@@ -154,11 +156,11 @@ class DueCheck:
 
 
 class Asking:
-    """Assigns due half messages to producers, and the streams on which these are asked.
+    """Assigns due half messages to producers, and serves the producers' check streams.
 
     Args:
-        book: waiting half messages.
-        halves: reads them.
+        book: the waiting half messages.
+        halves: reads half messages from the store.
         clock: its monotonic time is used.
 
     Attributes:
@@ -192,7 +194,8 @@ class Asking:
             checker.ask(half.position)
 
     async def checks(self, group: str, client_id: str) -> AsyncIterator[DueCheck | None]:
-        """Yield the questions to a producer until either side ends; first None: it is registered.
+        """Yield the checks for a producer until either side ends the stream; the first item is None
+        and states that the producer is registered.
 
         Raises:
             Busy: too many producers are registered.
@@ -208,11 +211,12 @@ class Asking:
             self._gone(checker)
 
     def end(self) -> None:
-        """End the producers' streams, because the broker stops."""
+        """End all check streams, because the broker stops."""
         self._checkers.end_all()
 
     def _gone(self, checker: Checker) -> None:
-        """After a producer's stream: its unsent questions are due again, and not counted."""
+        """After the end of a producer's stream: make its unsent checks due again; they do not count
+        as checks."""
         now = self._clock.monotonic_seconds()
         for position in self._checkers.leave(checker):
             half = self._book.find(position)

@@ -1,4 +1,4 @@
-"""Check book: open half messages, and when a producer is asked about each. Pure.
+"""Check book: waiting half messages, and when to ask a producer about each. Pure.
 
 Times are monotonic seconds, so that a wall clock jump neither makes all checks due at once
 nor delays them. Only the age of half messages from an earlier process uses the wall clock.
@@ -17,24 +17,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """When to ask, and for how long. All in seconds."""
+    """Rules for checks: when to ask, and for how long. All durations in seconds."""
 
     timeout_seconds: float
-    """Age at which a half message is first checked, unless it sets another one itself."""
+    """Age at which a half message is first checked, unless its producer has set another age."""
     interval_seconds: float
     """Time between two checks."""
     checks_max: int
-    """Number of checks after which a half message is abandoned."""
+    """Number of checks after which the broker abandons a half message."""
     age_seconds_max: float
-    """Age at which a half message is abandoned."""
+    """Age at which the broker abandons a half message."""
 
 
 @dataclass(slots=True)
 class WaitingHalf:
-    """A waiting half message. Treat it as read-only outside the book."""
+    """A half message whose transaction has not ended. Read-only outside the book."""
 
     position: int
-    """Physical offset of its record."""
+    """Physical offset of the half message's record."""
     queue_offset: int
     group: str
     abandon_at: float
@@ -43,10 +43,10 @@ class WaitingHalf:
 
 
 class CheckBook:
-    """The waiting half messages of one broker. Pure.
+    """Waiting half messages of one broker, with the time of each one's next check. Pure.
 
     Args:
-        rules: when to ask.
+        rules: when to check, and when to abandon.
         earlier: called when `next_due_at` becomes earlier.
     """
 
@@ -65,13 +65,14 @@ class CheckBook:
 
     @property
     def next_due_at(self) -> float | None:
-        """When something is due, None if nothing is; never too late."""
+        """Time at which the next half message is due; None if there is none. May be too early,
+        never too late."""
         times = [half.abandon_at for half in itertools.islice(self._waiting.values(), 1)]
         times += [due_at for due_at, _ in self._due[:1]]
         return min(times, default=None)
 
     def find(self, position: int) -> WaitingHalf | None:
-        """Return the half message at a physical offset, if it waits."""
+        """Return the waiting half message at a physical offset; None if there is none."""
         return self._waiting.get(position)
 
     def add(
@@ -91,7 +92,7 @@ class CheckBook:
             position, queue_offset: its physical and queue offset.
             group: group whose producers can be asked.
             age_seconds: by the wall clock; negative counts as 0.
-            immunity_seconds: age of the first check, None for the rule's.
+            immunity_seconds: age at which the first check is due; None: as in the rules.
             checks: number of checks so far.
             now: monotonic seconds.
         """
@@ -139,11 +140,11 @@ class CheckBook:
         return taken
 
     def must_abandon(self, half: WaitingHalf, now: float) -> bool:
-        """Return whether a due half message must be abandoned instead."""
+        """Return whether the broker must abandon a due half message instead of asking."""
         return half.checks >= self._rules.checks_max or now >= half.abandon_at
 
     def over_max_age(self, now: float, count_max: int) -> list[WaitingHalf]:
-        """Return the oldest half messages above the maximum age, with or without producers."""
+        """Return the oldest half messages above the maximum age, also those without a producer."""
         found: list[WaitingHalf] = []
         for half in self._waiting.values():
             if now < half.abandon_at or len(found) == count_max:
@@ -152,7 +153,7 @@ class CheckBook:
         return found
 
     def asked(self, half: WaitingHalf, now: float) -> None:
-        """Record that a producer was asked."""
+        """Record that a producer was asked about a half message."""
         half.checks += 1
         self.postpone(half, now + self._rules.interval_seconds)
 
@@ -167,11 +168,12 @@ class CheckBook:
         self._push(half)
 
     def park(self, half: WaitingHalf) -> None:
-        """Let a half message wait for a producer of its group. Does not count as a check."""
+        """Delay a half message until a producer of its group registers. Does not count as a
+        check."""
         self._parked.setdefault(half.group, set()).add(half.position)
 
     def on_producer(self, group: str, now: float) -> None:
-        """Make half messages due that wait for a producer of this group."""
+        """A producer of this group has registered: make the half messages due that wait for one."""
         for position in sorted(self._parked.pop(group, ())):
             self.postpone(self._waiting[position], now)
 

@@ -1,10 +1,10 @@
-"""Ends of half messages: commit, rollback, abandonment, and answers about earlier ends.
+"""Ends of half messages: commit, rollback, abandonment, and replies to repeated calls.
 
 Invariants:
 1. A half message ends by exactly one record in the log that names it
    (pending_records.py). So two calls that end the same one cannot both append.
-2. An end is answered when its record is as durable as `flush` requires; the same holds for each
-   repeated call.
+2. The broker acknowledges an end when its record is as durable as `flush` requires; the same holds
+   for each repeated call.
 """
 
 import asyncio
@@ -67,12 +67,12 @@ _SAID = {
 }
 
 CheckQueue = Callable[[str, int], None]
-"""Raises RockoonError if a client's message may not be sent to a queue."""
+"""Type of a check that raises RockoonError if a client's message may not be sent to a queue."""
 
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Counts since the process started."""
+    """Numbers of ended half messages since the process started."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -84,13 +84,13 @@ class Ends:
     """Ends the half messages of one broker. Used only by the event loop's thread.
 
     Args:
-        store: open.
-        appends: appends to it.
+        store: the open store.
+        appends: appends to the store.
         halves: the half messages in the store.
         book: the waiting half messages.
         clock: for times of the broker's records; its monotonic time for delays of op records.
         check_queue: raises if a message may not be sent to its queue now.
-        news: called when an op record must be written soon.
+        news: callback, run when an op record must be written soon.
 
     Attributes:
         counts: counts of ended half messages.
@@ -126,7 +126,8 @@ class Ends:
         self.counts = TransactionCounts()
 
     def keep_outcomes(self, pending_index: PendingIndex) -> None:
-        """Store outcomes in the snapshot; call before the index is loaded."""
+        """Keep outcomes of ended transactions in the snapshot of the index; call before it is
+        loaded."""
         pending_index.add_note(_OUTCOMES_NOTE, self._write_outcomes, self._read_outcomes)
         pending_index.add_named(self._apply_ends)
 
@@ -223,7 +224,7 @@ class Ends:
     def _ended(
         self, half: WaitingHalf, ending: TransactionEnding, placed: AppendResult
     ) -> TransactionOutcome:
-        """Record an end that was just appended."""
+        """Update the state after the record of an end was appended."""
         position = half.position
         self._book.remove(position)
         made = placed.first
@@ -244,7 +245,7 @@ class Ends:
     async def _repeated(
         self, position: int, queue_offset: int, group: str, ending: TransactionEnding
     ) -> TransactionOutcome:
-        """Answer a call about a half message that no longer waits."""
+        """Reply to a call about a half message that has already ended."""
         try:
             record, facts = self._halves.read(position)
         except HalfMessageNotFound as failure:
@@ -268,7 +269,7 @@ class Ends:
                 raise refusal
 
     async def abandon(self, half: WaitingHalf) -> None:
-        """Move a half message that was not ended in time to a topic where operators find it.
+        """Abandon a half message that was not ended in time: move it to a topic for operators.
 
         Raises:
             RockoonError: the log refuses it now; the half message keeps waiting.
@@ -303,7 +304,7 @@ class Ends:
         self._news()
 
     async def write_ops(self, now: float, *, closing: bool = False) -> None:
-        """Write due op records for RocketMQ; with `closing` all of them.
+        """Append the op records that are due, for RocketMQ; with `closing` all of them.
 
         Raises:
             RockoonError: the log refuses them now.
@@ -323,7 +324,8 @@ class Ends:
     def _apply_ends(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
-        """Record ends of half messages that the applied log contains."""
+        """Record the outcomes of half messages that have ended by records in the applied part of
+        the log."""
         ends = may_be_ends(chunk.records)[indices]
         indices, sources = indices[ends], sources[ends]
         if not len(indices):
@@ -340,4 +342,4 @@ def _not_found(position: int, group: str) -> TransactionNotFound:
 
 
 def _nothing() -> None:
-    """Check for the broker's own topics, which are always writable."""
+    """Always passes: the check for the broker's own topics, which are always writable."""

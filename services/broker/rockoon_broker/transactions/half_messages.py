@@ -73,30 +73,30 @@ _DELAYS = (
 
 
 class NotAHalfMessage(ValueError):
-    """A record is not, or cannot be, a valid half message; the text has the reason."""
+    """Raised if a record is not, or cannot be, a valid half message; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfFacts:
-    """Properties of a half message."""
+    """Properties of a half message that the broker needs."""
 
     transaction_id: str
-    """UNIQ_KEY."""
+    """Transaction id: the property UNIQ_KEY."""
     group: str
     topic: str
-    """Topic of the message after a commit."""
+    """Topic to which a commit sends the message."""
     queue_id: int
     immunity_seconds: int | None
-    """Minimum age of the first check; None for the broker's setting."""
+    """Minimum age of the first check in seconds; None: the broker's setting."""
     checks: int = 0
-    """Number of checks by RocketMQ."""
+    """Number of checks that RocketMQ made."""
 
 
 def half_record(record: Record) -> Record:
-    """Return the half message of a producer's record.
+    """Convert a producer's record to a half message.
 
     Raises:
-        NotAHalfMessage: it has no id, no valid group, or a delay.
+        NotAHalfMessage: the record has no id, no valid group, or a delay.
     """
     properties = decode(record.properties)
     for name in (PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQ_KEY):
@@ -129,7 +129,7 @@ def half_record(record: Record) -> Record:
 
 
 def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
-    """Return the records to store for a producer's batch, with the facts of each.
+    """Convert a producer's batch to half messages; return the record and the properties of each.
 
     Raises:
         MalformedBatch: the batch is malformed, or a record cannot be a half message.
@@ -152,7 +152,7 @@ def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
 
 
 def facts_of(half: Record) -> HalfFacts:
-    """Return the facts of a stored half message.
+    """Return the properties of a stored half message.
 
     Raises:
         NotAHalfMessage: it is not a half message, or lacks a property.
@@ -181,7 +181,8 @@ def seconds_of(text: str) -> int | None:
 
 
 def committed_record(half: Record, facts: HalfFacts) -> Record:
-    """Return the message after a commit; it keeps the properties of the transaction."""
+    """Convert a half message to the message that a commit sends; it keeps the transaction
+    properties."""
     return replace(
         half,
         topic=facts.topic.encode(),
@@ -193,7 +194,7 @@ def committed_record(half: Record, facts: HalfFacts) -> Record:
 
 
 def abandoned_record(half: Record) -> Record:
-    """Return the abandoned half message for operators."""
+    """Convert a half message to the record for operators that ends it as abandoned."""
     return replace(
         half,
         topic=GIVEN_UP_TOPIC.encode(),

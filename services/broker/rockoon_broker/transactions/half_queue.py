@@ -1,8 +1,9 @@
-"""The half messages in the store: read by position, taken in, completed.
+"""Half messages in the store: reads them, and marks as ended those that RocketMQ has ended.
 
-A store may be from RocketMQ, or may have been used by it since. RocketMQ's ends are not always
-named by a record's source: op records name them, `consumerOffset.json` has the queue offset below
-which all have ended, and copies of a half message end together (put_back.py).
+RocketMQ may have created the store, or may have used it since. A record of Rockoon that ends a half
+message contains its physical offset. RocketMQ records ends in other ways, too: op records list
+queue offsets of ended half messages, `consumerOffset.json` has the queue offset below which all
+have ended, and copies of a half message end together (put_back.py).
 """
 
 import contextlib
@@ -52,16 +53,16 @@ _FOREIGN_NOTE = "transactions/foreign"
 
 
 class HalfMessageNotFound(ValueError):
-    """No half message can be read at a physical offset."""
+    """Raised if there is no readable half message at a physical offset."""
 
 
 class HalfQueue:
     """The queue of half messages. Used by the store's owner.
 
     Args:
-        store: open.
-        appends: appends to it.
-        pending_index: completed messages, not loaded yet; the queue is added to it here.
+        store: the open store.
+        appends: appends to the store.
+        pending_index: index of ended messages, not loaded yet; this class adds its queue.
 
     Attributes:
         records: the waiting half messages.
@@ -84,7 +85,7 @@ class HalfQueue:
         pending_index.add_named(self._detect_foreign)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
-        """Return a half message and its facts.
+        """Read a half message; return its record and its properties.
 
         Args:
             position: physical offset of its record.
@@ -100,8 +101,8 @@ class HalfQueue:
             raise HalfMessageNotFound(str(failure)) from failure
 
     def pop_facts(self, position: int) -> tuple[int, HalfFacts]:
-        """Return store time, epoch milliseconds, and facts of a half message, once, when this
-        broker starts to lead. Raises as `read`."""
+        """Return store time (epoch milliseconds) and properties of a half message; once per half
+        message, when this broker becomes leader. Raises as `read`."""
         found = self._facts_ahead.pop(position, None)
         if found is None:
             record, facts = self.read(position)
@@ -109,7 +110,7 @@ class HalfQueue:
         return found
 
     def read_ahead(self, count_max: int) -> None:
-        """Read some waiting half messages ahead, so that starting to lead is fast."""
+        """Read some waiting half messages in advance, so that this broker becomes leader faster."""
         pending = self.records.queue(HALF_QUEUE).pending_from(self._read_below)
         ahead = zip(pending.offsets.tolist(), pending.positions.tolist(), strict=True)
         for offset, position in itertools.islice(ahead, count_max):
@@ -124,7 +125,7 @@ class HalfQueue:
             self._facts_ahead = {position: self._facts_ahead[position] for position in waits}
 
     def is_visible(self, position: int) -> bool:
-        """Return whether a half message is committed; before that it cannot be read."""
+        """Return whether the record of a half message is committed; before, it cannot be read."""
         return position < self._store.visible_end
 
     def pending(self) -> Pending:
@@ -132,7 +133,8 @@ class HalfQueue:
         return self.records.queue(HALF_QUEUE).pending()
 
     def apply_ops(self) -> None:
-        """Complete half messages named by new op records, after all earlier records were applied.
+        """Mark the half messages as ended that new op records list; earlier records must be
+        applied.
 
         Raises:
             OSError: the disk.
@@ -147,8 +149,8 @@ class HalfQueue:
         self._ops_applied = end
 
     def resume(self) -> None:
-        """Complete half messages that RocketMQ has ended, if it has used the store; from now on
-        this broker ends them.
+        """Mark the half messages as ended that RocketMQ has ended, if it has used the store. From
+        now on, this broker ends them.
 
         Raises:
             OSError: the disk.
@@ -162,7 +164,8 @@ class HalfQueue:
         self._is_foreign = False
 
     def _ended_by_ops(self, first: int) -> Iterator[int]:
-        """Yield queue offsets of half messages that op records from an offset on name."""
+        """Yield the queue offsets of half messages that op records list, from an op record's offset
+        on."""
         for record in records_of(self._store, *_OP_QUEUE, first):
             yield from op_offsets(record.body)
 
@@ -194,8 +197,8 @@ class HalfQueue:
 
 
 def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
-    """Return the queue offset below which RocketMQ has ended every half message; empty without
-    file.
+    """Read RocketMQ's progress: the queue offset below which every half message has ended; empty if
+    there is no file.
 
     Args:
         config: the store's config directory.

@@ -1,8 +1,8 @@
-"""Ended half messages that are still to be reported to RocketMQ, many in one op record.
+"""Queue of ended half messages to report to RocketMQ, many in one op record.
 
-Correctness here does not depend on it: a commit is final once the committed record is in the log. A
-crash may lose the entries here, and a RocketMQ broker that uses the store next checks
-those half messages once more.
+Rockoon does not need op records: a commit is final once the committed record is in the log. A crash
+may lose entries of this queue. A RocketMQ broker that uses the store next then checks those half
+messages once more.
 Source: TransactionalMessageServiceImpl.TransactionalOpBatchService.
 """
 
@@ -12,7 +12,8 @@ WAIT_SECONDS_MAX = 3.0
 
 
 class OpBook:
-    """Queue offsets of half messages, until they fill an op record or have waited long enough.
+    """Collects queue offsets of ended half messages until they fill an op record, or have waited
+    long enough.
 
     Pure; contains at most about one record of 4096 bytes, since the owner writes each full one.
     """
@@ -26,7 +27,7 @@ class OpBook:
 
     @property
     def due_at(self) -> float | None:
-        """When a record is due even if it is not full; None if it is empty."""
+        """Time at which an op record is due even if it is not full; None without entries."""
         return self._since + WAIT_SECONDS_MAX if self._offsets else None
 
     def add(self, half_offset: int, now: float) -> None:
@@ -36,7 +37,7 @@ class OpBook:
         self._offsets.append(half_offset)
 
     def due(self, now: float, *, closing: bool = False) -> list[int]:
-        """Return the offsets of one op record that is due; empty if none is.
+        """Return the queue offsets for one op record that is due; empty if none is due.
 
         They stay until `written` is called.
         """
@@ -49,6 +50,6 @@ class OpBook:
         return list(self._offsets) if waited or closing else []
 
     def written(self, count: int, now: float) -> None:
-        """Remove the first `count` offsets, which have been written."""
+        """Remove the first `count` queue offsets, because their op record was written."""
         del self._offsets[:count]
         self._since = now

@@ -1,4 +1,4 @@
-"""Outcomes of transactions: a caller that lost its answer gets the same one again.
+"""Outcomes of transactions: a repeated call to end a transaction gets the same reply as the first.
 
 Only the newest are kept. Of older transactions it is known that they ended, but not how.
 
@@ -46,14 +46,14 @@ class TransactionEnding(IntEnum):
 class TransactionOutcome:
     ending: TransactionEnding
     queue_offset: int = -1
-    """Queue offset of the committed message; -1 if there is none."""
+    """Queue offset of the committed message; -1 without one."""
     position: int = -1
-    """Physical offset of the record that ended it, if known."""
+    """Physical offset of the record that ended the half message; -1 if unknown."""
     store_timestamp_ms: int = -1
 
 
 def outcome_of(record: Record) -> TransactionOutcome | None:
-    """Return how the half message that a stored record names as its source has ended.
+    """Return the outcome that a stored record gives to the half message it names as its source.
 
     None if the record was made from another kind of record.
     """
@@ -71,7 +71,7 @@ def outcome_of(record: Record) -> TransactionOutcome | None:
 
 
 def may_be_ends(records: Scan) -> NDArray[np.bool_]:
-    """Return which records of a part of the log may end half messages, bool[n]."""
+    """Return which records of a part of the log may end a half message, bool[n]."""
     topics = [topic in _TOPICS_OF_ENDS for topic in records.topics]
     ends: NDArray[np.bool_] = np.array(topics, np.bool_)[records.topic_numbers]
     ends |= records.sys_flags & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT
@@ -79,7 +79,7 @@ def may_be_ends(records: Scan) -> NDArray[np.bool_]:
 
 
 class Outcomes:
-    """The newest ends by physical offsets of half messages. Pure."""
+    """The newest outcomes, by the physical offset of the half message. Pure."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, TransactionOutcome] = OrderedDict()
@@ -91,13 +91,13 @@ class Outcomes:
         return self._known.get(half_position)
 
     def add(self, half_position: int, outcome: TransactionOutcome) -> None:
-        """Add an end; the oldest one may be discarded."""
+        """Add an outcome; the oldest one may be discarded."""
         self._known[half_position] = outcome
         if len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)
 
     def to_bytes(self) -> bytes:
-        """Encode the newest ends."""
+        """Encode the newest outcomes for the snapshot."""
         known = [
             (
                 half,

@@ -1,4 +1,4 @@
-"""Half messages that RocketMQ has stored more than once.
+"""Detection of half messages that RocketMQ has stored more than once.
 
 At each check RocketMQ appends the half message again, with TRANSACTION_CHECK_TIMES one
 higher, and moves its progress past the former copy. The record that ends the transaction names one
@@ -42,7 +42,7 @@ CLOCKS_APART_MS = 3_600_000
 
 
 class TransactionName(NamedTuple):
-    """Identifies all copies of a half message."""
+    """Identity of a transaction: producer group and id, equal in all copies of its half message."""
 
     group: str
     transaction_id: str
@@ -53,20 +53,20 @@ class _Copy:
     offset: int
     position: int
     is_repeated: bool
-    """Whether it was stored by a check."""
+    """True if a check of RocketMQ has stored this copy."""
 
 
 def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]:
-    """Return half messages that seem to wait although their transaction has ended or a newer copy
-    waits.
+    """Return half messages that seem to wait, although their transaction has ended or a newer copy
+    of the half message waits.
 
-    Reads half messages that are as young as the given ones, and, if some have copies,
-    the log from the first of them on. Used by a start without a snapshot.
+    A start without a snapshot calls this function. It reads half messages that are as young as the
+    given ones and, if some have copies, the log from the first of them on.
 
     Args:
-        store: open.
+        store: the open store.
         pending: half messages that seem to wait.
-        told: queue offsets of half messages that op records name.
+        told: queue offsets of half messages that op records list.
 
     Returns:
         Their physical offsets.
@@ -97,7 +97,8 @@ def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]
 
 
 def name_of(record: Record) -> TransactionName | None:
-    """Return the transaction of a half message or an abandoned one; None if it names none."""
+    """Return the transaction of a half message or an abandoned message; None if it has no
+    identity."""
     properties = decode(record.properties)
     group = properties.get(PROPERTY_PRODUCER_GROUP)
     transaction_id = properties.get(PROPERTY_UNIQ_KEY)
@@ -105,7 +106,8 @@ def name_of(record: Record) -> TransactionName | None:
 
 
 def _names_of(store: Store, positions: list[int]) -> tuple[dict[int, TransactionName], int]:
-    """Return the transactions of half messages, and the time before which none was made."""
+    """Return the transactions of half messages, and a time before which no copy of them was
+    stored."""
     names: dict[int, TransactionName] = {}
     first_ms = 2**63 - 1
     for position in positions:
@@ -166,7 +168,8 @@ def records_of(store: Store, topic: str, queue_id: int, first: int) -> Iterator[
 
 
 def _named_in_log(store: Store, positions: list[int]) -> frozenset[int]:
-    """Return which half messages are named by a committed message or another end."""
+    """Return the half messages that a committed message, or another record that ends them,
+    names."""
     wanted = np.array(positions, np.int64)
     named: set[int] = set()
     position = int(wanted.min())

@@ -1,7 +1,7 @@
 """Transactions on an open store: accepts half messages, asks about them, abandons old ones.
 
-All state besides the log can be derived from it, so that after any end of the process no
-message is committed twice or lost. Ends of half messages: ends.py.
+All state can be derived from the log. So however the process ends, no message is committed twice or
+lost. Ends of half messages: ends.py.
 """
 
 import logging
@@ -46,7 +46,7 @@ _CHECKS_ROW = np.dtype([("position", "<i8"), ("checks", "<i4")])
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """A half message as listed by a tool."""
+    """A half message in the list for operators."""
 
     half: WaitingHalf
     facts: HalfFacts
@@ -59,19 +59,19 @@ class Transactions:
     Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
-        store: open.
-        appends: appends to it.
-        pending_index: completed messages; the half messages' queue is added here.
+        store: the open store.
+        appends: appends to the store.
+        pending_index: index of ended messages; this class adds the queue of half messages.
         clock: wall clock for ages, monotonic clock for waits.
-        rules: when to ask and when to abandon.
+        rules: when to ask producers, and when to abandon a half message.
         pending_max: maximum number of waiting half messages; more are refused.
         check_queue: raises if a message may not be sent to its queue now.
 
     Attributes:
         asking: the producers' streams.
-        ends: ends half messages.
-        work: asks, abandons, writes op records. Must be rung when half messages were stored or
-            deleted.
+        ends: commits and rolls back half messages.
+        work: background task that asks producers, abandons half messages and writes op records.
+            It must be woken when half messages were stored or deleted.
     """
 
     def __init__(
@@ -112,12 +112,13 @@ class Transactions:
     # Starting.
 
     def follow(self) -> None:
-        """Update after more of the log was applied, while following. OSError: the disk."""
+        """Update the state after a follower has applied more of the log. Raises OSError: the
+        disk."""
         self._halves.apply_ops()
         self._halves.read_ahead(READ_AHEAD_PER_TURN_MAX)
 
     def resume(self) -> None:
-        """Start handling half messages that an earlier process left.
+        """Continue with the half messages that an earlier process left open.
 
         Reads each of them; may run on another thread while no other code uses the store.
 
@@ -211,7 +212,7 @@ class Transactions:
     # What is due.
 
     def _pause_seconds(self) -> float | None:
-        """Seconds until something is due if nothing happens; None if nothing ever is."""
+        """Return the seconds until the next check or op record is due; None if none is planned."""
         due_at = [at for at in (self._book.next_due_at, self.ends.ops.due_at) if at is not None]
         return max(min(due_at) - self._clock.monotonic_seconds(), 0.0) if due_at else None
 
@@ -238,7 +239,7 @@ class Transactions:
     # Ending.
 
     async def close(self) -> None:
-        """Write the remaining op records for RocketMQ, if the log accepts them."""
+        """Append the remaining op records for RocketMQ, if the log accepts them."""
         try:
             await self.ends.write_ops(self._clock.monotonic_seconds(), closing=True)
         except RockoonError as failure:
@@ -247,7 +248,7 @@ class Transactions:
     # For tools.
 
     def listed(self, count_max: int) -> list[ListedTransaction]:
-        """Return the oldest waiting half messages."""
+        """Return the oldest waiting half messages for operators."""
         found: list[ListedTransaction] = []
         for half in self._book:
             if len(found) == count_max:

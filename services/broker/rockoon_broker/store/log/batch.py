@@ -11,7 +11,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 
 
 class SequenceKey(NamedTuple):
-    """A producer and a queue: each producer numbers its messages per queue."""
+    """Key of a sequence: a producer numbers its messages in each queue separately."""
 
     producer_id: int
     topic: str
@@ -25,7 +25,7 @@ class SequencedBatch:
     key: SequenceKey
     first_sequence: int
     first_sent_ms_ago: int
-    """Age of the first send of this batch; 0 for a first attempt."""
+    """Milliseconds since the producer first sent this batch; 0 for a first attempt."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -37,13 +37,13 @@ class Batch:
     source: bytes
     """The records back to back. May be part of a larger message; see `bounds`."""
     lengths: bytes
-    """Record sizes, packed little-endian u32."""
+    """Sizes of the records in bytes, packed little-endian u32."""
     sequenced: SequencedBatch | None = None
-    """Set for an idempotent producer; only messages that are not stored yet are appended. The
-    store itself ignores it."""
+    """Sequence numbers of an idempotent producer; None for other producers. The broker appends only
+    messages that are not stored yet; the store itself ignores this field."""
     internal: bool = False
-    """The broker made these records from other records. They may refer to the originals, may carry
-    the flag of a committed transaction, and may exceed the current limits for clients."""
+    """True if the broker made these records from other records. They may refer to the originals,
+    may carry the flag of a committed transaction, and may exceed the current limits for clients."""
     bounds: tuple[int, int] | None = None
     """Start and end of the records in `source`; None: all of `source`."""
     frames_bytes: int = field(init=False)
@@ -56,13 +56,13 @@ class Batch:
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
-        """A batch of records made by the broker."""
+        """Return a batch of records that the broker has made."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
 
     @property
     def frames(self) -> bytes:
-        """The record bytes alone; a copy if the batch has `bounds`."""
+        """The bytes of the records; a copy if the batch has `bounds`."""
         return self.source if self.bounds is None else self.source[slice(*self.bounds)]
 
     @property
@@ -76,7 +76,8 @@ class Batch:
 
 
 class RoutedBatch(NamedTuple):
-    """A client's batch and the revision of the route by which it was sent; 0: no route."""
+    """A client's batch, and the revision of the route with which the client sent it; 0: no
+    route."""
 
     batch: Batch
     route_revision: int

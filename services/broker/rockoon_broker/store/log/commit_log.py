@@ -81,7 +81,7 @@ class CommitLog:
         return self.files[0].start if self.files else 0
 
     def path_of(self, start: int) -> Path:
-        """Path of the file that starts at a physical offset."""
+        """Return the path of the file that starts at a physical offset."""
         return self.directory / offset_to_file_name(start)
 
     @property
@@ -166,7 +166,8 @@ class CommitLog:
         self.end = offset + len(batch)
 
     def extend(self, data: bytes) -> None:
-        """Write bytes that follow the end in its file, or that begin the next file.
+        """Append bytes at the end of the log; they must fit into the last file, or start the next
+        one.
 
         Raises:
             AppendFailed: the disk refused the write; `end` has not moved.
@@ -177,7 +178,8 @@ class CommitLog:
         self.write(self.end, memoryview(data))
 
     def probe(self) -> None:
-        """Retry a refused write without a record and set `failure` to the result.
+        """Test whether the disk accepts writes again, after it has refused one; set `failure` to
+        the result.
 
         If the next file could not be created, this creates it. Otherwise this writes zeros after
         the end, where the file already holds zeros.
@@ -258,7 +260,8 @@ class CommitLog:
         return finish
 
     def cut_end(self, offset: int) -> int | None:
-        """Return the end of the file at a physical offset if the file was truncated, else None.
+        """Return the end of the file that contains a physical offset if the file on disk was
+        truncated; None if it was not.
 
         Raises:
             OSError: the disk.
@@ -269,7 +272,7 @@ class CommitLog:
 
     @property
     def wants_file(self) -> bool:
-        """Whether the last file is half full and the next one has not been requested."""
+        """True if the last file is half full and the next one has not been requested."""
         if not self.files:
             return False
         last = self.files[-1].start
@@ -278,7 +281,7 @@ class CommitLog:
     def reserve_ahead(
         self, request_file: Callable[[Path], None], may_reserve: Callable[[], bool]
     ) -> None:
-        """Request the next file, once, when the last one is half full.
+        """Once the last file is half full, request the next file.
 
         Args:
             request_file: called with the path of the file.
@@ -289,7 +292,7 @@ class CommitLog:
             request_file(self.next_path)
 
     def sync_request(self, synced_end: int) -> SyncRequest:
-        """Return the sync request that makes every written byte durable."""
+        """Return the sync request that makes all written bytes durable."""
         fds: list[int] = []
         for file in reversed(self.files):
             if file.start + self.file_bytes <= synced_end:
@@ -306,7 +309,8 @@ class CommitLog:
         return DoomedFile(file.path, file.fd)
 
     def erase_refused(self) -> None:
-        """Durably erase remains of a refused write, which the next start would read as a record."""
+        """Overwrite the remains of a refused write with zeros, durably; the next start would read
+        them as a record."""
         if self._unclean is not None:
             self._clean_tail()
             self._disk.fdatasync(self._unclean[0].fd)
@@ -317,13 +321,13 @@ class CommitLog:
         self.files.clear()
 
     def _file_of_end(self) -> CommitLogFile:
-        """The file that contains the last byte, which a small record is appended to."""
+        """Return the file that contains the last byte of the log."""
         # Not the file of the byte at `end`: after a full file that is the next one, which may not
         # exist.
         return self.file_at(max(self.end - 1, self.files[0].start))
 
     def _append_file(self) -> None:
-        """Raises AppendFailed."""
+        """Create the next file and append it to the log. Raises AppendFailed."""
         path = self.next_path
         start = self.files[-1].start + self.file_bytes if self.files else 0
         fd = self._claim_reserved(path)

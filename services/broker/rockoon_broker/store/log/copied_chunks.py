@@ -1,6 +1,7 @@
-"""Cache of recently copied log chunks with their checked records.
+"""Cache of the newest log chunks that were copied from a leader, with their checked records.
 
-The index and the code that applies records use them without reading or checking them again. Pure.
+The index and the code that applies records use the chunks without reading or checking them again.
+Pure.
 """
 
 from collections import OrderedDict
@@ -14,7 +15,7 @@ CHUNK_BYTES = 2048
 
 
 class CopiedChunks:
-    """The newest chunks in log order. The log contains all others."""
+    """Cache of the newest chunks in log order. Older chunks can be read from the log."""
 
     def __init__(self) -> None:
         # By start offset, in order of arrival.
@@ -29,7 +30,7 @@ class CopiedChunks:
             self._evict_oldest()
 
     def at(self, position: int, end: int) -> LogChunk | None:
-        """Return the chunk that begins at a physical offset, if all of it is below `end`."""
+        """Return the cached chunk that begins at a physical offset, if all of it is below `end`."""
         found = self._chunks.get(position)
         return found if found is not None and found.next_offset <= end else None
 
@@ -38,7 +39,8 @@ class CopiedChunks:
         return next((start for start in self._chunks if start > position), None)
 
     def discard_below(self, position: int) -> None:
-        """Discard chunks that begin below a physical offset; every reader has used them."""
+        """Discard the chunks that begin below a physical offset, because all readers have used
+        them."""
         while self._chunks and next(iter(self._chunks)) < position:
             self._evict_oldest()
 

@@ -39,7 +39,7 @@ class Renewal(NamedTuple):
 
     first: int
     end: int
-    """Physical offsets of the record's start and end."""
+    """Physical offset after the record."""
     topics: tuple[str, ...]
 
 
@@ -61,7 +61,7 @@ class Epochs:
         return self._begun[-1].epoch if self._begun else 0
 
     def note(self, physical_offset: int, mark: Mark) -> None:
-        """Add the next mark in log order."""
+        """Add a mark; marks are added in log order."""
         if isinstance(mark, TopicChange):
             self.topics = self.topics.after(mark)
             return
@@ -70,11 +70,11 @@ class Epochs:
         self.topics = mark.topics
 
     def mark(self) -> EpochMark:
-        """Return the mark with which a file of the present epoch begins."""
+        """Return the mark to write at the beginning of a new file in the current epoch."""
         return EpochMark(self.epoch, self.leader, self._begun, self.topics)
 
     def next_mark(self, epoch: int, leader: str, log_end: int, topics: LogTopics) -> EpochMark:
-        """Return the mark that begins an epoch.
+        """Return the mark to write at the beginning of a new epoch.
 
         Args:
             epoch, leader: the new epoch and its leader.

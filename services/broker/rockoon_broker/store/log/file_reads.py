@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class ColdRead(Exception):
-    """The requested bytes are not in the page cache.
+    """Raised if the requested bytes are not in the page cache.
 
     The caller retries after `load` has returned for everything that is missing.
     """
@@ -54,13 +54,13 @@ def load(disk: Disk, missing: list[Piece]) -> bool:
 
 
 class _Mode(threading.local):
-    """Read mode, per thread: several threads may read one store while it opens."""
+    """Read mode of a thread; several threads may read one store while it is opened."""
 
     cached_only = False
 
 
 mode = _Mode()
-"""While its `cached_only` is set, reads on this thread raise ColdRead instead of waiting."""
+"""Read mode of the current thread. With `cached_only`, reads raise ColdRead instead of waiting."""
 
 
 def pread(disk: Disk, fd: int, count: int, position: int) -> bytes:

@@ -1,6 +1,7 @@
-"""Keys found while records were checked, so that the indexer need not read the log for them.
+"""Cache of message keys that were found while records were checked, so that the index need not read
+the log for them.
 
-Pure. Keys that are not kept here can be read from the log.
+Pure. Keys that are not in the cache can be read from the log.
 """
 
 from collections import deque
@@ -19,7 +20,8 @@ STRETCH_BYTES = 256
 
 @light_dataclass
 class KeyStretch:
-    """Keys of all records between two physical offsets, stored with one timestamp."""
+    """Keys of all records between two physical offsets, which were stored with one timestamp (a
+    "stretch")."""
 
     start: int
     end: int
@@ -29,7 +31,7 @@ class KeyStretch:
 
 @dataclass(frozen=True, slots=True)
 class KeyRun:
-    """One or more adjacent stretches."""
+    """One or more adjacent key stretches."""
 
     stretches: list[KeyStretch]
 
@@ -40,11 +42,11 @@ class KeyRun:
 
     @property
     def newest_ms(self) -> int:
-        """Store time of the last record, epoch milliseconds."""
+        """Store time of the newest record, epoch milliseconds."""
         return self.stretches[-1].store_timestamp_ms
 
     def entries(self) -> KeyEntries:
-        """Return all keys as index entries."""
+        """Return all keys of the run as index entries."""
         hashes = np.frombuffer(b"".join([each.keys.hashes for each in self.stretches]), np.int64)
         offsets = np.frombuffer(b"".join([each.keys.offsets for each in self.stretches]), np.int64)
         times = np.array([each.store_timestamp_ms for each in self.stretches], np.int64)
@@ -53,7 +55,7 @@ class KeyRun:
 
 
 class FoundKeys:
-    """Cache of key stretches in log order, oldest first.
+    """Cache of message keys, as stretches of the log in log order, oldest first.
 
     Args:
         bytes_max: memory limit.
@@ -111,8 +113,8 @@ class FoundKeys:
         return KeyRun(taken) if taken else None
 
     def stop_before(self, position: int, stop: int) -> int:
-        """Return how far to read from `position` in the log: `stop`, or the next stretch's
-        start."""
+        """Return the offset up to which to read keys from the log: `stop`, or the start of the next
+        cached stretch."""
         begins = self._stretches[0][1].start if self._stretches else stop
         # A stretch at the position itself reaches past `end`; the log has to be read there.
         return begins if position < begins < stop else stop

@@ -32,7 +32,8 @@ class LogChunk:
     frames: bytes
     """Stored records, back to back."""
     records: Scan
-    """Fields of the records as columns, without tag codes; offsets are positions in `frames`."""
+    """Fields of the records as columns, without tag codes; record offsets are positions in
+    `frames`."""
     next_offset: int
     """Physical offset of the next read; the requested end if nothing is left."""
     skipped_bytes: int = 0
@@ -58,7 +59,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Result of the search for a record."""
+    """Result of `find_record`."""
 
     offset: int
     """Physical offset of the record, or the end of the file or visible range. If not `found`, where
@@ -127,8 +128,8 @@ def read_chunk(
 
 
 def _is_blank(head: bytes, remaining: int) -> bool:
-    """Whether a blank closes the file here. `scan` detects one only in a buffer that contains it
-    all."""
+    """Return whether a blank closes the file at `head`. `scan` detects a blank only in a buffer
+    that contains all of it."""
     if len(head) < _SIZE_AND_MAGIC.size:
         return False
     size, magic = _SIZE_AND_MAGIC.unpack_from(head)
@@ -136,7 +137,7 @@ def _is_blank(head: bytes, remaining: int) -> bool:
 
 
 def _record_bytes(log: CommitLog, position: int, end: int) -> int:
-    """Size of the whole record at a physical offset that ends before `end`; 0 if there is none."""
+    """Return the size of the record at a physical offset; 0 if it does not end before `end`."""
     return whole_record_bytes(lambda at, count: log.read(position + at, count), end - position)
 
 

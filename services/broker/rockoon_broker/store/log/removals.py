@@ -13,23 +13,23 @@ class DoomedFile:
 
     path: Path
     fd: int | None
-    """Its open descriptor, closed after the deletion."""
+    """Open descriptor of the file, closed after the deletion."""
 
 
 @dataclass(frozen=True)
 class DoomedDirectory:
-    """A directory that was renamed so that the store no longer finds it, and is to be deleted."""
+    """A directory to delete, already renamed so that the store no longer finds it."""
 
     path: Path
 
 
 class RemovalRefused(OSError):
-    """The disk currently refuses a deletion. Unlike after a failed sync, the state is known: the
-    file still exists and the next start finds it."""
+    """Raised if the disk currently refuses a deletion. Unlike after a failed sync, the state is
+    known: the file still exists and the next start finds it."""
 
 
 def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
-    """Delete a file or directory; yields where other work may run.
+    """Delete a file or directory in steps; yields between them, so that other work can run.
 
     At the end, the deletion of a CommitLog file is durable. Marks of deleted topics are then
     discarded, and ConsumeQueue files of that range are deleted next.

@@ -1,4 +1,4 @@
-"""Page-cache residency of a range of a file, by mincore(2)."""
+"""Page-cache residency of file ranges, by mincore(2)."""
 
 import ctypes
 import ctypes.util

@@ -21,11 +21,11 @@ _SIZE_AND_MAGIC = struct.Struct(">ii")
 @dataclass(frozen=True, slots=True)
 class ScannedChunk:
     base: int
-    """Physical offset of the scanned buffer: add it to `records.offsets`."""
+    """Physical offset of the scanned buffer; `records.offsets` are relative to it."""
     records: Scan
 
     def offsets_of(self, topic: bytes) -> list[int]:
-        """Physical offsets of the chunk's records of one topic."""
+        """Return the physical offsets of the chunk's records of one topic."""
         records = self.records
         if topic not in records.topics:
             return []
@@ -68,7 +68,7 @@ class LogScan:
         self.end = 0
         """Physical offset after the last whole record."""
         self.stopped_by: ScanEnd = ScanEnd.END
-        """Why the scan stopped there."""
+        """Reason why the scan stopped at `end`."""
         self.closed_end = 0
         """End of the last file that is closed by a blank; 0 if there is none."""
 
@@ -127,7 +127,7 @@ class LogScan:
             self._disk.close(fd)
 
     def _whole_bytes(self, head: bytes, remaining: int) -> int:
-        """Size of the record at `head` in bytes, 0 if there is none."""
+        """Return the size of the record at `head` in bytes; 0 if there is no record."""
         size, magic = _SIZE_AND_MAGIC.unpack_from(head)
         if magic == MAGIC_BLANK and size <= remaining:
             self.stopped_by = ScanEnd.BLANK

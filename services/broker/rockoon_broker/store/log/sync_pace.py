@@ -6,19 +6,19 @@ smaller than the cost of a handover.
 """
 
 SHORT_SECONDS_MAX = 0.001
-"""A longer sync counts as a delay of the owner."""
+"""Limit of a short sync in seconds; a longer sync counts as a delay of the owner."""
 IN_A_ROW = 4
-"""After this many short syncs in a row the next one is expected to be short."""
+"""Number of consecutive short syncs after which the next one is expected to be short."""
 EARNED_SECONDS = 50e-6
-"""Each short sync reduces the counted delay by this much."""
+"""Seconds by which each short sync reduces the counted delay."""
 OWED_SECONDS_MAX = 0.01
-"""If the counted delay is larger, the syncer's thread syncs."""
+"""Limit of the counted delay in seconds; above it, the syncer's thread syncs."""
 OWED_SECONDS_MOST = 0.2
 """Upper bound of the counted delay: after a disk stall of a minute, 4,000 short syncs reset it."""
 
 
 class SyncPace:
-    """Durations of recent syncs."""
+    """Counts the delay by slow syncs, and decides which thread runs the next sync."""
 
     def __init__(self) -> None:
         self._short = 0
@@ -26,11 +26,11 @@ class SyncPace:
 
     @property
     def is_short(self) -> bool:
-        """Whether the next sync can be expected to be short."""
+        """True if the next sync is expected to be short."""
         return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
 
     def record(self, seconds: float, *, inline: bool) -> None:
-        """Record the duration of a sync; `inline`: it ran on the owner's thread."""
+        """Record the duration of a sync in seconds; `inline`: it ran on the owner's thread."""
         if seconds <= SHORT_SECONDS_MAX:
             self._short += 1
             self._owed_seconds = max(self._owed_seconds - EARNED_SECONDS, 0.0)

@@ -44,26 +44,28 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """Make the CommitLog durable up to `end`."""
+    """Request to make the CommitLog durable up to `end`."""
 
     end: int
     fds: tuple[int, ...]
-    """Every CommitLog file that may have unsynced bytes below `end`, oldest first."""
+    """Descriptors of all CommitLog files that may have unsynced bytes below `end`, oldest first."""
 
 
 @dataclass(frozen=True)
 class PointRequest:
-    """Make the log and the ConsumeQueues durable up to a point, then write the recovery point."""
+    """Request to make the log and the ConsumeQueues durable up to a point, and then to write the
+    recovery point."""
 
     sync: SyncRequest
     queue_files: tuple[Path, ...]
-    """Files with unsynced entries; a file that no longer exists was deleted with its queue."""
+    """ConsumeQueue files with unsynced entries; a file that no longer exists was deleted with its
+    queue."""
     directories: tuple[Path, ...]
-    """Directories with new files or sub-directories."""
+    """Directories with new files or sub-directories, which must be synced."""
     point: RecoveryPoint
     checkpoint: Checkpoint
     released: tuple[Path, ...] = ()
-    """Files that the point no longer counts."""
+    """ConsumeQueue files that the recovery point no longer counts; deleted after it is written."""
 
 
 class Syncer:
@@ -153,7 +155,8 @@ class Syncer:
             self._changed.notify_all()
 
     def _sync_now(self, request: SyncRequest) -> bool:
-        """Sync on the owner's thread, unless a sync is running or pending or syncs are slow."""
+        """Sync on the owner's thread, unless a sync is running or pending, or recent syncs were
+        slow; return whether it was done."""
         if not self._syncing.acquire(blocking=False):
             return False
         try:
@@ -189,7 +192,7 @@ class Syncer:
             return fd
 
     def pop_reserved(self) -> DoomedFile | None:
-        """Return the unused reserved file; call after `stop`."""
+        """Return the reserved file that was not used; call after `stop`."""
         if self._reserved is None:
             return None
         path, fd = self._reserved
@@ -198,7 +201,7 @@ class Syncer:
 
     @property
     def point_pending(self) -> bool:
-        """Whether a recovery point is posted or being written."""
+        """True if a recovery point has been requested and not been written yet."""
         with self._changed:
             return self._point is not None or self._writing is not None
 
@@ -219,7 +222,7 @@ class Syncer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread still has a recovery point to write or files to delete."""
+        """True if the thread still has a recovery point to write or files to delete."""
         return self.point_pending or self.removals_pending
 
     def request_removal(self, doomed: DoomedFile | DoomedDirectory) -> None:
@@ -329,7 +332,8 @@ class Syncer:
         self.synced_end = max(self.synced_end, request.end)
 
     def _next_steps(self) -> Iterator[None]:
-        """Return the due background work as steps between which a sync request may be served."""
+        """Return the pending slow work as an iterator of steps; sync requests can be served between
+        them."""
         with self._changed:
             path, self._wanted_file = self._wanted_file, None
             if path is not None:

@@ -41,12 +41,12 @@ _WINDOWS_BYTES = (64 << 10, 1 << 20, 16 << 20)
 
 @dataclass(frozen=True, slots=True)
 class TimeRun:
-    """Neighbouring files with ascending store times."""
+    """Time run: neighbouring files with ascending store times."""
 
     start: int
-    """Physical offset of the first file."""
+    """Physical offset at which the run's first file begins."""
     first_ms: int
-    """Store time of its first record, epoch milliseconds; 0 if it cannot be read."""
+    """Store time of the run's first record, epoch milliseconds; 0 if it cannot be read."""
 
 
 class TimeRuns:
@@ -70,19 +70,20 @@ class TimeRuns:
         self._runs = list(self._found(disk))
 
     def is_behind(self, now_ms: int) -> bool:
-        """Return whether a time is so far behind the newest message that a run has to end."""
+        """Return whether a time is more than BEHIND_MS earlier than the newest store time, so that
+        a new run must begin."""
         return self.newest_ms - now_ms > BEHIND_MS
 
     def future_min_ms(self, now_ms: int) -> int | None:
-        """Return a lower bound of all future store times if a run has to end; None if not.
+        """Return a lower bound of all future store times if a new run must begin; None otherwise.
 
         The bound allows for small backward steps of a disciplined clock.
         """
         return now_ms - BEHIND_MS if self.is_behind(now_ms) else None
 
     def note(self, physical_offset: int, stored_ms: int) -> None:
-        """Record a batch written at the log's end; if its time is earlier, it begins a run and
-        file."""
+        """Record the store time of a batch written at the log's end. If it is earlier than the
+        newest store time, the batch is the first of a new file and of a new run."""
         start = physical_offset - physical_offset % self._log.file_bytes
         if start != self._last_start:
             self._closed_ms[self._last_start] = self.newest_ms
@@ -100,7 +101,7 @@ class TimeRuns:
         return self.newest_ms if start == self._last_start else self._closed_ms.get(start)
 
     def remove(self, start: int) -> None:
-        """Remove the entry of a deleted file."""
+        """Remove the recorded store time of a CommitLog file that was deleted."""
         self._closed_ms.pop(start, None)
 
     def _start_run(self, start: int, first_ms: int) -> None:

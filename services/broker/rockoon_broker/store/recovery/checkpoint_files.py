@@ -57,22 +57,25 @@ class RecoveryPoint:
     """A durable state of the whole store."""
 
     lineage: bytes
-    """16 random bytes; replaced by a start that cannot trust a recovery point."""
+    """Random id (16 bytes) of a series of recovery points; a start that cannot trust the last point
+    replaces it."""
     log_end: int
     """Log and ConsumeQueues are durable up to this physical offset, exclusive."""
     queue_count: int
     """Number of ConsumeQueues with entries."""
     entry_count: int
-    """Sum of their max offsets; a start compares it, so that a lost queue is noticed."""
+    """Sum of the max offsets of these ConsumeQueues; a start compares it, so that it detects a lost
+    queue."""
     store_timestamp_ms: int
     """Store time of the newest message before `log_end`; later records must not be older."""
     checkpoint_crcs: tuple[int, int]
     """CRC-32 of the checkpoint that was on disk and of the one written next."""
     clean: bool
-    """Written by a clean stop."""
+    """True if the point was written by a clean stop."""
     first_count: int = -1
-    """Sum of the first offsets of the queues' first files. If a start finds more, a file is
-    missing; if less, a file released by retention was not deleted yet. -1: not counted."""
+    """Sum of the first offsets of the queues' first files; -1: not counted. If a start finds a
+    larger sum, a file is missing; if a smaller one, a file that retention has released was not
+    deleted yet."""
     sequence: int = 0
     """Incremented by every write; the larger one is the newer slot."""
 
@@ -89,14 +92,14 @@ def checkpoint_crc(checkpoint: Checkpoint) -> int:
 @dataclass(frozen=True, slots=True)
 class Abort:
     lineage: bytes = b""
-    """Empty for another broker's file."""
+    """Lineage of the store's recovery points; empty if another broker wrote the file."""
     checksums_from: int | None = None
     """Physical offset from which every record that can hold a checksum has one; None if
     unknown."""
 
 
 class AbortFile:
-    """The file that marks an unclean stop while it exists."""
+    """The `abort` file: it exists from the start of a broker to its clean stop."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._path = root / ABORT_FILE
@@ -132,7 +135,8 @@ class AbortFile:
         self._disk.replace_file(self._path, text.encode())
 
     def remove(self) -> None:
-        """Mark the stop as clean. Everything else must already be durable."""
+        """Remove the file, which marks the stop as clean. All other data must already be
+        durable."""
         self._disk.unlink(self._path)
         self._disk.sync_directory(self._path.parent)
 
@@ -146,7 +150,7 @@ def free_markers(root: Path, lost: Path, disk: Disk) -> None:
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """Return the checkpoint on disk; zeros if it is missing or truncated."""
+    """Read the checkpoint file; zeros if it is missing or truncated."""
     path = root / CHECKPOINT_FILE
     if not path.exists():
         return Checkpoint()
@@ -179,8 +183,8 @@ def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint
 
 
 class MarkerFiles:
-    """Writes checkpoint and recovery point. While the store is open, only the Syncer's thread uses
-    it."""
+    """Writes the checkpoint file and the recovery point file. While the store is open, only the
+    Syncer's thread uses it."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""Cut of a CommitLog: makes a physical offset the end of the log.
+"""Truncates a CommitLog, so that a physical offset becomes its end.
 
 The removed bytes are first copied to `lost`, durably. After a crash in between, the log has its old
 end or an end in the removed range. The next start finds the same end, or reads it
@@ -33,7 +33,7 @@ def lost_bytes(root: Path) -> int:
 
 
 class LogCut:
-    """Cuts the files of a log that is not open.
+    """Truncates the files of a log that is not open.
 
     Args:
         root: the store directory.
@@ -54,7 +54,8 @@ class LogCut:
     def cut(
         self, starts: list[int], end: int, boundary: int, unwritten: int | None
     ) -> tuple[list[int], int]:
-        """Remove everything after `end`; return the remaining files and the number of zeroed bytes.
+        """Remove all records after `end`; return the remaining files and the number of zeroed
+        bytes.
 
         Bytes from `unwritten` on may exist only in the page cache; None: all are on the disk.
         """
@@ -80,7 +81,7 @@ class LogCut:
         return kept, cleared
 
     def move_beginning(self, starts: list[int], offset: int) -> list[int]:
-        """Move the beginning of a log without records; return its files, which are all zeros.
+        """Move the beginning of an empty log; return its files, which contain only zeros.
 
         Args:
             starts: start offsets of the existing, empty files.
@@ -115,7 +116,8 @@ class LogCut:
         return self._file_bytes
 
     def _keep_tail(self, source: int, start: int, position: int) -> None:
-        """Copy a file's content from `position` on to `lost`, durably; a lone blank is not copied.
+        """Copy the content of a file from `position` on to `lost`, durably; a blank without records
+        is not copied.
 
         Raises:
             OSError: no space for the copy; the original is unchanged.

@@ -21,7 +21,7 @@ _BREAKS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class KnownDurable:
-    """The part of a log that was certainly on disk when its last broker stopped."""
+    """The range of a log that was certainly on disk when the last broker process stopped."""
 
     end: int = 0
     """Everything below this physical offset is durable."""
@@ -31,18 +31,19 @@ class KnownDurable:
 
 @dataclass(frozen=True, slots=True)
 class LogDamage:
-    """A range of a log that was durable but is no longer a record."""
+    """Damaged range of a log: bytes that were durable and are no longer a record."""
 
     position: int
     """Physical offset of the first byte that belongs to no record."""
     next_record: int
-    """Physical offset of the next whole record."""
+    """Physical offset of the first whole record after the damage."""
 
 
 def find_damage(
     log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk
 ) -> LogDamage | None:
-    """Scan from `boundary` to the first break; return it if it is damage. Changes nothing.
+    """Scan the log from `boundary` to the first bytes that are no record; return them if they are
+    damage. Changes nothing.
 
     Args:
         log: the log files.
@@ -75,7 +76,8 @@ def find_damage(
 
 
 def count_records(log: LogFiles, walked: LogScan, disk: Disk) -> int:
-    """Return the minimum number of whole records after the end of a scan, across breaks."""
+    """Return the minimum number of whole records after the end of a scan, including records behind
+    damaged bytes."""
     count = 0
     # A record without its checksum is an incomplete write, even if its body is intact.
     torn = walked.stopped_by is ScanEnd.NO_CHECKSUM

@@ -1,6 +1,5 @@
-"""Reads the epochs and topics of a just opened log: the newest epoch mark listed in the queue of
-the log's own topic, and all later marks.
-"""
+"""Reads the epochs and topics of a log that was just opened: from the newest epoch mark that the
+queue of the log's own topic lists, and from all later marks."""
 
 import struct
 from collections.abc import Iterable

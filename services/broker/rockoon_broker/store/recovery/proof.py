@@ -1,8 +1,8 @@
-"""Proof of how much of a log needs no scan when there is no recovery point.
+"""Determines which part of a log needs no scan if there is no recovery point.
 
 RocketMQ begins at the last file whose first record is older than the checkpoint by a margin
 (CommitLog#recoverAbnormally), and trusts that every queue is complete below it. Here that is
-proved: the queues' entries, sorted by physical offset, must cover every byte of each skipped
+proved: the entries of all queues, sorted by physical offset, must cover every byte of each skipped
 file, so that no record is missing from its queue. This reads 20 bytes per message instead of the
 message. The scan begins at the first file that is not proved, for example because it contains
 a deleted topic's records, which no queue lists.
@@ -39,7 +39,7 @@ _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
 class LogFiles:
-    """Access to single records of a CommitLog that is not being written.
+    """Reads single records of a CommitLog that no process is writing.
 
     Args:
         directory: the CommitLog directory.
@@ -130,7 +130,8 @@ def proven_end(
 
 
 def ends_are_true(log: LogFiles, queues: ConsumeQueues) -> bool:
-    """Return whether the last entry of each loaded queue points to a record with its offset.
+    """Return whether the last entry of each loaded queue points to a record with the entry's queue
+    offset.
 
     If entries are shifted, the last one is shifted too.
     """
@@ -161,7 +162,8 @@ def _last_file_older(log: LogFiles, durable_ms: int) -> int:
 
 
 def _is_tiled(log: LogFiles, start: int, cursors: "list[_Cursor]", durable_ms: int) -> bool:
-    """Return whether entries cover a file whose last record is intact and was durable."""
+    """Return whether queue entries cover all bytes of a file, whose last record is intact and was
+    durable."""
     end = start + log.file_bytes
     at, last = start, (start, 0)
     for window in range(start, end, WINDOW_BYTES):

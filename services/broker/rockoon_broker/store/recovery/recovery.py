@@ -93,15 +93,15 @@ _TOPIC = LOG_TOPIC.encode()
 
 
 class OwnRecords:
-    """Own records found so far, in log order.
+    """Records of the log's own topic (epoch marks and topic marks) found so far, in log order.
 
     Args:
         directory: the CommitLog directory.
         file_bytes: size of each file.
 
     Attributes:
-        offsets: physical offsets of all of them.
-        renewals: the renewals among them.
+        offsets: physical offsets of all these records.
+        renewals: the records after which topics restart in new queues.
     """
 
     def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
@@ -112,7 +112,7 @@ class OwnRecords:
         self.renewals: list[Renewal] = []
 
     def add(self, chunk: ScannedChunk) -> list[Renewal]:
-        """Add the own records of a chunk; return its renewals.
+        """Add the records of the log's own topic in a chunk; return the renewals among them.
 
         Raises:
             StoreDamaged: a record cannot be decoded.
@@ -160,31 +160,33 @@ class Recovery:
     store_timestamp_ms: int
     """Store time of the newest record; 0 if none is known."""
     lineage: bytes
-    """Lineage of this run's recovery points."""
+    """Lineage (random id) with which this process writes recovery points."""
     was_clean: bool
     """Whether the previous run stopped cleanly."""
     boundary: int
     """Physical offset at which the scan began."""
     reason: str
-    """Why it began there."""
+    """Reason why the scan began at `boundary`."""
     records_scanned: int
     bytes_scanned: int
     bytes_cleared: int
-    """Bytes after the end that were zeroed."""
+    """Number of bytes after the log's end that were overwritten with zeros."""
     lost_files: tuple[Path, ...] = ()
-    """Files in `lost` with the bytes that this start removed."""
+    """Files in the directory `lost` with the bytes that this start removed from the log."""
     own_records: tuple[int, ...] = ()
     """Physical offsets of the scanned records of the log's own topic."""
     renewals: tuple[Renewal, ...] = ()
-    """The scanned renewals, still to be applied."""
+    """Renewals (records after which topics restart in new queues) found by the scan; the caller
+    must apply them."""
     records_in_lost: int = 0
-    """Whole records in `lost_files`: not known to be durable, but they may have been."""
+    """Number of whole records in `lost_files`; they may have been durable, but no file proves
+    it."""
     lost_bytes: int = 0
-    """Disk usage of `lost`, by this start and earlier ones."""
+    """Disk usage of the directory `lost` in bytes, with files of earlier starts."""
 
 
 class Recoverer:
-    """One recovery of one directory.
+    """Recovers one store directory, once.
 
     Args:
         settings: store settings; the caller has locked the directory.
@@ -226,7 +228,7 @@ class Recoverer:
         self._cut = LogCut(self._root, self._log, self._file_bytes, disk)
 
     def run(self) -> Recovery:
-        """Recover.
+        """Recover the store directory; return the state of the recovered store.
 
         Raises:
             StoreLayoutError: files that do not fit the configuration; nothing was changed.
@@ -303,7 +305,8 @@ class Recoverer:
             self._on_loss(f"{records_behind} whole records follow the log's end at {end}")
 
     def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
-        """Return start offsets of the log's files, and the moved misfits of the queues.
+        """Check the names and sizes of all files. Return the start offsets of the log's files, and
+        the invalid queue files that were moved to `lost`.
 
         Raises:
             StoreLayoutError: files that do not fit the configuration; nothing was changed.
@@ -321,7 +324,8 @@ class Recoverer:
         return starts, misfits
 
     def _truncate(self, starts: list[int], point: RecoveryPoint | None) -> list[int]:
-        """Cut the log as decided by the last run; return the remaining files."""
+        """Truncate the log if the last process has decided it (truncation.py); return the remaining
+        files."""
         truncation = TruncationFile(self._root, self._disk)
         end = truncation.read()
         if end is None:
@@ -343,7 +347,7 @@ class Recoverer:
         return starts
 
     def _is_empty(self, start: int) -> bool:
-        """Return whether nothing was written at a file's beginning."""
+        """Return whether the beginning of a CommitLog file contains no data."""
         fd = self._disk.open_reading(self._log / offset_to_file_name(start))
         try:
             return self._disk.pread(fd, 8, 0) == bytes(8)
@@ -361,7 +365,7 @@ class Recoverer:
         )
 
     def _load_proven(self, log: LogFiles, proven: int, durable: KnownDurable) -> int:
-        """Load queues without a recovery point; return the boundary: `proven` or the log's
+        """Load queues without a recovery point; return the boundary: `proven`, or the log's
         beginning."""
         self._load(proven)
         if proven == log.starts[0] or ends_are_true(log, self._queues):
@@ -371,7 +375,8 @@ class Recoverer:
         return log.starts[0]
 
     def _load_point(self, log: LogFiles, point: RecoveryPoint, durable: KnownDurable) -> str:
-        """Load queues up to a recovery point; return why everything must be read instead, or "".
+        """Load queues up to a recovery point; return why the whole log must be scanned instead, or
+        "".
 
         Raises:
             StoreDamaged: see `run`.
@@ -420,7 +425,7 @@ class Recoverer:
         return told
 
     def _proven(self, log: LogFiles) -> int:
-        """Return the boundary without a recovery point.
+        """Determine the boundary if there is no recovery point.
 
         Only if there is no sign of damage; with one, everything must be read.
         """
@@ -431,7 +436,8 @@ class Recoverer:
     def _known_durable(
         self, point: RecoveryPoint | None, abort: Abort | None, reason: str
     ) -> KnownDurable:
-        """Return the durable part of the log by the recovery point, or else by another file."""
+        """Return the range of the log that is known to be durable, by the recovery point or by
+        another file."""
         if point is not None and reason in ("", _OUTSIDE):
             return KnownDurable(end=point.log_end)
         checkpoint = read_checkpoint(self._root)
@@ -497,7 +503,8 @@ class Recoverer:
     def _apply_part(
         self, part: ScannedChunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
     ) -> int | None:
-        """List records or only count them; return where they stop being a continuation, or None."""
+        """Dispatch the records of a chunk to their queues, or only count them; return the physical
+        offset of the first record that does not continue its queue, or None."""
         end, marks = None, self._dropped.marks
         runs = list(entry_runs(part, marks))
         if ours:
@@ -509,7 +516,7 @@ class Recoverer:
         return end
 
     def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
-        """Return why the recovery point cannot be used; "" if it can, as far as known."""
+        """Return why the recovery point cannot be used; "" if no reason is known."""
         if point is None:
             return "no recovery point"
         if not point_fits(point, abort, read_checkpoint(self._root)):
@@ -519,7 +526,7 @@ class Recoverer:
         return ""
 
     def _what_is_missing(self, point: RecoveryPoint) -> str:
-        """Return what was durable by the point but is missing; "" if nothing."""
+        """Return which durable data of the recovery point is missing; "" if none."""
         state = PointState(point.log_end, point.queue_count, point.entry_count)
         dropped = self._dropped.dropped_since(state)
         queues, entries = (point.queue_count - dropped.queues, point.entry_count - dropped.entries)
@@ -551,7 +558,8 @@ class Recoverer:
         return scan(data, 0, len(data)).position == size
 
     def _delete_queues(self) -> None:
-        """Delete all queues, because without a log offsets restart at 0, as in RocketMQ."""
+        """Delete all queues of a store without a log, whose offsets restart at 0, as in
+        RocketMQ."""
         queues = self._root / QUEUES_DIRECTORY
         if queues.is_dir():
             shutil.rmtree(queues)

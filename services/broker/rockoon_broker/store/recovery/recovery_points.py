@@ -15,11 +15,12 @@ from rockoon_format.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class _Cap:
-    """Upper bound of the checkpoint's times."""
+    """Upper limit of the times that the checkpoint states."""
 
     time_ms: int
     end: int | None = None
-    """Holds until the log is dispatched beyond this physical offset; None: not known yet."""
+    """Physical offset beyond which the log must be dispatched before the cap ends; None: not known
+    yet."""
 
 
 class RecoveryPoints:
@@ -58,10 +59,10 @@ class RecoveryPoints:
         self._newest_first_count = -1
         self._cap: _Cap | None = None
         self.is_cap_new = False
-        """Whether a cap was set since the last point was requested."""
+        """True if a cap was set after the last recovery point was requested."""
 
     def keep_below(self, time_ms: int | None) -> None:
-        """Cap the checkpoint's times before store times decrease; None: they will not."""
+        """Set or withdraw an upper limit of the times in the checkpoint."""
         if self._cap is not None and self._cap.end is None:
             if time_ms is None:
                 self._cap, self.is_cap_new = None, False
@@ -74,13 +75,15 @@ class RecoveryPoints:
             self.is_cap_new = True
 
     def is_capped(self, time_ms: int) -> bool:
-        """Return whether no present or requested checkpoint reaches this time."""
+        """Return whether the cap is set and durable: no written or requested checkpoint reaches
+        this time."""
         cap = self._cap
         is_set = cap is not None and cap.end is None and cap.time_ms <= time_ms
         return is_set and not self.is_cap_new and not self._syncer.point_pending
 
     def lift_cap(self, end: int) -> None:
-        """End the cap once the log is dispatched beyond the offset where store times decreased."""
+        """Let the cap end once the log is dispatched beyond the offset where store times
+        decreased."""
         if self._cap is not None:
             self._cap = _Cap(self._cap.time_ms, end)
 
@@ -113,7 +116,7 @@ class RecoveryPoints:
         store_timestamp_ms: int,
         released: Sequence[Path] = (),
     ) -> None:
-        """Let the Syncer make log and queues durable and write a point, unless nothing changed.
+        """Request a recovery point from the Syncer, unless nothing has changed.
 
         Args:
             sync, log_end, store_timestamp_ms: state of the log.
@@ -137,7 +140,7 @@ class RecoveryPoints:
         )
 
     def is_newest(self, log_end: int) -> bool:
-        """Return whether the newest point, written or requested, matches the present state.
+        """Return whether the newest point, written or requested, covers the current state.
 
         Args:
             log_end: see `request`.
@@ -147,7 +150,7 @@ class RecoveryPoints:
         return is_capped and is_counted and self._newest[-1] == self._state(log_end)
 
     def counted(self, topic: str) -> Mapping[PointState, QueueCounts]:
-        """Return what each of the newest points counted of a topic's queues."""
+        """Return the counts of a topic's queues in each of the newest recovery points."""
         return {point: self._counts_of(topic, point.log_end) for point in self._newest}
 
     def _counts_of(self, topic: str, boundary: int) -> QueueCounts:

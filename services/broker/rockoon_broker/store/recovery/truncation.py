@@ -46,14 +46,14 @@ class TruncationFile:
         return int(found)
 
     def write(self, offset: int) -> None:
-        """Store the decision; durable on return."""
+        """Store the offset at which the next start must cut the log; durable on return."""
         packed = _OFFSET.pack(offset)
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, packed + _CRC.pack(zlib.crc32(packed)))
 
     def remove(self) -> None:
-        """Remove the file after the cut, durably."""
+        """Remove the file, durably, after the log was cut."""
         self._disk.unlink(self._path)
         # Before any append, which another cut at this offset would remove.
         self._disk.sync_directory(self._path.parent)

@@ -28,7 +28,7 @@ QUEUE_FILE_BYTES_DEFAULT = 300_000 * ENTRY_BYTES
 
 @dataclass
 class RebuiltQueue:
-    """The expected entries of a queue, from its first record in the log on."""
+    """The expected entries of one queue, from the queue's first record in the log on."""
 
     first_offset: int
     entries: bytearray = field(default_factory=bytearray)
@@ -40,18 +40,18 @@ class RebuiltQueue:
 
 @dataclass(frozen=True)
 class RebuiltStore:
-    """Everything that can be derived from a CommitLog."""
+    """Everything that can be derived from a CommitLog: its queues and its errors."""
 
     queues: dict[QueueKey, RebuiltQueue]
     log_min: int
     log_end: int
     record_count: int
     problems: tuple[str, ...]
-    """Errors of the log itself."""
+    """Errors in the log itself, one sentence each."""
 
 
 def rebuild(root: Path, disk: Disk | None = None) -> RebuiltStore:
-    """Derive the queues from the CommitLog, in memory: 20 bytes per message.
+    """Compute the queues from the CommitLog in memory, 20 bytes per message.
 
     Args:
         root: a store directory that is not in use: records appended during the check look like
