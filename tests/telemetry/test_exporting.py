@@ -89,7 +89,7 @@ async def test_a_measurement_that_fails_leaves_a_gap_and_no_wrong_value(
         raise RuntimeError("the tree is gone")
 
     snapshots = Snapshots(TABLE, measure, {})
-    assert await asyncio.to_thread(snapshots.take) == {}
+    assert await asyncio.to_thread(snapshots.collect) == {}
     assert "the tree is gone" in caplog.text
 
 

@@ -1,7 +1,7 @@
-"""A method behind the gate: only calls that pass arrive.
+"""A method behind the gate: only permitted calls reach it.
 
-Requests come as bytes, because signatures are over bytes, and because requests of strangers are
-not parsed before their signature holds.
+Requests arrive as bytes because signatures cover bytes, and because requests of strangers are not
+parsed before their signature is verified.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,15 +26,15 @@ def gated(
     *,
     is_stream: bool,
 ) -> Behaviour:
-    """A coroutine method for the calls that pass.
+    """A coroutine method that runs `behaviour` for permitted calls.
 
     Args:
-        gate: decides.
-        path: of the method.
-        behaviour: the method; it answers its own errors.
-        parse: makes the request from its bytes.
+        gate: permits or refuses calls.
+        path: path of the method.
+        behaviour: the method; it handles its own errors.
+        parse: parses a request.
         abort: ends a call with an error.
-        is_stream: the method has a stream of requests. They are checked one by one by its code.
+        is_stream: the method has a stream of requests. The method checks each request itself.
     """
 
     async def answer(request: Any, context: Any) -> Any:
@@ -52,7 +52,7 @@ def gated(
 
 
 def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
-    """Raises InvalidArgument for bytes that are no request."""
+    """Raises InvalidArgument for bytes that are not a valid request."""
     try:
         return raw if parse is None else parse(raw)
     except DecodeError as failure:
@@ -60,4 +60,4 @@ def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
 
 
 def no_request() -> None:
-    """A stream's requests are checked one by one."""
+    """The request of a stream: none, because the method checks each request itself."""

@@ -1,4 +1,4 @@
-"""Metrics of access keys, where they are on."""
+"""Metrics of access keys, if access is on."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
 
 REFUSED = counter(
-    "rockoon_access_refused_total", "Calls that access keys did not allow, by the reason", "reason"
+    "rockoon_access_refused_total", "Calls refused because of access keys, by reason", "reason"
 )
 KEYS = gauge("rockoon_access_keys", "Access keys that this service knows; -1 before it knows any")
 TABLE = (REFUSED, KEYS)

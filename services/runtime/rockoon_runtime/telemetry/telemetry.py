@@ -1,4 +1,4 @@
-"""The telemetry of one service: what its settings ask for, for as long as it is entered."""
+"""Telemetry of one service: exports metrics and traces, as its settings say, while entered."""
 
 import asyncio
 import contextlib
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Exports a service's metrics while entered, and has its tracer. Does nothing when it is off.
+    """Exports a service's metrics while entered, and has its tracer. Does nothing if it is off.
 
     Args:
         node_type: "broker", "nameserver" or "offset".
         cluster: the cluster's name.
         node_id: the node's name.
-        settings: what is exported, and where to.
-        table: every metric of the service.
-        measure: asks for their values; run on the loop that enters this.
+        settings: selects the exports.
+        table: all metrics of the service.
+        measure: returns their values; runs on the loop that enters this object.
 
     Raises:
-        SettingsError: on entering, when a package is missing or an address is none.
-        ListenError: likewise, when the address cannot be listened on.
+        SettingsError: on entering, if a package is missing or an address is not valid.
+        ListenError: on entering, if the page cannot listen on the address.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Telemetry:
         self._table = tuple(table)
         self._measure = measure
         self._page = contextlib.ExitStack()
-        # Of the SDK: they send what is left when they are shut down.
+        # Providers of the SDK: their shutdown sends the remaining data.
         self._providers: list[Any] = []
         self.tracer: Tracer | None = None
         self.metrics_address = ""
@@ -83,7 +83,7 @@ class Telemetry:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # In threads: the last export asks this loop for the last values.
+        # In threads, because the last export collects its values on this loop.
         await asyncio.to_thread(self._page.close)
         for provider in self._providers:
             await asyncio.to_thread(provider.shutdown)
