@@ -1,8 +1,8 @@
-"""Pictures of the dashboards, drawn by a page of our own and not by Grafana.
+"""Pictures of the dashboards, drawn by our own page and not by Grafana.
 
-Reads the same JSON, asks a Prometheus for the same expressions, draws each panel, and has a browser
-without a window (Debian's package chromium) make a PNG of the page. What it does not know of
-Grafana: colours by threshold in lines, tables, links.
+Reads the same JSON, sends the same expressions to a Prometheus, draws each panel, and makes a PNG
+of the page with a headless browser (Debian's package chromium). Not supported: colours by threshold
+in lines, tables, links.
 
     python -m tools.dashboards.pictures docs/operate/pictures
 """
@@ -51,14 +51,14 @@ class Line(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A Prometheus, and the time that is looked at."""
+    """A Prometheus and a time range."""
 
     address: str
     start: float
     end: float
 
     def lines(self, panel: dict[str, Any]) -> list[Line]:
-        """What a panel's expressions say."""
+        """The series of a panel's expressions."""
         found = []
         for target in panel["targets"]:
             expression = target["expr"].replace("$__rate_interval", f"{RATE_SECONDS}s")
@@ -86,7 +86,7 @@ class Source(NamedTuple):
 
 
 def shown(value: float, unit: str) -> str:
-    """A value in its unit, short."""
+    """A short text of a value with its unit."""
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
     if unit in ("s", "ms"):
@@ -105,7 +105,7 @@ def shown(value: float, unit: str) -> str:
 
 
 def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
-    """A dashboard as HTML, and how high it is in pixels."""
+    """A dashboard as HTML, and its height in pixels."""
     parts = []
     bottom = 0
     for panel in dashboard["panels"]:
@@ -149,7 +149,7 @@ def empty(width: int, height: int) -> str:
 
 
 def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
-    """Lines over time; stacked ones lie on one another."""
+    """Lines over time, stacked if the panel says so."""
     if not lines:
         return empty(width, height)
     lines = sorted(lines, key=lambda line: -line.points[-1][1])[:LINES_MAX]
@@ -188,7 +188,7 @@ def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str
 
 
 def stacked(lines: list[Line]) -> list[Line]:
-    """Each line on top of those behind it in the list."""
+    """Lines with the sums of the lines after them in the list."""
     below: dict[float, float] = {}
     found = []
     for line in reversed(lines):
@@ -201,10 +201,10 @@ def stacked(lines: list[Line]) -> list[Line]:
 
 
 def photograph(content: str, height: int, into: Path) -> None:
-    """Have a browser draw a page into a PNG.
+    """Draw a page into a PNG with a browser.
 
     Raises:
-        CalledProcessError: it could not.
+        CalledProcessError: the browser failed.
     """
     width = 24 * COLUMN + 20
     with tempfile.TemporaryDirectory() as folder:
@@ -226,14 +226,14 @@ def photograph(content: str, height: int, into: Path) -> None:
             capture_output=True,
             timeout=180,
         )
-    # Lines and text need few colours, and the repository no larger files.
+    # Lines and text need few colours; this keeps the files in the repository small.
     with Image.open(into) as picture:
         small = picture.convert("RGB").quantize(64)
     small.save(into, optimize=True)
 
 
 async def make(into: Path) -> None:
-    """Let a cluster work, and make a picture of each dashboard."""
+    """Run a cluster under load, and make a picture of each dashboard."""
     began = time.time_ns() / 1e9
     with tempfile.TemporaryDirectory(prefix="rockoon-pictures-") as folder:
         async with sampled_cluster(Path(folder), WORK_SECONDS) as address:

@@ -1,4 +1,4 @@
-"""Records of the demo: Debian 12's package index, three suites of it, one for each package."""
+"""Records of the demo: the package index of Debian 12 in three suites, one record per package."""
 
 import json
 import lzma
@@ -23,14 +23,14 @@ class Record:
     suite: str
     installed_kib: int
     line: bytes
-    """As it is sent, JSON."""
+    """The message body, JSON."""
 
 
 def read_records(file: Path = SAMPLE) -> list[Record]:
-    """All records, in the order of the index; of one package the versions ascend.
+    """All records in the order of the index, except that the versions of each package ascend.
 
-    The index lists the suites one after the other, and what a suite listed later has is not always
-    newer: so of a package that comes more than once the records change places among themselves.
+    The index lists one suite after the other, and the version in a later suite is not always
+    newer. Therefore the records of a package are sorted among their positions.
     """
     with lzma.open(file) as lines:
         records = [_record(line.rstrip(b"\n")) for line in lines]
@@ -59,7 +59,7 @@ def _record(line: bytes) -> Record:
 
 
 def newest(records: Iterable[Record]) -> dict[str, Record]:
-    """By package the record with the highest version; of equal ones the last."""
+    """The record with the highest version of each package; the last one of equal versions."""
     found: dict[str, Record] = {}
     for record in records:
         known = found.get(record.package)

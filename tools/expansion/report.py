@@ -72,12 +72,12 @@ def row(cell: Cell) -> tuple[str, ...]:
 
 
 def among(values: Iterable[str]) -> str:
-    """The different values, once each."""
+    """The distinct values."""
     return ", ".join(dict.fromkeys(values))
 
 
 def explanations(cells: Iterable[Cell]) -> str:
-    """The service's sentence for each rule and reason, from the first line that has it."""
+    """The explanation of the offset service for each rule and reason, from the first such line."""
     found: dict[tuple[Rule, str], tuple[Start, Cell]] = {}
     for cell in cells:
         start = cell.starts[cell.new_queues[0]]
