@@ -1,7 +1,7 @@
-"""Checks of a batch before it is stored.
+"""Checks a batch before it is stored.
 
-What is accepted here must be what recovery accepts, and the tags codes computed here must be those
-that a ConsumeQueue rebuilt from the log would hold: nothing is checked again later.
+The check must accept exactly the records that recovery accepts, and compute the tags codes of a
+ConsumeQueue that is rebuilt from the log: no later step checks the batch again.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ from rockoon_format.record import (
 from rockoon_format.small_batches import check_small_batch
 
 FEW_RECORDS_MAX = 24
-"""Up to here a loop over the records is faster than the columns' fixed costs."""
+"""For at most this many records, a loop is faster than column operations."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
-"""Entries of their records may hold times instead of tags codes."""
+"""Topics whose queue entries may hold times instead of tags codes."""
 
 
 def check_batch(
@@ -59,24 +59,25 @@ def check_batch(
     sources_allowed: bool = False,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> BatchLayout:
-    """Prove that a batch may be stored, and compute its queue entries.
+    """Check that a batch may be stored, and compute its queue entries.
 
     Args:
-        frames: back-to-back records, as `encode_batch` makes them.
+        frames: back-to-back records, as from `encode_batch`.
         lengths: size of each record in bytes, n integers.
-        topic, queue_id: the topic and the queue that every record must name.
-        body_bytes_max, properties_bytes_max, record_bytes_max: of each; without room for checksums.
+        topic, queue_id: topic and queue that every record must have.
+        body_bytes_max, properties_bytes_max, record_bytes_max: limits for each record; the space
+            for a checksum does not count.
         sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
             have no queue entry and cannot be allowed; committed ones (0x8) can.
-        sources_allowed: whether a record may name the one it was made out of (prepared
-            transaction offset). That settles the other one, so it is for the broker to say.
+        sources_allowed: a record may name its source (prepared transaction offset). This ends the
+            source's transaction or delay, so only the broker itself may set it.
         delay_levels_ms: delays of levels 1, 2, ... for records of SCHEDULE_TOPIC_XXXX.
 
     Returns:
-        The layout that `patch_batch` and `queue_entries` need.
+        The layout for `patch_batch` and `queue_entries`.
 
     Raises:
-        BatchError: with the reason, and the index of the first record that is wrong for it.
+        BatchError: with the reason, and the index of the first record with this fault.
     """
     if sys_flags_allowed & (TRANSACTION_PREPARED | SYS_FLAG_STORE_HOST_V6):
         raise ValueError(f"system flags {sys_flags_allowed:#x} cannot be allowed in a batch")
@@ -94,7 +95,7 @@ def check_batch(
         sources_allowed,
         delay_levels_ms,
     )
-    # Entries of delayed messages hold times instead of tags codes: the columns know how.
+    # Entries of delayed messages hold times instead of tags codes; only the columns compute them.
     if topic not in DELAYED_TOPICS:
         layout = None
         if kernel.native is not None:
@@ -107,7 +108,7 @@ def check_batch(
 
 
 def _check_columns(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> BatchLayout:
-    """Check all records at once, column by column."""
+    """Check all records, column by column."""
     starts, total = _starts(frames, sizes)
     parts = locate(frames, starts)
     prefix = parts.prefix
@@ -153,7 +154,7 @@ def _check_columns(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -
 
 
 def _starts(frames: bytes, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Where each record begins, and the bytes of all: sizes must add up to the frames."""
+    """Start of each record, and the total size; the sizes must add up to the frames."""
     _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
     ends = np.cumsum(sizes)
     total = int(ends[-1])
@@ -175,8 +176,8 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
     if not topic or other.any():
         return other
-    # One comparison of all names as bytes is enough for nearly every batch; only a batch that has
-    # another topic in it pays for finding out which record that is.
+    # For nearly every batch, one comparison of all names as bytes is enough. Only a batch with
+    # another topic pays for the search of the first such record.
     found = sliding(frames, f"V{len(topic)}")[parts.topic_starts]
     if found.tobytes() == topic * len(other):
         return other
@@ -187,21 +188,21 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
 
 
 def _rooms(frames: bytes, ends: NDArray[np.int64], parts: Parts) -> NDArray[np.bool_]:
-    """Which records have room for a checksum."""
+    """Records that have space for a checksum."""
     has_room, mangled = room_of(frames, ends, parts.properties_lengths)
-    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is none")
+    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is not one")
     return has_room
 
 
 def _refuse_wrong_bodies(frames: bytes, parts: Parts) -> None:
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     wrong = found != parts.prefix["body_crc"]
-    _refuse(BatchFault.BODY_CRC, wrong, "the body does not have its CRC")
+    _refuse(BatchFault.BODY_CRC, wrong, "the CRC does not match the body")
 
 
 def _refuse_sources(frames: bytes, parts: Parts) -> None:
     at = parts.starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
-    # Zero looks the same in any byte order.
+    # A comparison with zero does not depend on the byte order.
     prepared = sliding(frames, np.int64)[at]
     if prepared.any():
         _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")

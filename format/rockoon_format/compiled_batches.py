@@ -1,4 +1,4 @@
-"""Batches in the compiled kernel: what it is given, and what its bytes mean."""
+"""Batch check by the compiled kernel, with the result as a `BatchLayout`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,12 @@ _COLUMNS = 5
 def check_compiled(
     frames: bytes, sizes: NDArray[np.int64], rules: BatchRules
 ) -> BatchLayout | None:
-    """Check a batch; None at any doubt, for the columns to name the reason.
+    """Check a batch; None in a doubtful case, so that the column check names the reason.
 
     Args:
-        frames: as `check_batch` gets them.
-        sizes: of each record, int64[n].
-        rules: what each has to be; its topic is not one of delayed messages.
+        frames: see `check_batch`.
+        sizes: size of each record, int64[n].
+        rules: requirements; the topic is not a topic of delayed messages.
     """
     assert kernel.native is not None
     found = kernel.native.check_batch(bytes(frames), sizes.tobytes(), *rules[:7])

@@ -1,16 +1,16 @@
-"""Generations: what compaction left of topics, an immutable directory beside the log.
+"""Generations: the records that compaction kept, in an immutable directory beside the log.
 
     <store>/compacted/
-      current                     {"generation": 7}, the one in force
+      current                     {"generation": 7}, the one in use
       00000000000000000007/
-        manifest.json             generation_manifest.py: what it covers, checksums of all
+        manifest.json             generation_manifest.py: its queues and offsets, checksums of files
         00000.records             generation_parts.py: CommitLog records, byte for byte
-        00000.entries             generation_entries.py: where each of them is
-      .incoming-<id>/             being written; of no meaning
+        00000.entries             generation_entries.py: position of each record
+      .incoming-<id>/             incomplete, being written; ignored by readers
 
-A record is at or behind `covered_from` and below `covered_to` of its queue, and starts below
-`log_end` in the log. A generation may have no parts, and topics without a record: what they say
-then is that nothing is left. Docs: adr/0018.
+The offset of a record is at least `covered_from` and below `covered_to` of its queue; its physical
+offset is below `log_end`. A generation may have no parts, and topics without a record, if
+compaction kept nothing of them. Docs: adr/0018.
 """
 
 from collections.abc import Sequence
@@ -73,25 +73,25 @@ INCOMING_PREFIX = ".incoming-"
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found of a queue in the parts so far."""
+    """Records of a queue in the parts that were checked so far."""
 
     covered: CoveredQueue
     dropped_below: int
     records: int = 0
     behind: int = 0
-    """The lowest offset that may come next."""
+    """The lowest offset that may follow."""
 
 
 def check_order(manifest: Manifest, parts: Sequence[PartEntries]) -> None:
-    """Compare a manifest with the entries of its parts. That keys are the newest is not looked at.
+    """Compare a manifest with the entries of its parts. Does not check that keys are the newest.
 
     Args:
         manifest: of the generation.
         parts: the entries of each part, in order.
 
     Raises:
-        GenerationError: counts, sizes or bounds differ, or a queue does not ascend from part to
-            part; it says where.
+        GenerationError: counts, sizes or bounds differ, or the offsets of a queue do not ascend
+            from part to part; the text names the position.
     """
     if len(parts) != len(manifest.parts):
         raise GenerationError(f"{len(parts)} parts, and {len(manifest.parts)} by the manifest")
@@ -129,7 +129,7 @@ def _check_queues(number: int, entries: PartEntries, seen: dict[tuple[str, int],
         first, last = (int(entries.queue_offsets[row]) for row in (rows.start, rows.stop - 1))
         if first < each.behind or last >= each.covered.covered_to:
             raise GenerationError(
-                f"{place} from {first} to {last} does not lie between {each.behind} and "
+                f"{place} from {first} to {last} is not between {each.behind} and "
                 f"{each.covered.covered_to}"
             )
         if int(entries.physical_offsets[rows.start]) < each.dropped_below:

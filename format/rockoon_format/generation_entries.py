@@ -1,8 +1,8 @@
-"""Entries of one part of a generation: the file by which its records are found.
+"""Entries of one part of a generation: the file with the positions of its records.
 
-The `.records` file is nothing but CommitLog records, byte for byte, in order of (topic, queue,
-queue offset). The `.entries` file is read where it lies: little-endian columns that begin at
-multiples of eight bytes, zeros between them.
+The `.records` file contains only CommitLog records, byte for byte, in order of (topic, queue, queue
+offset). The `.entries` file is mapped, not parsed: little-endian columns that start at multiples of
+eight bytes, with zeros between them.
 
     bytes    field                          then, of t topics, s slices, n rows, k keys
     0-7      magic                          t x (length u16, UTF-8)    topics, in byte order
@@ -19,7 +19,7 @@ multiples of eight bytes, zeros between them.
                                             i32[k]      key_hashes
                                             u32[k]      key_rows
 
-The file bears no checksum: the manifest of its generation does.
+The file has no checksum; the manifest of its generation has one.
 """
 
 import struct
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from rockoon_format.record import RECORD_BYTES_MIN, Buffer
 
-# Whoever maps a part, or counts its rows, does it with what every machine has.
+# Positions in a part must fit into a mapping and an int on every platform.
 PART_BYTES_MAX = 2**31 - 1
 
 _MAGIC = b"RKPARTEN"
@@ -55,7 +55,7 @@ _ROW_COLUMNS = (
 
 
 class GenerationError(ValueError):
-    """A generation, or a file of one, that is not what it should be; the message says where."""
+    """A generation, or a file of one, that is not valid; the message names the position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +63,34 @@ class EntriesColumn:
     """One column of an `.entries` file."""
 
     start: int
-    """Its first byte."""
+    """Position of its first byte."""
     dtype: np.dtype[Any]
     count: int
 
     def bytes_of(self, rows: slice) -> slice:
-        """The bytes that some items of it take."""
+        """The bytes of the given items."""
         width = self.dtype.itemsize
         return slice(self.start + width * rows.start, self.start + width * rows.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesLayout:
-    """Where everything is in an `.entries` file, for who does not read all of it."""
+    """Positions of topics and columns in an `.entries` file, for partial reads."""
 
     HEAD_BYTES: ClassVar[int] = _HEAD.size
-    """So many from the file's beginning say it."""
+    """Length of the file's head, which determines the layout."""
 
     topics: int
-    """How many."""
+    """Number of topics."""
     names: slice
-    """The bytes that their names take."""
+    """Bytes of the topics' names."""
     columns: Mapping[str, EntriesColumn]
-    """By the names of `PartEntries`, in the order of the file."""
+    """Columns by the names of `PartEntries`, in the order of the file."""
     file_bytes: int
 
     @classmethod
     def of(cls, head: Buffer) -> "EntriesLayout":
-        """Read a file's head; GenerationError for another format or version."""
+        """Read a file's head; raises GenerationError for another format or version."""
         view = memoryview(head)
         if len(view) < _HEAD.size:
             raise GenerationError(f"{len(view)} bytes are too few for a part's entries")
@@ -108,36 +108,36 @@ class EntriesLayout:
         return cls(topics, names, columns, at)
 
     def decode_topics(self, names: bytes) -> tuple[str, ...]:
-        """The topics, in order, from the bytes of their names; GenerationError if they are none."""
+        """Decode the topics' names, in order; raises GenerationError if they are not valid."""
         return _decode_topics(names, self.topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartEntries:
-    """Where each record of a part is; n rows in order of (topic, queue, queue offset).
+    """Position and fields of each record of a part; n rows by (topic, queue, queue offset).
 
-    A slice is the rows of one queue; there is none without rows. Columns may be read-only views
-    of a file's bytes.
+    A slice is the rows of one queue; each slice has rows. Columns may be read-only views of a
+    file's bytes.
     """
 
     topics: tuple[str, ...]
-    """Those of the slices, in byte order."""
+    """Topics of the slices, in byte order."""
     slice_topics: NDArray[np.uint32]
-    """u4[s]: which of `topics` each slice is of."""
+    """u4[s]: index in `topics` of each slice."""
     slice_queues: NDArray[np.uint32]
-    """u4[s]: its queue id."""
+    """u4[s]: queue id of each slice."""
     slice_starts: NDArray[np.int64]
-    """i8[s + 1]: its first row; the last item is n."""
+    """i8[s + 1]: first row of each slice; the last item is n."""
     queue_offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
     """Byte of the `.records` file at which each record starts."""
     store_timestamps_ms: NDArray[np.int64]
     tag_codes: NDArray[np.int64]
-    """As a ConsumeQueue's entry has them."""
+    """As in a ConsumeQueue's entry."""
     physical_offsets: NDArray[np.int64]
-    """Where the record was in the CommitLog."""
+    """Position of the record in the CommitLog."""
     kept_since_ms: NDArray[np.int64]
-    """When the first generation that held the record was made, epoch milliseconds."""
+    """Creation time of the first generation that contained the record, epoch milliseconds."""
     sizes: NDArray[np.uint32]
     """u4[n]: bytes of each record."""
     key_hashes: NDArray[np.int32]
@@ -161,15 +161,15 @@ class PartEntries:
             yield self.topics[number], queue, slice(first, last)
 
     def rows_with_key(self, key_hash: int) -> NDArray[np.uint32]:
-        """Rows of the records that have a key with this hash, ascending; a row may come twice."""
+        """Rows of records that have a key with this hash, ascending; may contain duplicates."""
         first = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "left"))
         last = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "right"))
         return self.key_rows[first:last]
 
     def row_at(self, physical_offset: int) -> int | None:
-        """The row of the record that was there in the log; None if there is none.
+        """The row of the record with this position in the log; None if there is none.
 
-        Within a slice physical offsets ascend, so all slices are searched at once.
+        Physical offsets ascend within a slice, so all slices are searched in parallel.
         """
         low, ends = self.slice_starts[:-1].copy(), self.slice_starts[1:]
         high = ends.copy()
@@ -184,7 +184,7 @@ class PartEntries:
         return int(found[0]) if len(found) else None
 
     def encode(self) -> bytes:
-        """The `.entries` file; GenerationError if these are no entries (see `decode`)."""
+        """The `.entries` file; raises GenerationError if they are not valid (see `check`)."""
         self.check()
         names = b"".join(_encode_topic(topic) for topic in self.topics)
         head = _HEAD.pack(
@@ -212,7 +212,7 @@ class PartEntries:
 
         Raises:
             GenerationError: another format or version, a wrong length, or rows, slices or keys
-                that are not in their order.
+                that are out of order.
         """
         view = memoryview(buffer)
         layout = EntriesLayout.of(view)
@@ -233,7 +233,7 @@ class PartEntries:
         return entries
 
     def check(self) -> None:
-        """Raise GenerationError where rows, slices or keys are not in their order or bounds."""
+        """Raise GenerationError if rows, slices or keys are out of order or out of bounds."""
         self._check_lengths()
         self._check_slices()
         ends = self.positions + self.sizes
@@ -251,7 +251,7 @@ class PartEntries:
             (self.queue_offsets < 0) | (self.physical_offsets < 0), self, "has a negative offset"
         )
         if len(self):
-            # Of neighbours in one slice, both offsets ascend.
+            # Within a slice, queue offsets and physical offsets ascend.
             same = np.ones(len(self), np.bool_)
             same[self.slice_starts[:-1]] = False
             late = np.zeros(len(self), np.bool_)
@@ -310,7 +310,7 @@ def _aligned(count: int) -> int:
 
 def _check_padding(between: memoryview) -> None:
     if any(between):
-        raise GenerationError("something stands between two columns")
+        raise GenerationError("the padding between two columns is not zero")
 
 
 def _encode_topic(topic: str) -> bytes:

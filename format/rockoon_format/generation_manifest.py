@@ -1,8 +1,8 @@
-"""Manifest of a generation: `manifest.json`, under a checksum of its own.
+"""Manifest of a generation: `manifest.json`, with its own checksum.
 
     {"manifest": {"version": 1, "generation": 7, "replaces": 6, ...}, "sha256": "..."}
 
-The checksum is of the manifest's canonical text: keys sorted, no spaces.
+The checksum covers the manifest's canonical text: keys sorted, no spaces.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from rockoon_format.names import topic_fault
 
 TAIL_BYTES = 65_536
 PARTS_MAX = 100_000
-"""Five digits name a part."""
+"""The name of a part has five digits."""
 
 _VERSION = 1
 _SHA256_DIGITS = 64
@@ -28,46 +28,46 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class CoveredQueue:
-    """Of one queue, the offsets that a generation answers for."""
+    """The offsets of one queue that a generation covers."""
 
     queue: int
     covered_from: int
-    """The queue's first offset: below it, messages were deleted."""
+    """The queue's first offset; earlier messages were deleted."""
     covered_to: int
-    """Behind the last one; the log has this one and what follows."""
+    """One more than the last covered offset; this and later offsets are in the log."""
     records: int
-    """How many are left of them."""
+    """Number of kept records."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationTopic:
-    """A topic that was compacted, with or without anything left."""
+    """A compacted topic; it may have no records left."""
 
     topic: str
     dropped_below: int
-    """Its records below this physical offset went with a deletion of the topic; 0 if none did."""
+    """A deletion of the topic removed its records below this physical offset; 0 if none did."""
     queues: tuple[CoveredQueue, ...]
-    """By queue id."""
+    """Ascending by queue id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """By what a log is known: the bytes right before `log_end`, padding of its file included."""
+    """Identifies a log: the bytes directly before `log_end`, padding of the file included."""
 
     start: int
-    """Physical offset of the first of them: see `tail_start`."""
+    """Physical offset of the first byte: see `tail_start`."""
     bytes: int
     crc32: int
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationPart:
-    """One pair of files, and the stretch of the log whose records are in them."""
+    """One pair of files, and the range of the log that contains its records."""
 
     number: int
     log_start: int
     log_end: int
-    """Physical offsets between which all its records start."""
+    """All its records start between `log_start` and `log_end` (physical offsets)."""
     records: int
     records_bytes: int
     records_sha256: str
@@ -80,19 +80,19 @@ class Manifest:
     """A whole generation. Times are epoch milliseconds; offsets are those of the CommitLog."""
 
     generation: int
-    """From 1 on."""
+    """At least 1."""
     replaces: int
-    """The generation from which it was made; 0 for none."""
+    """The previous generation; 0 if there was none."""
     created_ms: int
     log_start: int
-    """Where the log began when it was read."""
+    """First offset of the log when it was read."""
     log_end: int
-    """A record's boundary: what starts below is in here or superseded, if of these topics."""
+    """End of a record. Earlier records of the topics are in this generation or superseded."""
     log_tail: LogTail
     topics: tuple[GenerationTopic, ...]
     """By name, in byte order."""
     parts: tuple[GenerationPart, ...]
-    """By number, from 0 on, and so in the order of the log."""
+    """By number, from 0, which is the order of the log."""
 
     @property
     def records(self) -> int:
@@ -106,7 +106,7 @@ class Manifest:
         return next((topic for topic in self.topics if topic.topic == name), None)
 
     def to_json(self) -> bytes:
-        """The file's content; GenerationError if this contradicts itself."""
+        """The file's content; raises GenerationError if the manifest contradicts itself."""
         self.check()
         content = {"version": _VERSION, **asdict(self)}
         text = {"manifest": content, "sha256": _checksum(content)}
@@ -117,14 +117,14 @@ class Manifest:
         """Read the file's content.
 
         Raises:
-            GenerationError: no manifest, a damaged one, another version, or one that contradicts
-                itself.
+            GenerationError: not a manifest, a damaged one, another version, or one that
+                contradicts itself.
         """
         try:
             whole = json.loads(text)
             content = whole["manifest"]
             if whole["sha256"] != _checksum(content):
-                raise GenerationError("the manifest does not have its checksum")
+                raise GenerationError("the checksum does not match the manifest")
             version = content.pop("version")
             if version != _VERSION:
                 raise GenerationError(f"a manifest of version {version}; {_VERSION} is known")
@@ -132,13 +132,13 @@ class Manifest:
         except GenerationError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            # Not its repr: where the text cannot be decoded, that has all of it.
-            raise GenerationError(f"no manifest: {type(error).__name__}: {error}") from error
+            # Not the error's repr: for a decoding error it contains the whole text.
+            raise GenerationError(f"not a manifest: {type(error).__name__}: {error}") from error
         manifest.check()
         return manifest
 
     def check(self) -> None:
-        """Raise GenerationError where the manifest contradicts itself."""
+        """Raise GenerationError if the manifest contradicts itself."""
         if not 0 <= self.replaces < self.generation:
             raise GenerationError(f"generation {self.generation} replaces {self.replaces}")
         if self.log_start > self.log_end:
@@ -160,7 +160,7 @@ class Manifest:
         if fault := topic_fault(topic.topic):
             raise GenerationError(fault)
         if topic.dropped_below > self.log_end:
-            raise GenerationError(f"{topic.topic} was dropped behind {self.log_end}")
+            raise GenerationError(f"{topic.topic} was dropped after {self.log_end}")
         _check_ascending(f"queues of {topic.topic}", [queue.queue for queue in topic.queues])
         for queue in topic.queues:
             if queue.records > queue.covered_to - queue.covered_from:
@@ -173,10 +173,10 @@ class Manifest:
         at = 0
         for number, part in enumerate(self.parts):
             if part.number != number or number >= PARTS_MAX:
-                raise GenerationError(f"part {part.number} in place {number}")
+                raise GenerationError(f"part {part.number} at index {number}")
             if not at <= part.log_start <= part.log_end <= self.log_end:
                 raise GenerationError(
-                    f"part {number} from {part.log_start} to {part.log_end} does not lie between "
+                    f"part {number} from {part.log_start} to {part.log_end} is not between "
                     f"{at} and {self.log_end}"
                 )
             at = part.log_end
@@ -184,14 +184,14 @@ class Manifest:
                 raise GenerationError(f"part {number} of {part.records_bytes} bytes")
             for digits in (part.records_sha256, part.entries_sha256):
                 if len(digits) != _SHA256_DIGITS or not set(digits) <= set("0123456789abcdef"):
-                    raise GenerationError(f"part {number}: {digits!r} is no checksum")
+                    raise GenerationError(f"part {number}: {digits!r} is not a checksum")
 
 
 def tail_start(log_end: int, log_file_bytes: int) -> int:
-    """Where the log's tail begins: 64 KiB before `log_end`, or with the file that holds the last.
+    """Start of the log's tail: 64 KiB before `log_end`, or the start of the last record's file.
 
     Args:
-        log_end: physical offset behind a record.
+        log_end: physical offset after a record.
         log_file_bytes: size of every CommitLog file.
     """
     if log_end == 0:
@@ -201,12 +201,12 @@ def tail_start(log_end: int, log_file_bytes: int) -> int:
 
 
 def encode_current(generation: int) -> bytes:
-    """The content of `current`: which generation is in force."""
+    """The content of `current`: the number of the generation in use."""
     return json.dumps({"generation": generation}).encode() + b"\n"
 
 
 def decode_current(text: bytes) -> int:
-    """The generation in force, by the content of `current`; GenerationError if it is none."""
+    """The generation number in `current`; raises GenerationError if it is not valid."""
     try:
         content = json.loads(text)
         if set(content) != {"generation"}:
@@ -236,10 +236,10 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_ascending(what: str, items: list[Any]) -> None:
+def _check_ascending(name: str, items: list[Any]) -> None:
     for early, late in pairwise(items):
         if late <= early:
-            raise GenerationError(f"{what} out of order: {late} behind {early}")
+            raise GenerationError(f"{name} out of order: {late} after {early}")
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
@@ -274,7 +274,7 @@ def _each(
 
 
 def _numbers(kind: type[Any], item: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a class as JSON has them: texts stay, everything else is a number."""
+    """The fields of a class in JSON: texts for `str` fields, numbers for all others."""
     _expect(kind, item)
     texts = {field.name for field in fields(kind) if field.type is str}
     return {name: str(value) if name in texts else _number(value) for name, value in item.items()}
@@ -288,5 +288,5 @@ def _expect(kind: type[Any], item: dict[str, Any]) -> None:
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= OFFSET_MAX:
-        raise GenerationError(f"{value!r} is no number from 0 on")
+        raise GenerationError(f"{value!r} is not a non-negative number")
     return value

@@ -1,7 +1,7 @@
-"""Parts of a generation: records back to back, and the entries that find them.
+"""Parts of a generation: records back to back, and the entries with their positions.
 
-The `.records` file is nothing but CommitLog records, byte for byte, in order of (topic, queue,
-queue offset); so its entries can be worked out from it, or be compared with it. They are the
+The `.records` file contains only CommitLog records, byte for byte, in order of (topic, queue, queue
+offset). Therefore its entries can be computed from it, or compared with it. The entries are in the
 `.entries` file: see `generation_entries`.
 """
 
@@ -21,15 +21,15 @@ _KEYS_STEP = 1 << 20
 
 
 def part_entries(records: Buffer, kept_since_ms: ArrayLike) -> PartEntries:
-    """Work out the entries of a part from its records.
+    """Compute the entries of a part from its records.
 
     Args:
-        records: the whole `.records` file; wrap an mmap in a memoryview. Read once, in pieces.
+        records: the whole `.records` file; wrap an mmap in a memoryview. Read once, in chunks.
         kept_since_ms: int64[n], see `PartEntries`.
 
     Raises:
-        GenerationError: at some byte there is no whole record with the right CRC, or one that no
-            queue lists, or one out of order; or their number is not that of `kept_since_ms`.
+        GenerationError: a record is damaged, out of order, or of a kind that no queue lists; the
+            text names its byte. Or the length of `kept_since_ms` is not the number of records.
     """
     view = memoryview(records)
     if len(view) > PART_BYTES_MAX:
@@ -50,7 +50,7 @@ def part_entries(records: Buffer, kept_since_ms: ArrayLike) -> PartEntries:
         scans.append(found)
         count += found.count
     if kept.shape != (count,):
-        raise GenerationError(f"{count} records, and {kept.size} times since when they are kept")
+        raise GenerationError(f"{count} records, and {kept.size} values of kept_since_ms")
     all_hashes = _joined(hashes, "<i4")
     order = np.argsort(all_hashes, kind="stable")
     ranks = np.argsort(np.argsort(np.array(list(topics), object), kind="stable"), kind="stable")
@@ -79,23 +79,24 @@ def part_entries(records: Buffer, kept_since_ms: ArrayLike) -> PartEntries:
 
 
 def check_part(records: Buffer, entries: PartEntries) -> None:
-    """Compare entries with the records that they are of; every record's CRC is checked.
+    """Compare entries with their records; checks the CRC of every record.
 
     Args:
         records: the whole `.records` file.
-        entries: what its `.entries` file says; how long records are kept is all that is believed.
+        entries: the content of its `.entries` file; only `kept_since_ms` is not checked.
 
     Raises:
-        GenerationError: the records are none, or the entries are not theirs; it says where.
+        GenerationError: the records are damaged, or the entries differ; the text names the
+            position.
     """
     for _ in part_checks(records, entries):
         pass
 
 
 def part_checks(records: Buffer, entries: PartEntries) -> Iterator[int]:
-    """As `check_part`, in steps of some MiB; yields the byte up to which the part is right.
+    """`check_part` in steps of some MiB; yields the position up to which the part is right.
 
-    It takes the memory of a step, not of a part.
+    Needs the memory of one step.
     """
     entries.check()
     numbers = {topic.encode(): number for number, topic in enumerate(entries.topics)}
@@ -104,11 +105,11 @@ def part_checks(records: Buffer, entries: PartEntries) -> Iterator[int]:
         end = row + found.count
         if end > len(entries):
             byte = int(found.offsets[len(entries) - row])
-            raise GenerationError(f"byte {byte}: a record, and the entries end before it")
+            raise GenerationError(f"byte {byte}: a record without an entry")
         rows = np.arange(row, end)
         which = np.searchsorted(entries.slice_starts, rows, "right") - 1
         topics = np.array([numbers.get(topic, -1) for topic in found.topics], np.int64)
-        for name, told, true in (
+        for name, stated, true in (
             ("position", entries.positions[row:end], found.offsets),
             ("size", entries.sizes[row:end], found.sizes),
             ("topic", entries.slice_topics[which], topics[found.topic_numbers]),
@@ -118,11 +119,11 @@ def part_checks(records: Buffer, entries: PartEntries) -> Iterator[int]:
             ("store time", entries.store_timestamps_ms[row:end], found.store_timestamps_ms),
             ("tag code", entries.tag_codes[row:end], found.tag_codes),
         ):
-            if (told != true).any():
-                index = int((told != true).argmax())
+            if (stated != true).any():
+                index = int((stated != true).argmax())
                 raise GenerationError(
-                    f"byte {found.offsets[index]}: the record has another {name} "
-                    f"than row {row + index}"
+                    f"byte {found.offsets[index]}: the {name} of the record differs "
+                    f"from row {row + index}"
                 )
         keyed, hashes = _keys(memoryview(records), found)
         keys += len(keyed)
@@ -131,18 +132,18 @@ def part_checks(records: Buffer, entries: PartEntries) -> Iterator[int]:
         yield found.position
     if row != len(entries):
         raise GenerationError(f"{len(entries)} entries, and {row} records")
-    told_fingerprint = sum(
+    stated_fingerprint = sum(
         _fingerprint(
             entries.key_hashes[at : at + _KEYS_STEP], entries.key_rows[at : at + _KEYS_STEP]
         )
         for at in range(0, len(entries.key_hashes), _KEYS_STEP)
     )
-    if (keys, fingerprint % 2**64) != (len(entries.key_hashes), told_fingerprint % 2**64):
-        raise GenerationError("the keys' hashes are not those of the records")
+    if (keys, fingerprint % 2**64) != (len(entries.key_hashes), stated_fingerprint % 2**64):
+        raise GenerationError("the keys' hashes do not match the records")
 
 
 def _fingerprint(hashes: NDArray[Any], rows: NDArray[Any]) -> int:
-    """Of pairs in any order: a sum in which each pair is mixed as SplitMix64 mixes its counter."""
+    """Hash of a set of pairs: the sum of the pairs, each mixed as in SplitMix64."""
     mixed = hashes.astype(np.uint64) << np.uint64(32) | rows.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -150,7 +151,7 @@ def _fingerprint(hashes: NDArray[Any], rows: NDArray[Any]) -> int:
 
 
 def _keys(view: memoryview, found: Scan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number of the record and hash, for each key of some records."""
+    """Record number and hash of each key of some records."""
     start = int(found.offsets[0])
     return key_hashes(
         np.frombuffer(view[start : found.position], np.uint8),
@@ -163,12 +164,12 @@ def _keys(view: memoryview, found: Scan) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _scans(view: memoryview) -> Iterator[Scan]:
-    """The records, each found whole, in chunks of at least one."""
+    """The records, checked, in chunks of at least one."""
     at = 0
     while at < len(view):
         found = scan(view, at, len(view), records_max=_RECORDS_PER_SCAN)
         if found.end not in (ScanEnd.LIMIT, ScanEnd.END):
-            raise GenerationError(f"byte {found.position}: no whole record: {found.end.value}")
+            raise GenerationError(f"byte {found.position}: not a whole record: {found.end.value}")
         if not found.has_queue_entry.all():
             odd = int(found.offsets[int(found.has_queue_entry.argmin())])
             raise GenerationError(f"byte {odd}: a record that no queue lists")
@@ -179,7 +180,7 @@ def _scans(view: memoryview) -> Iterator[Scan]:
 def _slice_starts(
     topic_numbers: NDArray[np.int64], queue_ids: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Rows at which another topic or queue begins."""
+    """Rows at which the topic or queue changes."""
     other = np.ones(len(queue_ids), np.bool_)
     other[1:] = (topic_numbers[1:] != topic_numbers[:-1]) | (queue_ids[1:] != queue_ids[:-1])
     return np.flatnonzero(other)
@@ -193,4 +194,4 @@ def _topic_text(topic: bytes, found: Scan) -> str:
     try:
         return topic.decode()
     except UnicodeDecodeError as error:
-        raise GenerationError(f"from byte {found.offsets[0]} on: a topic is no text") from error
+        raise GenerationError(f"chunk at byte {found.offsets[0]}: a topic is not UTF-8") from error

@@ -1,6 +1,6 @@
-"""Small batches, checked record by record: a loop costs less than the columns' fixed costs.
+"""Checks small batches record by record: for few records a loop is faster than column operations.
 
-It accepts nothing that `batch_checking` would refuse, and may leave to it whatever it likes.
+Accepts no batch that `batch_checking` would refuse, and may leave any batch to it.
 """
 
 import struct
@@ -37,12 +37,12 @@ assert _PREFIX.size == PREFIX.itemsize
 def check_small_batch(
     frames: bytes, sizes: NDArray[np.int64], rules: BatchRules
 ) -> BatchLayout | None:
-    """Check records one by one; None at any doubt, for the columns to name the reason.
+    """Check records one by one; None in a doubtful case, so that the column check names the reason.
 
     Args:
-        frames: as `check_batch` gets them.
-        sizes: of each record, int64[n].
-        rules: what each has to be; its topic is not one of delayed messages.
+        frames: see `check_batch`.
+        sizes: size of each record, int64[n].
+        rules: requirements; the topic is not a topic of delayed messages.
     """
     topic, queue_id, body_bytes_max, properties_bytes_max, record_bytes_max = rules[:5]
     topic_parts = _topic_parts(topic)
@@ -62,7 +62,7 @@ def check_small_batch(
         extra = HOST_V6_EXTRA_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else 0
         body_start = at + AT_BODY_V4 + extra
         end = at + size
-        # An IPv6 host makes the least record longer: without this, fields of the next one are read.
+        # An IPv6 host raises the minimum size; a shorter record would read fields of the next one.
         if body_start > end:
             return None
         prepared_offset, body_bytes = _PREPARED_AND_BODY_BYTES.unpack_from(
@@ -71,15 +71,15 @@ def check_small_batch(
         if prepared_offset and not rules.sources_allowed:
             return None
         properties_start = body_start + body_bytes + len(topic_part) + _SHORT.size
-        # Before anything is read at that place: a wrong length may lead out of the frames.
+        # Checked before the next read: a wrong length may lead out of the frames.
         if not 0 <= body_bytes <= body_bytes_max or properties_start > end:
             return None
         body_end = body_start + body_bytes
         (properties_bytes,) = _SHORT.unpack_from(frames, properties_start - _SHORT.size)
         if (
-            # More is right if it is the room for a checksum; the columns find out.
+            # A longer section is valid if the rest is the checksum's space; the columns check that.
             not 0 <= properties_bytes <= properties_bytes_max
-            # Bytes behind the properties would be stored, and no reader decodes them.
+            # Bytes after the properties would be stored, and no reader decodes them.
             or properties_start + properties_bytes != end
             or not frames.startswith(topic_part, body_end)
             or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
@@ -106,7 +106,7 @@ def check_small_batch(
 
 
 def _topic_parts(topic: bytes) -> dict[int, bytes]:
-    """The topic behind its length, for each magic whose records can name it."""
+    """The topic after its length, for each magic whose records can contain it."""
     parts = {}
     if len(topic) <= TOPIC_V1_BYTES_MAX:
         parts[MAGIC_V1] = len(topic).to_bytes() + topic

@@ -10,15 +10,15 @@
                           | IS [NOT] NULL ]
     operand     = name | text | [ + | - ] number | TRUE | FALSE | ( expression )
 
-NOT takes in a whole comparison, as in SQL. (RocketMQ's SelectorParser has it take the next operand
-alone: `NOT a > 5` is refused there, and `NOT a = 5` never matches anything.)
+NOT covers a whole comparison, as in SQL. (In RocketMQ's SelectorParser it covers only the next
+operand: `NOT a > 5` is refused there, and `NOT a = 5` never matches.)
 
-What can never be true, or means nothing, is refused here, so that whoever subscribes hears of it:
-ordering by text, `= NULL`, numbers among the texts of IN, an empty text behind CONTAINS, a property
-where a condition is needed.
+Expressions that can never be true, or have no meaning, are refused here, so that the subscriber is
+informed: ordering of texts, `= NULL`, numbers among the texts of IN, an empty text after CONTAINS,
+a property instead of a condition.
 
-CONTAINS, STARTSWITH and ENDSWITH are keywords only behind an operand: properties may have these
-names.
+CONTAINS, STARTSWITH and ENDSWITH are keywords only after an operand, because properties may have
+these names.
 """
 
 import math
@@ -45,7 +45,7 @@ from rockoon_format.sql92.tokens import InvalidExpression, Kind, Token, tokens
 
 CHARACTERS_MAX = 4096
 DEPTH_MAX = 50
-"""Parentheses and NOTs within one another."""
+"""Nested parentheses and NOTs."""
 
 _LONG = range(-(1 << 63), 1 << 63)
 _ORDER = frozenset({"<", "<=", ">", ">="})
@@ -81,7 +81,7 @@ class _Parser:
             self._refuse("this parenthesis closes nothing")
         if self._at_comparison():
             self._refuse("comparisons do not follow one another: join them with AND")
-        self._refuse(f"AND, OR or the end should stand here, not {self._token}")
+        self._refuse(f"expected AND, OR or the end, not {self._token}")
 
     def _expression(self) -> Predicate | Operand:
         return self._joined("OR")
@@ -145,7 +145,7 @@ class _Parser:
         if token.kind is not Kind.TEXT:
             self._refuse(f"{keyword} is followed by a text in single quotes")
         if not token.value:
-            self._refuse(f"the text behind {keyword} is empty")
+            self._refuse(f"the text after {keyword} is empty")
         self._advance()
         match left:
             case Property(name):
@@ -198,7 +198,7 @@ class _Parser:
             if self._take(")"):
                 return frozenset(texts)
             if not self._take(","):
-                self._refuse("a comma or a closing parenthesis should stand here")
+                self._refuse("expected a comma or a closing parenthesis")
 
     def _primary(self) -> Predicate | Operand:
         token = self._token
@@ -217,13 +217,13 @@ class _Parser:
         if token.value in ("+", "-"):
             self._advance()
             if self._token.kind is not Kind.NUMBER:
-                self._refuse("a sign stands before a number only")
+                self._refuse("a sign must be followed by a number")
             return Constant(self._number(token.value))
         if token.value == "(":
             return self._parenthesised()
         if token.value == "NULL":
             self._refuse("nothing equals NULL: ask with IS NULL or IS NOT NULL")
-        self._refuse(f"a property, a text or a number should stand here, not {token}")
+        self._refuse(f"expected a property, a text or a number, not {token}")
 
     def _parenthesised(self) -> Predicate | Operand:
         opening = self._token
@@ -233,7 +233,7 @@ class _Parser:
         if not self._take(")"):
             if self._token.kind is Kind.END:
                 self._refuse("this parenthesis is never closed", opening)
-            self._refuse(f"a closing parenthesis should stand here, not {self._token}")
+            self._refuse(f"expected a closing parenthesis, not {self._token}")
         self._depth -= 1
         return inner
 
@@ -244,9 +244,9 @@ class _Parser:
         if digits[-1] in "lL":
             digits = digits[:-1]
             if not digits.isdecimal():
-                self._refuse("L stands behind integers only", token)
+                self._refuse("L is allowed after integers only", token)
         if digits.isdecimal():
-            # So many digits are too many in any case, and more of them take ever longer to read.
+            # A number with 100 digits is too large in any case, and longer ones are slow to parse.
             number = int(sign + digits) if len(digits) < 100 else _LONG.stop
             if number not in _LONG:
                 self._refuse("integers have at most 64 bits", token)
@@ -260,9 +260,9 @@ class _Parser:
         if isinstance(found, Constant) and isinstance(found.value, bool):
             return Truth(found.value)
         if isinstance(found, Property):
-            self._refuse(f"a condition should stand here: {found.name} = TRUE, perhaps", start)
+            self._refuse(f"expected a condition: {found.name} = TRUE, perhaps", start)
         if isinstance(found, Constant):
-            self._refuse("a condition should stand here, not a value", start)
+            self._refuse("expected a condition, not a value", start)
         return found
 
     def _operand(self, start: Token, found: Predicate | Operand) -> Operand:
@@ -278,7 +278,7 @@ class _Parser:
 
     def _name(self, start: Token, found: Predicate | Operand) -> str:
         if not isinstance(found, Property):
-            self._refuse("the name of a property should stand here", start)
+            self._refuse("expected the name of a property", start)
         return found.name
 
     def _enter(self) -> None:
