@@ -70,7 +70,7 @@ class Slots:
         """
         if self._compiled is None:
             if ((keys.hashes < 0) | (keys.hashes > HASH_MAX)).any():
-                raise ValueError("keys that no index file takes")
+                raise ValueError("a hash outside 0 to 2^31 - 1 is not an index hash")
             linked = link_keys(header, self._slots, keys.hashes, keys.offsets, keys.timestamps_ms)
             self._slots[linked.slot_numbers] = linked.slot_values
             self._changed[linked.slot_numbers // SLOTS_PER_PAGE] = True
