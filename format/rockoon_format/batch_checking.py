@@ -4,6 +4,8 @@ The check must accept exactly the records that recovery accepts, and compute the
 ConsumeQueue that is rebuilt from the log: no later step checks the batch again.
 """
 
+import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,28 +16,38 @@ from rockoon_format import kernel
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
 from rockoon_format.checksums import room_of
-from rockoon_format.compiled_batches import check_compiled
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
     delay_of_level_ms,
     parse_java_int,
     timer_deliver_ms,
 )
-from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.frames import PREFIX, Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.hashes import tags_code
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_DELAY_TIME_LEVEL, decode
+from rockoon_format.properties import (
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_TAGS,
+    decode,
+    find_value,
+)
 from rockoon_format.record import (
+    AT_BODY_V4,
     AT_PREPARED_OFFSET_V4,
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
+    HOST_V6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC_BYTES,
     RECORD_BYTES_MIN,
+    SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
+    TOPIC_V1_BYTES_MAX,
+    TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
 )
-from rockoon_format.small_batches import check_small_batch
 
 FEW_RECORDS_MAX = 24
 """For at most this many records, a loop is faster than column operations."""
@@ -44,6 +56,13 @@ _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
 """Topics whose queue entries may hold times instead of tags codes."""
+
+_PREFIX = struct.Struct(">iiiiiqqiq")
+_PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
+_SHORT = struct.Struct(">h")
+assert _PREFIX.size == PREFIX.itemsize
+# Columns of the kernel's result.
+_COLUMNS = 5
 
 
 def check_batch(
@@ -99,9 +118,9 @@ def check_batch(
     if topic not in DELAYED_TOPICS:
         layout = None
         if kernel.native is not None:
-            layout = check_compiled(frames, sizes, rules)
+            layout = _check_compiled(frames, sizes, rules)
         elif len(sizes) <= FEW_RECORDS_MAX:
-            layout = check_small_batch(frames, sizes, rules)
+            layout = _check_few(frames, sizes, rules)
         if layout is not None:
             return layout
     return _check_columns(frames, sizes, rules)
@@ -228,3 +247,100 @@ def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> N
         except ValueError as error:
             raise BatchError(BatchFault.DELAY_LEVEL, index, str(error)) from error
     return delays
+
+
+def _check_few(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> BatchLayout | None:
+    """Check records one by one; None in a doubtful case, so that the column check names the reason.
+
+    Accepts no batch that the column check would refuse. The topic is not one of delayed messages.
+    """
+    topic, queue_id, body_bytes_max, properties_bytes_max, record_bytes_max = rules[:5]
+    topic_parts = _topic_parts(topic)
+    codes = []
+    store_positions = []
+    properties_lengths = []
+    at = 0
+    for size in sizes.tolist():
+        if not RECORD_BYTES_MIN <= size <= record_bytes_max or at + size > len(frames):
+            return None
+        own_size, magic, crc, own_queue_id, _, _, _, sys_flag, _ = _PREFIX.unpack_from(frames, at)
+        if own_size != size or own_queue_id != queue_id or sys_flag & ~rules.sys_flags_allowed:
+            return None
+        topic_part = topic_parts.get(magic)
+        if topic_part is None:
+            return None
+        extra = HOST_V6_EXTRA_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else 0
+        body_start = at + AT_BODY_V4 + extra
+        end = at + size
+        # An IPv6 host raises the minimum size; a shorter record would read fields of the next one.
+        if body_start > end:
+            return None
+        prepared_offset, body_bytes = _PREPARED_AND_BODY_BYTES.unpack_from(
+            frames, body_start - _PREPARED_AND_BODY_BYTES.size
+        )
+        if prepared_offset and not rules.sources_allowed:
+            return None
+        properties_start = body_start + body_bytes + len(topic_part) + _SHORT.size
+        # Checked before the next read: a wrong length may lead out of the frames.
+        if not 0 <= body_bytes <= body_bytes_max or properties_start > end:
+            return None
+        body_end = body_start + body_bytes
+        (properties_bytes,) = _SHORT.unpack_from(frames, properties_start - _SHORT.size)
+        if (
+            # A longer section is valid if the rest is the checksum's space; the columns check that.
+            not 0 <= properties_bytes <= properties_bytes_max
+            # Bytes after the properties would be stored, and no reader decodes them.
+            or properties_start + properties_bytes != end
+            or not frames.startswith(topic_part, body_end)
+            or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
+        ):
+            return None
+        codes.append(tags_code(find_value(frames[properties_start:end], PROPERTY_TAGS) or ""))
+        store_positions.append(at + AT_STORE_TIMESTAMP_V4 + extra)
+        properties_lengths.append(properties_bytes)
+        at = end
+    ends = np.cumsum(sizes)
+    lengths_of_properties = np.array(properties_lengths, np.int64)
+    has_room, mangled = room_of(frames, ends, lengths_of_properties)
+    if at != len(frames) or mangled.any():
+        return None
+    return BatchLayout(
+        starts=ends - sizes,
+        lengths=sizes,
+        tag_codes=np.array(codes, np.int64),
+        store_positions=np.array(store_positions, np.int64),
+        properties_lengths=lengths_of_properties,
+        has_room=has_room,
+        total_bytes=at,
+    )
+
+
+def _topic_parts(topic: bytes) -> dict[int, bytes]:
+    """The topic after its length, for each magic whose records can contain it."""
+    parts = {}
+    if len(topic) <= TOPIC_V1_BYTES_MAX:
+        parts[MAGIC_V1] = len(topic).to_bytes() + topic
+    if len(topic) <= TOPIC_V2_BYTES_MAX:
+        parts[MAGIC_V2] = len(topic).to_bytes(2) + topic
+    return parts
+
+
+def _check_compiled(
+    frames: bytes, sizes: NDArray[np.int64], rules: BatchRules
+) -> BatchLayout | None:
+    """`_check_few` for any number of records, by the kernel."""
+    assert kernel.native is not None
+    found = kernel.native.check_batch(bytes(frames), sizes.tobytes(), *rules[:7])
+    if found is None:
+        return None
+    count = len(sizes)
+    columns = np.frombuffer(found, np.int64, _COLUMNS * count).reshape(_COLUMNS, count)
+    return BatchLayout(
+        starts=columns[0],
+        lengths=columns[1],
+        tag_codes=columns[2],
+        store_positions=columns[3],
+        properties_lengths=columns[4],
+        has_room=np.frombuffer(found, np.bool_, count, _COLUMNS * count * columns.itemsize),
+        total_bytes=len(frames),
+    )
