@@ -1,20 +1,348 @@
 """Parts of a generation: records back to back, and the entries with their positions.
 
 The `.records` file contains only CommitLog records, byte for byte, in order of (topic, queue, queue
-offset). Therefore its entries can be computed from it, or compared with it. The entries are in the
-`.entries` file: see `generation_entries`.
+offset). The `.entries` file is mapped, not parsed: little-endian columns that start at multiples of
+eight bytes, with zeros between them.
+
+    bytes    field                          then, of t topics, s slices, n rows, k keys
+    0-7      magic                          t x (length u16, UTF-8)    topics, in byte order
+    8-11     version, u32                   i64[s + 1]  slice_starts
+    12-15    topics t, u32                  i64[n]      queue_offsets
+    16-19    slices s, u32                  i64[n]      positions
+    20-23    bytes of all topics, u32       i64[n]      store_timestamps_ms
+    24-31    rows n, u64                    i64[n]      tag_codes
+    32-39    keys k, u64                    i64[n]      physical_offsets
+                                            i64[n]      kept_since_ms
+                                            u32[n]      sizes
+                                            u32[s]      slice_topics
+                                            u32[s]      slice_queues
+                                            i32[k]      key_hashes
+                                            u32[k]      key_rows
+
+The file has no checksum; the manifest of its generation has one.
+
+The entries can be computed from the records, or compared with them.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_format.generation_entries import PART_BYTES_MAX, GenerationError, PartEntries
 from rockoon_format.index_entries import key_hashes
-from rockoon_format.record import Buffer
+from rockoon_format.record import RECORD_BYTES_MIN, Buffer
 from rockoon_format.scan import Scan, ScanEnd, scan
+
+# Positions in a part must fit into a mapping and an int on every platform.
+PART_BYTES_MAX = 2**31 - 1
+
+_MAGIC = b"RKPARTEN"
+_VERSION = 1
+_HEAD = struct.Struct("<8sIIIIQQ")
+_TOPIC_LENGTH = struct.Struct("<H")
+_ALIGNMENT = 8
+assert _HEAD.size == 40
+assert _HEAD.size % _ALIGNMENT == 0
+
+_ROW_COLUMNS = (
+    "queue_offsets",
+    "positions",
+    "store_timestamps_ms",
+    "tag_codes",
+    "physical_offsets",
+    "kept_since_ms",
+)
+
+
+class GenerationError(ValueError):
+    """A generation, or a file of one, that is not valid; the message names the position."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesColumn:
+    """One column of an `.entries` file."""
+
+    start: int
+    """Position of its first byte."""
+    dtype: np.dtype[Any]
+    count: int
+
+    def bytes_of(self, rows: slice) -> slice:
+        """The bytes of the given items."""
+        width = self.dtype.itemsize
+        return slice(self.start + width * rows.start, self.start + width * rows.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLayout:
+    """Positions of topics and columns in an `.entries` file, for partial reads."""
+
+    HEAD_BYTES: ClassVar[int] = _HEAD.size
+    """Length of the file's head, which determines the layout."""
+
+    topics: int
+    """Number of topics."""
+    names: slice
+    """Bytes of the topics' names."""
+    columns: Mapping[str, EntriesColumn]
+    """Columns by the names of `PartEntries`, in the order of the file."""
+    file_bytes: int
+
+    @classmethod
+    def of(cls, head: Buffer) -> "EntriesLayout":
+        """Read a file's head; raises GenerationError for another format or version."""
+        view = memoryview(head)
+        if len(view) < _HEAD.size:
+            raise GenerationError(f"{len(view)} bytes are too few for a part's entries")
+        magic, version, topics, slices, names_bytes, rows, keys = _HEAD.unpack_from(view)
+        if magic != _MAGIC:
+            raise GenerationError(f"{bytes(magic)!r} does not begin a part's entries")
+        if version != _VERSION:
+            raise GenerationError(f"entries of version {version}; {_VERSION} is known")
+        names = slice(_HEAD.size, _HEAD.size + names_bytes)
+        at = _aligned(names.stop)
+        columns = {}
+        for name, dtype, count in _layout(slices, rows, keys):
+            columns[name] = EntriesColumn(at, np.dtype(dtype), count)
+            at = _aligned(at + columns[name].dtype.itemsize * count)
+        return cls(topics, names, columns, at)
+
+    def decode_topics(self, names: bytes) -> tuple[str, ...]:
+        """Decode the topics' names, in order; raises GenerationError if they are not valid."""
+        return _decode_topics(names, self.topics)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartEntries:
+    """Position and fields of each record of a part; n rows by (topic, queue, queue offset).
+
+    A slice is the rows of one queue; each slice has rows. Columns may be read-only views of a
+    file's bytes.
+    """
+
+    topics: tuple[str, ...]
+    """Topics of the slices, in byte order."""
+    slice_topics: NDArray[np.uint32]
+    """u4[s]: index in `topics` of each slice."""
+    slice_queues: NDArray[np.uint32]
+    """u4[s]: queue id of each slice."""
+    slice_starts: NDArray[np.int64]
+    """i8[s + 1]: first row of each slice; the last item is n."""
+    queue_offsets: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    """Byte of the `.records` file at which each record starts."""
+    store_timestamps_ms: NDArray[np.int64]
+    tag_codes: NDArray[np.int64]
+    """As in a ConsumeQueue's entry."""
+    physical_offsets: NDArray[np.int64]
+    """Position of the record in the CommitLog."""
+    kept_since_ms: NDArray[np.int64]
+    """Creation time of the first generation that contained the record, epoch milliseconds."""
+    sizes: NDArray[np.uint32]
+    """u4[n]: bytes of each record."""
+    key_hashes: NDArray[np.int32]
+    """i4[k], ascending: `hashes.index_key_hash` of `topic#key`, for UNIQ_KEY and each of KEYS."""
+    key_rows: NDArray[np.uint32]
+    """u4[k]: the row of each hash; ascending where hashes are equal."""
+
+    def __len__(self) -> int:
+        return len(self.queue_offsets)
+
+    @property
+    def records_bytes(self) -> int:
+        """Length of the `.records` file."""
+        return int(self.positions[-1]) + int(self.sizes[-1]) if len(self) else 0
+
+    def slices(self) -> Iterator[tuple[str, int, slice]]:
+        """Topic, queue id and rows of each slice, in order."""
+        starts = self.slice_starts.tolist()
+        numbers, queues = self.slice_topics.tolist(), self.slice_queues.tolist()
+        for number, queue, first, last in zip(numbers, queues, starts, starts[1:], strict=False):
+            yield self.topics[number], queue, slice(first, last)
+
+    def rows_with_key(self, key_hash: int) -> NDArray[np.uint32]:
+        """Rows of records that have a key with this hash, ascending; may contain duplicates."""
+        first = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "left"))
+        last = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "right"))
+        return self.key_rows[first:last]
+
+    def row_at(self, physical_offset: int) -> int | None:
+        """The row of the record with this position in the log; None if there is none.
+
+        Physical offsets ascend within a slice, so all slices are searched in parallel.
+        """
+        low, ends = self.slice_starts[:-1].copy(), self.slice_starts[1:]
+        high = ends.copy()
+        while (low < high).any():
+            middle = (low + high) // 2
+            below = low < high
+            below &= self.physical_offsets[np.minimum(middle, len(self) - 1)] < physical_offset
+            high = np.where(below, high, np.minimum(middle, high))
+            low = np.where(below, middle + 1, low)
+        found = low[low < ends]
+        found = found[self.physical_offsets[found] == physical_offset]
+        return int(found[0]) if len(found) else None
+
+    def encode(self) -> bytes:
+        """The `.entries` file; raises GenerationError if they are not valid (see `check`)."""
+        self.check()
+        names = b"".join(_encode_topic(topic) for topic in self.topics)
+        head = _HEAD.pack(
+            _MAGIC,
+            _VERSION,
+            len(self.topics),
+            len(self.slice_topics),
+            len(names),
+            len(self),
+            len(self.key_hashes),
+        )
+        pieces = [head, names, bytes(-len(names) % _ALIGNMENT)]
+        for name, dtype, count in _layout(len(self.slice_topics), len(self), len(self.key_hashes)):
+            column = np.ascontiguousarray(getattr(self, name), dtype)
+            pieces.append(column.tobytes())
+            pieces.append(bytes(-count * column.itemsize % _ALIGNMENT))
+        return b"".join(pieces)
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> "PartEntries":
+        """View the bytes of an `.entries` file, without copying columns.
+
+        Args:
+            buffer: the whole file; wrap an mmap in a memoryview. The columns refer to it.
+
+        Raises:
+            GenerationError: another format or version, a wrong length, or rows, slices or keys
+                that are out of order.
+        """
+        view = memoryview(buffer)
+        layout = EntriesLayout.of(view)
+        if layout.file_bytes != len(view):
+            raise GenerationError(
+                f"entries of {len(view)} bytes, and {layout.file_bytes} by their counts"
+            )
+        at = layout.names.stop
+        found: dict[str, Any] = {}
+        for name, column in layout.columns.items():
+            _check_padding(view[at : column.start])
+            found[name] = np.frombuffer(view, column.dtype, column.count, column.start)
+            at = column.start + found[name].nbytes
+        _check_padding(view[at:])
+        topics = layout.decode_topics(bytes(view[layout.names]))
+        entries = cls(topics=topics, **found)
+        entries.check()
+        return entries
+
+    def check(self) -> None:
+        """Raise GenerationError if rows, slices or keys are out of order or out of bounds."""
+        self._check_lengths()
+        self._check_slices()
+        ends = self.positions + self.sizes
+        _refuse_rows(self.sizes < RECORD_BYTES_MIN, self, "is smaller than any record")
+        _refuse_rows(
+            self.positions != np.append(0, ends[:-1])[: len(ends)],
+            self,
+            "does not start where the one before ends",
+        )
+        if self.records_bytes > PART_BYTES_MAX:
+            raise GenerationError(
+                f"a part of {self.records_bytes} bytes, more than {PART_BYTES_MAX}"
+            )
+        _refuse_rows(
+            (self.queue_offsets < 0) | (self.physical_offsets < 0), self, "has a negative offset"
+        )
+        if len(self):
+            # Within a slice, queue offsets and physical offsets ascend.
+            same = np.ones(len(self), np.bool_)
+            same[self.slice_starts[:-1]] = False
+            late = np.zeros(len(self), np.bool_)
+            late[1:] = self.queue_offsets[1:] <= self.queue_offsets[:-1]
+            late[1:] |= self.physical_offsets[1:] <= self.physical_offsets[:-1]
+            _refuse_rows(late & same, self, "does not follow the one before in its queue")
+        hashes, rows = self.key_hashes, self.key_rows
+        unordered = hashes[1:] < hashes[:-1]
+        unordered |= (hashes[1:] == hashes[:-1]) & (rows[1:] < rows[:-1])
+        if unordered.any() or (hashes < 0).any() or (rows >= len(self)).any():
+            raise GenerationError("the keys' hashes are not in order, or name no row")
+
+    def _check_lengths(self) -> None:
+        lengths = {len(getattr(self, name)) for name in (*_ROW_COLUMNS, "sizes")}
+        if (
+            len(lengths) != 1
+            or len(self.slice_topics) != len(self.slice_queues)
+            or len(self.slice_starts) != len(self.slice_topics) + 1
+            or len(self.key_hashes) != len(self.key_rows)
+        ):
+            raise GenerationError("columns of different lengths")
+
+    def _check_slices(self) -> None:
+        if any(late <= early for early, late in pairwise(self.topics)):
+            raise GenerationError(f"topics out of order: {', '.join(self.topics)}")
+        starts = self.slice_starts
+        if starts[0] != 0 or starts[-1] != len(self) or (starts[1:] <= starts[:-1]).any():
+            raise GenerationError("the slices do not divide the rows")
+        if set(self.slice_topics.tolist()) != set(range(len(self.topics))):
+            raise GenerationError("the slices are not those of the topics")
+        topics, queues = self.slice_topics, self.slice_queues
+        late = topics[1:] < topics[:-1]
+        late |= (topics[1:] == topics[:-1]) & (queues[1:] <= queues[:-1])
+        if late.any():
+            row = int(starts[int(late.argmax()) + 1])
+            byte = int(self.positions[row])
+            raise GenerationError(f"byte {byte}: the record does not follow in (topic, queue)")
+
+
+def _layout(slices: int, rows: int, keys: int) -> list[tuple[str, str, int]]:
+    """Name, type and number of items of each column of the file, in order."""
+    return [
+        ("slice_starts", "<i8", slices + 1),
+        *((name, "<i8", rows) for name in _ROW_COLUMNS),
+        ("sizes", "<u4", rows),
+        ("slice_topics", "<u4", slices),
+        ("slice_queues", "<u4", slices),
+        ("key_hashes", "<i4", keys),
+        ("key_rows", "<u4", keys),
+    ]
+
+
+def _aligned(count: int) -> int:
+    return count + -count % _ALIGNMENT
+
+
+def _check_padding(between: memoryview) -> None:
+    if any(between):
+        raise GenerationError("the padding between two columns is not zero")
+
+
+def _encode_topic(topic: str) -> bytes:
+    name = topic.encode()
+    return _TOPIC_LENGTH.pack(len(name)) + name
+
+
+def _decode_topics(names: bytes, count: int) -> tuple[str, ...]:
+    topics = []
+    at = 0
+    try:
+        for _ in range(count):
+            (length,) = _TOPIC_LENGTH.unpack_from(names, at)
+            at += _TOPIC_LENGTH.size
+            topics.append(names[at : at + length].decode())
+            at += length
+    except (struct.error, UnicodeDecodeError) as error:
+        raise GenerationError(f"the names of the topics: {error}") from error
+    if at != len(names):
+        raise GenerationError(f"the names of the topics take {at} bytes, not {len(names)}")
+    return tuple(topics)
+
+
+def _refuse_rows(wrong: NDArray[np.bool_], entries: PartEntries, fault: str) -> None:
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise GenerationError(f"byte {entries.positions[row]} (row {row}): the record {fault}")
+
 
 _RECORDS_PER_SCAN = 65_536
 _KEYS_STEP = 1 << 20
