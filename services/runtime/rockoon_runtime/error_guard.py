@@ -25,8 +25,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_rpc.server_call import ServerCall, no_objection
-from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.access.gated import gated
+from rockoon_runtime.access.gate import Gate, gated
 from rockoon_runtime.calls import SUCCESS, CallTimes, method_name
 
 if TYPE_CHECKING:

@@ -7,11 +7,14 @@ change, it checks the calls in progress again and ends those that are no longer 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from rockoon_core.errors import NotAuthenticated, NotPermitted
+from google.protobuf.message import DecodeError
+
+from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted, RockoonError
 from rockoon_core.signature import steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
@@ -20,9 +23,19 @@ from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall, OpenCalls
 from rockoon_runtime.access.refusals import Refusals
 from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, check
+from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
 
 # Server reflection: describes the server's own methods.
 REFLECTION = "/grpc.reflection."
+
+REFUSED = counter(
+    "rockoon_access_refused_total", "Calls refused because of access keys, by reason", "reason"
+)
+KEYS = gauge("rockoon_access_keys", "Access keys that this service knows; -1 before it knows any")
+TABLE = (REFUSED, KEYS)
+
+Abort = Callable[[Any, RockoonError], Awaitable[None]]
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Gate:
@@ -120,3 +133,67 @@ class Gate:
         # The keys are replaced before calls end, because their clients retry immediately.
         for key_id in self.keys.replace(infos):
             self._calls.key_changed(key_id)
+
+
+def gated(
+    gate: Gate,
+    path: str,
+    behaviour: Behaviour,
+    parse: Callable[[bytes], Any] | None,
+    abort: Abort,
+    *,
+    is_stream: bool,
+) -> Behaviour:
+    """A coroutine method that runs `behaviour` for permitted calls.
+
+    Requests arrive as bytes because signatures cover bytes, and because requests of strangers are
+    not parsed before their signature is verified.
+
+    Args:
+        gate: permits or refuses calls.
+        path: path of the method.
+        behaviour: the method; it handles its own errors.
+        parse: parses a request.
+        abort: ends a call with an error.
+        is_stream: the method has a stream of requests. The method checks each request itself.
+    """
+
+    async def answer(request: Any, context: Any) -> Any:
+        metadata = context.invocation_metadata()
+        try:
+            if is_stream:
+                with gate.passing(path, metadata, None, no_request):
+                    return await behaviour(request, context)
+            with gate.passing(path, metadata, request, partial(parsed, parse, request)) as call:
+                return await behaviour(call.request, context)
+        except RockoonError as refusal:
+            await abort(context, refusal)
+
+    return answer
+
+
+def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
+    """Raises InvalidArgument for bytes that are not a valid request."""
+    try:
+        return raw if parse is None else parse(raw)
+    except DecodeError as failure:
+        raise InvalidArgument(reason=f"it cannot be read: {failure}") from failure
+
+
+def no_request() -> None:
+    """The request of a stream: none, because the method checks each request itself."""
+
+
+def with_access(
+    table: Iterable[Metric], measure: Measure, gate: Gate | None
+) -> tuple[Iterable[Metric], Measure]:
+    """A service's metrics, and those of its gate if it has one."""
+    if gate is None:
+        return table, measure
+
+    async def measured() -> Iterable[Measurement]:
+        refused = (REFUSED.at(count, reason) for reason, count in gate.refusals.counts.items())
+        known = KEYS.at(len(gate.keys) if gate.keys.loaded else -1)
+        return [*await measure(), *refused, known]
+
+    return (*table, *TABLE), measured
