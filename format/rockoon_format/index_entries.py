@@ -271,7 +271,7 @@ def whole_keys(
 
 def _rows_of(
     data: bytes | Bytes, starts: IntArray, lengths: IntArray, wanted: IntArray
-) -> Iterator[tuple[IntArray, "_Rows"]]:
+) -> Iterator[tuple[IntArray, "_PropertyRows"]]:
     """Copy the properties of the wanted records into rows; yields their numbers and the rows."""
     content = np.frombuffer(data, np.uint8)
     width = _ROW_BYTES_MIN
@@ -282,11 +282,11 @@ def _rows_of(
         step = max(_STEP_BYTES // width, 1)
         for first in range(0, len(fitting), step):
             numbers = fitting[first : first + step]
-            yield numbers, _Rows(content, starts[numbers], lengths[numbers], width)
+            yield numbers, _PropertyRows(content, starts[numbers], lengths[numbers], width)
         width *= 2
 
 
-class _Rows:
+class _PropertyRows:
     """Properties of some records in rows of one width, and their segments between separators.
 
     Positions are indexes into the bytes of all rows. A row starts with its record's properties and

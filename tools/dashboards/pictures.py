@@ -42,7 +42,7 @@ h1 { font-size: 17px; margin: 2px 0 8px; }
 """
 
 
-class Line(NamedTuple):
+class Series(NamedTuple):
     """A series of a panel."""
 
     name: str
@@ -50,14 +50,14 @@ class Line(NamedTuple):
     """Epoch seconds and value."""
 
 
-class Source(NamedTuple):
+class PrometheusRange(NamedTuple):
     """A Prometheus and a time range."""
 
     address: str
     start: float
     end: float
 
-    def lines(self, panel: dict[str, Any]) -> list[Line]:
+    def lines(self, panel: dict[str, Any]) -> list[Series]:
         """The series of a panel's expressions."""
         found = []
         for target in panel["targets"]:
@@ -69,7 +69,7 @@ class Source(NamedTuple):
                 for label, value in series["metric"].items():
                     legend = legend.replace(f"{{{{{label}}}}}", value)
                 points = [(float(at), float(value)) for at, value in series["values"]]
-                found.append(Line(legend, [p for p in points if math.isfinite(p[1])]))
+                found.append(Series(legend, [p for p in points if math.isfinite(p[1])]))
         return [line for line in found if line.points]
 
     def _ask(self, expression: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def shown(value: float, unit: str) -> str:
     return f"{value:.3g} {prefix}{end}".rstrip()
 
 
-def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
+def page(dashboard: dict[str, Any], source: PrometheusRange) -> tuple[str, int]:
     """A dashboard as HTML, and its height in pixels."""
     parts = []
     bottom = 0
@@ -132,7 +132,7 @@ def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
     return f'<!doctype html><meta charset="utf-8">{head}{"".join(parts)}', bottom + 10
 
 
-def values(lines: list[Line], unit: str, width: int, height: int, _: dict[str, Any]) -> str:
+def values(lines: list[Series], unit: str, width: int, height: int, _: dict[str, Any]) -> str:
     """The last value of each line."""
     if not lines:
         return empty(width, height)
@@ -148,7 +148,7 @@ def empty(width: int, height: int) -> str:
     return f'<div style="width:{width}px;padding-top:{height // 3}px" align=center>no data</div>'
 
 
-def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
+def chart(lines: list[Series], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
     """Lines over time, stacked if the panel says so."""
     if not lines:
         return empty(width, height)
@@ -187,7 +187,7 @@ def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str
     return f'{picture}<div class="legend">{legend}</div>'
 
 
-def stacked(lines: list[Line]) -> list[Line]:
+def stacked(lines: list[Series]) -> list[Series]:
     """Lines with the sums of the lines after them in the list."""
     below: dict[float, float] = {}
     found = []
@@ -196,7 +196,7 @@ def stacked(lines: list[Line]) -> list[Line]:
         for at, value in line.points:
             below[at] = below.get(at, 0.0) + value
             points.append((at, below[at]))
-        found.append(Line(line.name, points))
+        found.append(Series(line.name, points))
     return found[::-1]
 
 
@@ -238,7 +238,7 @@ async def make(into: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rockoon-pictures-") as folder:
         async with sampled_cluster(Path(folder), WORK_SECONDS) as address:
             await wait_ready(address)
-            source = Source(address, began, time.time_ns() / 1e9)
+            source = PrometheusRange(address, began, time.time_ns() / 1e9)
             for path in sorted(FOLDER.glob("*.json")):
                 content, height = await asyncio.to_thread(
                     page, json.loads(path.read_text()), source

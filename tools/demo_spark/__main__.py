@@ -38,7 +38,7 @@ from rockoon_spark.jobs.index import build_index, verify_index
 from rockoon_spark.session import session
 from rockoon_spark.source.live_cluster import LiveCluster
 from tools.demo.verified import Verified
-from tools.demo_spark.records import SAMPLE, Record, newest, read_records
+from tools.demo_spark.records import SAMPLE, PackageRecord, newest, read_records
 
 TOPIC = "packages"
 GROUP = "packages-to-lake"
@@ -53,11 +53,11 @@ _FIELDS = "package string, version string, section string, suite string, install
 console = Console(highlight=False)
 
 
-class Story:
+class SparkStory:
     """The demo's cluster, data and findings; each method is a chapter."""
 
     def __init__(
-        self, local: LocalCluster, spark: SparkSession, records: list[Record], folder: Path
+        self, local: LocalCluster, spark: SparkSession, records: list[PackageRecord], folder: Path
     ) -> None:
         self.endpoint = ",".join(local.nameservers)
         self.brokers = local.brokers
@@ -351,7 +351,7 @@ def chapter(title: str) -> None:
     console.print(f"\n[bold]{title}[/bold]")
 
 
-def run_demo(records: list[Record]) -> bool:
+def run_demo(records: list[PackageRecord]) -> bool:
     """Start cluster and Spark, run all chapters, and return whether all claims held."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, LocalCluster(brokers=2) as local:
@@ -369,7 +369,7 @@ def run_demo(records: list[Record]) -> bool:
         )
         try:
             console.print(f"a Spark session of this machine: {since(began)}")
-            story = Story(local, spark, records, Path(folder))
+            story = SparkStory(local, spark, records, Path(folder))
             story.verified.check(
                 "the index is the real one",
                 (len(story.records), len(story.newest)) == (66_481, 63_666),

@@ -14,7 +14,7 @@ SAMPLE = Path(__file__).with_name("packages.ndjson.xz")
 
 
 @dataclass(frozen=True)
-class Record:
+class PackageRecord:
     """One package of one suite."""
 
     package: str
@@ -26,7 +26,7 @@ class Record:
     """The message body, JSON."""
 
 
-def read_records(file: Path = SAMPLE) -> list[Record]:
+def read_records(file: Path = SAMPLE) -> list[PackageRecord]:
     """All records in the order of the index, except that the versions of each package ascend.
 
     The index lists one suite after the other, and the version in a later suite is not always
@@ -46,9 +46,9 @@ def read_records(file: Path = SAMPLE) -> list[Record]:
     return ordered
 
 
-def _record(line: bytes) -> Record:
+def _record(line: bytes) -> PackageRecord:
     fields: dict[str, Any] = json.loads(line)
-    return Record(
+    return PackageRecord(
         fields["package"],
         fields["version"],
         fields["section"],
@@ -58,9 +58,9 @@ def _record(line: bytes) -> Record:
     )
 
 
-def newest(records: Iterable[Record]) -> dict[str, Record]:
+def newest(records: Iterable[PackageRecord]) -> dict[str, PackageRecord]:
     """The record with the highest version of each package; the last one of equal versions."""
-    found: dict[str, Record] = {}
+    found: dict[str, PackageRecord] = {}
     for record in records:
         known = found.get(record.package)
         if known is None or Version(record.version) >= Version(known.version):

@@ -60,7 +60,7 @@ class Policy(enum.StrEnum):
     TIMESTAMP = "TIMESTAMP"
 
 
-class Rule(enum.StrEnum):
+class NewQueueRule(enum.StrEnum):
     """How the offset service decides that a queue is new to the group."""
 
     EXACT = "exact"
@@ -89,7 +89,7 @@ class Cell:
     group_is: GroupIs
     growth: Growth
     policy: Policy
-    rule: Rule
+    rule: NewQueueRule
     old_queues: list[MessageQueue] = field(default_factory=list)
     new_queues: list[MessageQueue] = field(default_factory=list)
     # The offset from which the group must read each queue, and the queue's end.
@@ -192,7 +192,7 @@ class Cell:
         policy = StartPolicy(consume_from=kinds[self.policy])
         if self.policy is Policy.TIMESTAMP:
             policy.timestamp_ms = time_ms
-        rule = EXACT if self.rule is Rule.EXACT else CLASSIC
+        rule = EXACT if self.rule is NewQueueRule.EXACT else CLASSIC
         await cluster.admin.create_group(
             GroupConfig(name=self.group, start_policy=policy, new_queue_rule=rule)
         )

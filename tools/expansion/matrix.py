@@ -8,7 +8,7 @@ from typing import Any
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.producer.producer import Producer
-from tools.expansion.cell import NEW_BROKER, OLD_BROKER, Cell, GroupIs, Growth, Policy, Rule
+from tools.expansion.cell import NEW_BROKER, OLD_BROKER, Cell, GroupIs, Growth, NewQueueRule, Policy
 
 # RocketMQ 4.x treats a queue as new while its first message is within 40 % of memory of the log's
 # end. With a memory setting this small, a few hundred kilobytes move a message "to disk".
@@ -20,7 +20,7 @@ CELLS_AT_ONCE = 16
 
 def all_cells() -> list[Cell]:
     """Every combination, in the order of the table."""
-    combinations = itertools.product(Rule, GroupIs, Growth, Policy)
+    combinations = itertools.product(NewQueueRule, GroupIs, Growth, Policy)
     return [
         Cell(number, group_is, growth, policy, rule)
         for number, (rule, group_is, growth, policy) in enumerate(combinations)
@@ -79,7 +79,7 @@ def failures(cells: Iterable[Cell]) -> list[str]:
     """One sentence for each cell of rule EXACT that skipped or replayed a message."""
     found = []
     for cell in cells:
-        if cell.rule is Rule.EXACT:
+        if cell.rule is NewQueueRule.EXACT:
             for name, queues in (("new", cell.new_queues), ("old", cell.old_queues)):
                 difference = cell.difference(queues)
                 if difference != (0, 0):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rockoon.offsets.start import Start
-from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, Rule
+from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, NewQueueRule
 
 HEADINGS = (
     "group",
@@ -38,7 +38,7 @@ def page(cells: Sequence[Cell]) -> str:
         "- *skipped*: messages that the group should have received and did not; *replayed*: "
         "messages that it received without a request, or twice. All queues of a line together.",
     ]
-    for rule in Rule:
+    for rule in NewQueueRule:
         parts.append(f"## Rule {rule}")
         parts.append(table(cell for cell in cells if cell.rule is rule))
     parts.append("## Explanations of the service")
@@ -78,7 +78,7 @@ def among(values: Iterable[str]) -> str:
 
 def explanations(cells: Iterable[Cell]) -> str:
     """The explanation of the offset service for each rule and reason, from the first such line."""
-    found: dict[tuple[Rule, str], tuple[Start, Cell]] = {}
+    found: dict[tuple[NewQueueRule, str], tuple[Start, Cell]] = {}
     for cell in cells:
         start = cell.starts[cell.new_queues[0]]
         found.setdefault((cell.rule, start.reason), (start, cell))

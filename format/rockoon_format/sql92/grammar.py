@@ -41,7 +41,7 @@ from rockoon_format.sql92.nodes import (
     Property,
     Truth,
 )
-from rockoon_format.sql92.tokens import InvalidExpression, Kind, Token, tokens
+from rockoon_format.sql92.tokens import InvalidExpression, Token, TokenKind, tokens
 
 CHARACTERS_MAX = 4096
 DEPTH_MAX = 50
@@ -75,7 +75,7 @@ class _Parser:
 
     def whole(self) -> Predicate:
         predicate = self._condition(self._token, self._expression())
-        if self._token.kind is Kind.END:
+        if self._token.kind is TokenKind.END:
             return predicate
         if self._is(")"):
             self._refuse("this parenthesis closes nothing")
@@ -92,7 +92,7 @@ class _Parser:
         if not self._is(keyword):
             return first
         terms = [self._condition(start, first)]
-        while self._take(keyword):
+        while self._accept(keyword):
             start = self._token
             term = self._joined("AND") if keyword == "OR" else self._negation()
             terms.append(self._condition(start, term))
@@ -115,21 +115,21 @@ class _Parser:
             symbol = self._token.value
             self._advance()
             return self._comparison(start, left, symbol)
-        if self._take("IS"):
-            negated = self._take("NOT")
-            if not self._take("NULL"):
+        if self._accept("IS"):
+            negated = self._accept("NOT")
+            if not self._accept("NULL"):
                 self._refuse("IS is followed by NULL or NOT NULL")
             null = IsNull(self._name(start, left))
             return Not(null) if negated else null
         negated = self._is("NOT")
         if negated:
             self._advance()
-        if self._take("BETWEEN"):
+        if self._accept("BETWEEN"):
             return self._between(start, left, negated=negated)
-        if self._take("IN"):
+        if self._accept("IN"):
             one = OneOf(self._name(start, left), self._texts())
             return Not(one) if negated else one
-        keyword = self._token.value.upper() if self._token.kind is Kind.NAME else ""
+        keyword = self._token.value.upper() if self._token.kind is TokenKind.NAME else ""
         if keyword in TEXT_TESTS:
             self._advance()
             test = self._text_test(start, left, keyword)
@@ -142,7 +142,7 @@ class _Parser:
 
     def _text_test(self, start: Token, left: Predicate | Operand, keyword: str) -> Predicate:
         token = self._token
-        if token.kind is not Kind.TEXT:
+        if token.kind is not TokenKind.TEXT:
             self._refuse(f"{keyword} is followed by a text in single quotes")
         if not token.value:
             self._refuse(f"the text after {keyword} is empty")
@@ -171,7 +171,7 @@ class _Parser:
         operand = self._ordinal(start, value)
         low_at = self._token
         low = self._ordinal(low_at, self._primary())
-        if not self._take("AND"):
+        if not self._accept("AND"):
             self._refuse("BETWEEN needs two bounds, joined by AND")
         high_at = self._token
         high = self._ordinal(high_at, self._primary())
@@ -187,36 +187,36 @@ class _Parser:
         return All((Ordered(operand, ">=", low), Ordered(operand, "<=", high)))
 
     def _texts(self) -> frozenset[str]:
-        if not self._take("("):
+        if not self._accept("("):
             self._refuse("IN is followed by texts in parentheses")
         texts = set()
         while True:
-            if self._token.kind is not Kind.TEXT:
+            if self._token.kind is not TokenKind.TEXT:
                 self._refuse("IN compares texts: put each in single quotes")
             texts.add(self._token.value)
             self._advance()
-            if self._take(")"):
+            if self._accept(")"):
                 return frozenset(texts)
-            if not self._take(","):
+            if not self._accept(","):
                 self._refuse("expected a comma or a closing parenthesis")
 
     def _primary(self) -> Predicate | Operand:
         token = self._token
         match token.kind:
-            case Kind.NAME:
+            case TokenKind.NAME:
                 self._advance()
                 return Property(token.value)
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 self._advance()
                 return Constant(token.value)
-            case Kind.NUMBER:
+            case TokenKind.NUMBER:
                 return Constant(self._number(""))
         if token.value in ("TRUE", "FALSE"):
             self._advance()
             return Constant(token.value == "TRUE")
         if token.value in ("+", "-"):
             self._advance()
-            if self._token.kind is not Kind.NUMBER:
+            if self._token.kind is not TokenKind.NUMBER:
                 self._refuse("a sign must be followed by a number")
             return Constant(self._number(token.value))
         if token.value == "(":
@@ -230,8 +230,8 @@ class _Parser:
         self._enter()
         self._advance()
         inner = self._expression()
-        if not self._take(")"):
-            if self._token.kind is Kind.END:
+        if not self._accept(")"):
+            if self._token.kind is TokenKind.END:
                 self._refuse("this parenthesis is never closed", opening)
             self._refuse(f"expected a closing parenthesis, not {self._token}")
         self._depth -= 1
@@ -287,12 +287,15 @@ class _Parser:
             self._refuse(f"it is nested more than {DEPTH_MAX} deep")
 
     def _is(self, value: str) -> bool:
-        return self._token.value == value and self._token.kind in (Kind.KEYWORD, Kind.SYMBOL)
+        return self._token.value == value and self._token.kind in (
+            TokenKind.KEYWORD,
+            TokenKind.SYMBOL,
+        )
 
     def _at_comparison(self) -> bool:
-        return self._token.kind is Kind.SYMBOL and self._token.value in _COMPARISONS
+        return self._token.kind is TokenKind.SYMBOL and self._token.value in _COMPARISONS
 
-    def _take(self, value: str) -> bool:
+    def _accept(self, value: str) -> bool:
         if not self._is(value):
             return False
         self._advance()

@@ -50,7 +50,7 @@ class InvalidExpression(ValueError):
         return f"{line}\n{' ' * (self.position - start)}^"
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """Type of a token."""
 
     KEYWORD = "keyword"
@@ -64,15 +64,15 @@ class Kind(Enum):
 class Token(NamedTuple):
     """A token of an expression."""
 
-    kind: Kind
+    kind: TokenKind
     value: str
     """Keywords in capitals, texts without quotes, other tokens as written; "" at the end."""
     position: int
 
     def __str__(self) -> str:
-        if self.kind is Kind.END:
+        if self.kind is TokenKind.END:
             return "the end"
-        return f"'{self.value}'" if self.kind is Kind.TEXT else self.value
+        return f"'{self.value}'" if self.kind is TokenKind.TEXT else self.value
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -89,7 +89,7 @@ def tokens(text: str) -> Iterator[Token]:
         if match.lastgroup != "blank":
             yield _token(match)
         position = match.end()
-    yield Token(Kind.END, "", len(text))
+    yield Token(TokenKind.END, "", len(text))
 
 
 def _token(match: re.Match[str]) -> Token:
@@ -98,14 +98,14 @@ def _token(match: re.Match[str]) -> Token:
         case "word":
             # Only ASCII: capitals of other alphabets can spell keywords too.
             if value.isascii() and value.upper() in KEYWORDS:
-                return Token(Kind.KEYWORD, value.upper(), position)
-            return Token(Kind.NAME, value, position)
+                return Token(TokenKind.KEYWORD, value.upper(), position)
+            return Token(TokenKind.NAME, value, position)
         case "text":
-            return Token(Kind.TEXT, value[1:-1].replace("''", "'"), position)
+            return Token(TokenKind.TEXT, value[1:-1].replace("''", "'"), position)
         case "number":
-            return Token(Kind.NUMBER, value, position)
+            return Token(TokenKind.NUMBER, value, position)
         case _:
-            return Token(Kind.SYMBOL, value, position)
+            return Token(TokenKind.SYMBOL, value, position)
 
 
 def _complaint(text: str, position: int) -> str:

@@ -40,7 +40,7 @@ SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class HostedService:
     """One of the services of this process."""
 
     program: Program[Any]
@@ -50,7 +50,7 @@ class Member:
 
 
 async def serve_together(
-    first: Member, packages: Iterable[Sequence[str]], stop: Stop, ready_text: str
+    first: HostedService, packages: Iterable[Sequence[str]], stop: Stop, ready_text: str
 ) -> None:
     """Run services until `stop` is requested, or one of them ends.
 
@@ -64,9 +64,9 @@ async def serve_together(
         Exception: the error of the first service that failed or could not be loaded.
     """
     failures: list[Exception] = []
-    others: list[Member] = []
+    others: list[HostedService] = []
 
-    async def live(member: Member) -> None:
+    async def live(member: HostedService) -> None:
         def announced(*_: str) -> None:
             member.ready.set()
 
@@ -166,7 +166,7 @@ def by_package(arguments: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def member(package: str, options: Sequence[str]) -> Member:
+def member(package: str, options: Sequence[str]) -> HostedService:
     """Raises SettingsError."""
     program: Program[Any] = importlib.import_module(f"{package}.__main__").PROGRAM
     arguments = vars(
@@ -174,7 +174,7 @@ def member(package: str, options: Sequence[str]) -> Member:
     )
     for of_process in ("print_settings", "stop_with_parent"):
         arguments.pop(of_process)
-    return Member(program, loaded_settings(program, arguments).value)
+    return HostedService(program, loaded_settings(program, arguments).value)
 
 
 if __name__ == "__main__":

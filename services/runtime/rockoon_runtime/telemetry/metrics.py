@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """How values of a metric behave."""
 
     COUNTER = "counter"
@@ -38,16 +38,16 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     doc: str
     labels: tuple[str, ...] = ()
     unit: str = ""
     bounds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+        if (self.kind is MetricKind.COUNTER) != self.name.endswith("_total"):
             raise ValueError(f"{self.name}: exactly counters end with _total")
-        if (self.kind is Kind.HISTOGRAM) != bool(self.bounds):
+        if (self.kind is MetricKind.HISTOGRAM) != bool(self.bounds):
             raise ValueError(f"{self.name}: exactly histograms have bounds")
         if any(low >= high for low, high in pairwise(self.bounds)):
             raise ValueError(f"{self.name}: bounds {self.bounds} do not ascend")
@@ -119,17 +119,17 @@ Measure = Callable[[], Awaitable[Iterable[Measurement]]]
 
 
 def counter(name: str, doc: str, *labels: str) -> Metric:
-    return Metric(name, Kind.COUNTER, doc, labels)
+    return Metric(name, MetricKind.COUNTER, doc, labels)
 
 
 def gauge(name: str, doc: str, *labels: str, unit: str = "") -> Metric:
-    return Metric(name, Kind.GAUGE, doc, labels, unit)
+    return Metric(name, MetricKind.GAUGE, doc, labels, unit)
 
 
 def histogram(
     name: str, doc: str, *labels: str, bounds: tuple[float, ...], unit: str = ""
 ) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, doc, labels, unit, bounds)
+    return Metric(name, MetricKind.HISTOGRAM, doc, labels, unit, bounds)
 
 
 def by_metric(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Kind, Measurement, Metric
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
 from rockoon_runtime.telemetry.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots)
     provider = MeterProvider([reader], resource_of(snapshots.labels), shutdown_on_exit=False)
     meter = provider.get_meter("rockoon")
     for metric in snapshots.table:
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             continue
         make = (
             meter.create_observable_counter
-            if metric.kind is Kind.COUNTER
+            if metric.kind is MetricKind.COUNTER
             else meter.create_observable_gauge
         )
         make(metric.name, [observer(metric, snapshots)], metric.unit, metric.doc)
@@ -115,7 +115,7 @@ def exported_histograms(snapshots: Snapshots, began_ns: int) -> "Iterable[Export
 
     now_ns = time.time_ns()
     for metric, measurements in snapshots.recent().items():
-        if metric.kind is Kind.HISTOGRAM and measurements:
+        if metric.kind is MetricKind.HISTOGRAM and measurements:
             points = [data_point(each, snapshots.labels, began_ns, now_ns) for each in measurements]
             spread = Histogram(points, AggregationTemporality.CUMULATIVE)
             yield ExportedMetric(metric.name, metric.doc, metric.unit, spread)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Kind, Measurement, Metric
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
 from rockoon_runtime.telemetry.snapshots import Snapshots
 from rockoon_runtime.wire import ListenError
 
@@ -121,11 +121,11 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
     class Page(Collector):
         def collect(self) -> Iterator[Family]:
             names, values = tuple(snapshots.labels), tuple(snapshots.labels.values())
-            kinds = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+            kinds = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
             for metric, measurements in snapshots.collect().items():
                 for name in names_on_page(metric):
                     labels = (*names, *metric.labels)
-                    if metric.kind is Kind.HISTOGRAM:
+                    if metric.kind is MetricKind.HISTOGRAM:
                         spread = HistogramMetricFamily(name, metric.doc, labels=labels)
                         for each in measurements:
                             buckets = buckets_on_page(each)
