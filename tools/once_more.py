@@ -1,9 +1,9 @@
 """A pytest plugin of `make test`: repeats a few failed tests, each in a new process.
 
-A few of thousands of tests may fail because the tests share the machine's processors. To keep such
-a failure from failing the whole run, the plugin repeats up to TESTS_MAX failed tests after all
-tests have ended. If all of them pass, the run passes, and the summary lists them as "unsteady"
-below their failures. More failures, an import error of a test module, a crashed process, and a
+A few of thousands of tests may fail because the tests share the machine's processors. To keep this
+from failing the whole run, the plugin repeats up to TESTS_MAX failed tests after all tests have
+ended. If all repeated tests pass, the run passes, and the summary lists them as "unsteady" below
+their failures. More failures, an import error of a test module, a crashed process, and a
 test that fails twice still fail the run.
 """
 

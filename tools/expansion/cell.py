@@ -147,7 +147,7 @@ class Cell:
     async def come_back(self, cluster: rockoon.Cluster) -> None:
         """Let a stopped, new or lagging group read to the end."""
         if self.group_is is GroupIs.NEW:
-            # Its subscription is younger than all queues: the policy decides for all of them.
+            # Its subscription is younger than all queues: the policy decides for each queue.
             for queue in (*self.old_queues, *self.new_queues):
                 self.wanted[queue] = self._policy_offset(queue)
         else:

@@ -77,7 +77,7 @@ def among(values: Iterable[str]) -> str:
 
 
 def explanations(cells: Iterable[Cell]) -> str:
-    """The explanation of the offset service for each rule and reason, from the first such line."""
+    """An explanation of the offset service for each rule and reason, from its first line."""
     found: dict[tuple[NewQueueRule, str], tuple[Start, Cell]] = {}
     for cell in cells:
         start = cell.starts[cell.new_queues[0]]

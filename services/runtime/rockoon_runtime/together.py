@@ -4,7 +4,7 @@
 
 Each package is followed by the options of its program, written with "=". Each service behaves as in
 its own process, and the services communicate over the network. The first service starts first and
-stops last, because the others need it. If one service ends, all end, with its exit status.
+stops last, because the further ones need it. If one service ends, all end, with its exit status.
 
 Most of the start is the loading of Python modules on one core. Therefore a thread loads each
 program while the former ones open their stores and connect.
@@ -55,7 +55,7 @@ async def serve_together(
     """Run services until `stop` is requested, or one of them ends.
 
     Args:
-        first: the service that the others need.
+        first: the service that all further ones need.
         packages: the other packages, each with its options; loaded here.
         stop: requests the end of all services.
         ready_text: printed when all serve; empty means the JSON line of `announce`.

@@ -34,7 +34,7 @@ RESOURCE_CHARACTERS_MAX = 300
 
 
 def covers(pattern: str, resource: str) -> bool:
-    """True if a permission's resource equals a resource or is a prefix pattern of it."""
+    """True if a permission's resource equals a resource, or is a pattern that matches it."""
     if pattern.endswith("*"):
         return resource.startswith(pattern[:-1])
     return pattern == resource

@@ -85,7 +85,7 @@ class OpenCalls:
         return left_ms > 0
 
     def _on_former_end(self, key_id: str) -> None:
-        # Secrets end by another clock than the loop's, which may be ahead of it.
+        # The clock of secrets may be behind the loop's clock.
         if not self._schedule_former_end(key_id):
             self._check_again(key_id)
 

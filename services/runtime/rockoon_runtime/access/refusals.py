@@ -19,7 +19,7 @@ def refused(kind: str, reason: str, **details: object) -> NotAuthenticated:
 
 
 class Refusals:
-    """Counts the refused calls of a gate and logs some of them.
+    """Counts the refused calls of a gate, and logs at most one per interval.
 
     Args:
         clock: epoch milliseconds, never decreasing.

@@ -16,7 +16,7 @@ class Rule:
     """The requirements for a call.
 
     Attributes:
-        needs: returns the permissions that a request requires, all of them.
+        needs: returns all permissions that a request requires.
         services_only: only callers with the cluster secret.
         filtered: the response depends on the caller's permissions. When they change, a stream of
             responses is ended, so that the client opens it again.
