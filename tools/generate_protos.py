@@ -1,7 +1,7 @@
-"""Generate Python from protos/**/*.proto, or check that what is checked in is current.
+"""Generate Python from protos/**/*.proto, or check that the committed code is current.
 
-The tree equals the package (`protos/rockoon_proto/v1/broker.proto` imports as
-`rockoon_proto.v1.broker_pb2`), so nothing is rewritten after protoc.
+The folders equal the package (`protos/rockoon_proto/v1/broker.proto` is imported as
+`rockoon_proto.v1.broker_pb2`), so the output of protoc needs no change.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import grpc_tools
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent / "protos"
-# google/protobuf/*.proto, as they come with the compiler.
+# google/protobuf/*.proto, shipped with the compiler.
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 

@@ -1,4 +1,4 @@
-"""Write deploy/settings/*.toml, every setting of each service, or check that they are current."""
+"""Write deploy/settings/*.toml with all settings of each service, or check that it is current."""
 
 import argparse
 import dataclasses
@@ -19,15 +19,15 @@ SERVICES: dict[str, type] = {
     "gateway": GatewaySettings,
 }
 HEAD = """\
-# Every setting of rockoon-{service}, with its default. Say what is to be otherwise, in a file
-# like this (--config), in the environment ({variable}...) or as an option (--listen ...).
-# `rockoon-{service} --print-settings` shows what is in force, and where each value came from.
+# Every setting of rockoon-{service}, with its default. Set other values in a file like this
+# (--config), in the environment ({variable}...) or as options (--listen ...).
+# `rockoon-{service} --print-settings` shows the values in use and their sources.
 """
 WIDTH = 100
 
 
 def example(service: str) -> str:
-    """A TOML file with all settings of a service as they are by default."""
+    """A TOML file with the defaults of all settings of a service."""
     variable = f"ROCKOON_{service.upper()}_"
     parts = [HEAD.format(service=service, variable=variable)]
     for field in dataclasses.fields(SERVICES[service]):

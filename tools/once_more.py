@@ -1,10 +1,10 @@
-"""A pytest plugin of `make test`: what failed in company runs once more, alone.
+"""A pytest plugin of `make test`: repeats a few failed tests, each in a new process.
 
-A few of thousands of tests may fail because others share the machine's processors, and a whole run
-would be lost by one. So up to TESTS_MAX that failed run again when all others have ended, each in a
-process of its own. Where all of them pass, the run is green, and names each under "unsteady", below
-what it failed by. More failures, a module that cannot be collected and a process that crashed are
-as bad as ever, as is one that fails twice.
+A few of thousands of tests may fail because the tests share the machine's processors. To keep this
+from failing the whole run, the plugin repeats up to TESTS_MAX failed tests after all tests have
+ended. If all repeated tests pass, the run passes, and the summary lists them as "unsteady" below
+their failures. More failures, an import error of a test module, a crashed process, and a
+test that fails twice still fail the run.
 """
 
 import subprocess
@@ -24,13 +24,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Failures have been printed by now; the short summary and the closing line come next."""
+    """Runs after the failures were printed, before the short summary and the closing line."""
     stats = terminalreporter.stats
     failures = [report for kind in FAILURES for report in stats.get(kind, ())]
     names = list(dict.fromkeys(report.nodeid for report in failures))
     if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(names) <= TESTS_MAX:
         return
-    # With --maxfail there are tests that did not run at all.
+    # With --maxfail, some tests did not run.
     if config.getoption("maxfail") or not all(map(of_a_test, failures)):
         return
     terminalreporter.section("once more, alone")
@@ -46,7 +46,7 @@ def pytest_terminal_summary(
     known = {report.nodeid for report in stats.get("passed", ())}
     for kind in FAILURES:
         for report in stats.pop(kind, ()):
-            # One that failed while it was torn down has been counted.
+            # A test that failed during teardown is already counted as passed.
             if report.nodeid not in known:
                 known.add(report.nodeid)
                 stats.setdefault("passed", []).append(report)
@@ -54,12 +54,12 @@ def pytest_terminal_summary(
 
 
 def of_a_test(report: object) -> bool:
-    """Whether a test failed, rather than its module, or the process that ran it."""
+    """True if a test failed, False for an import error of its module or a crash of its process."""
     return isinstance(report, pytest.TestReport) and report.when in ("setup", "call", "teardown")
 
 
 def run_alone(name: str, config: pytest.Config) -> str | None:
-    """Run one test in a new process; what pytest says about it, None if it passed."""
+    """Run one test in a new process; returns pytest's output, None if the test passed."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", name]
     run = subprocess.run(
         command,

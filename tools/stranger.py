@@ -1,10 +1,10 @@
-"""A stranger's test of the documents: from README, in two steps, to the code that decides.
+"""A test of the documents for new readers: two steps from the README to the deciding code.
 
     make stranger
 
-Step one follows a link of README to a page that names what a Kafka developer searches for. Step two
-takes a path from the line that names it. The file must define what decides, and the line must say
-what to look for in it.
+Step one follows a link of the README to a page that contains the words of a Kafka developer's
+search. Step two follows the path in the line that contains the words. The file must define the
+deciding function, and the line must name it.
 """
 
 import ast
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Question(NamedTuple):
-    """What somebody wants to know; the words they search for; the code that is the answer."""
+    """A reader's question, the words of the search, and the code that is the answer."""
 
     asked: str
     words: str
@@ -55,7 +55,7 @@ QUESTIONS = (
 
 
 def found(words: str) -> Iterator[tuple[Path, str]]:
-    """Lines with some words and the path of a file, of the pages that README links to; in order."""
+    """Lines with the words and a file's path, in the order of the pages that the README links."""
     pages = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", (ROOT / "README.md").read_text())
     for page in map(Path, pages):
         for line in (ROOT / page).read_text().splitlines():
@@ -64,7 +64,7 @@ def found(words: str) -> Iterator[tuple[Path, str]]:
 
 
 def defines(path: Path, name: str) -> bool:
-    """Whether a file has a class or function; "Class.method" for a method."""
+    """True if a file defines a class or function; "Class.method" for a method."""
     body: list[ast.stmt] = ast.parse(path.read_text()).body
     for part in name.split("."):
         body = [
@@ -80,7 +80,7 @@ def defines(path: Path, name: str) -> bool:
 
 
 def problems() -> list[str]:
-    """What a stranger does not find, and what the glossary says of code that is not so."""
+    """Questions without an answer, and wrong paths and names in the glossary."""
     told = []
     for question in QUESTIONS:
         first = next(found(question.words), None)

@@ -1,7 +1,7 @@
 """Third-party requirements of our packages, for an environment with editable installs of ours.
 
-`pip install -e services/broker` would look for `rockoon-kernel` in a registry, or compile it. The
-Makefile installs these requirements first, and then our packages without their dependencies.
+`pip install -e services/broker` would search a registry for `rockoon-kernel`, or compile it. The
+Makefile first installs these requirements, and then our packages without dependencies.
 
     python tools/third_party.py FOLDER... > requirements.txt
 """

@@ -1,8 +1,8 @@
 """Wheels of all packages: `make wheels`.
 
 The compiled kernel is an abi3 wheel for this platform, the same for all CPython versions from 3.11.
-Its source distribution is for platforms that have no wheel but a Rust compiler. At the end an empty
-virtual environment installs `rockoon[local]` from the wheels, and the build fails unless
+Its source distribution is for platforms without a wheel but with a Rust compiler. At the end an
+empty virtual environment installs `rockoon[local]` from the wheels, and the build fails unless
 `rockoon --version` names the compiled kernel.
 """
 
@@ -27,7 +27,7 @@ def main() -> int:
     if shutil.which("cargo") is None:
         print("wheels: the kernel needs a Rust compiler, and there is no cargo on PATH")
         return 1
-    # An old wheel beside a new one would be as good a match for pip.
+    # pip might choose an old wheel in the folder.
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     build_python_wheels(options.folders, options.out)

@@ -1,9 +1,11 @@
-"""Checks of a batch before it is stored.
+"""Checks a batch before it is stored.
 
-What is accepted here must be what recovery accepts, and the tags codes computed here must be those
-that a ConsumeQueue rebuilt from the log would hold: nothing is checked again later.
+The check must accept exactly the records that recovery accepts, and compute the tags codes of a
+ConsumeQueue that is rebuilt from the log: no later step checks the batch again.
 """
 
+import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,36 +16,53 @@ from rockoon_format import kernel
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
 from rockoon_format.checksums import room_of
-from rockoon_format.compiled_batches import check_compiled
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
     delay_of_level_ms,
     parse_java_int,
     timer_deliver_ms,
 )
-from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.frames import PREFIX, Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.hashes import tags_code
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_DELAY_TIME_LEVEL, decode
+from rockoon_format.properties import (
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_TAGS,
+    decode,
+    find_value,
+)
 from rockoon_format.record import (
+    AT_BODY_V4,
     AT_PREPARED_OFFSET_V4,
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
+    HOST_V6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC_BYTES,
     RECORD_BYTES_MIN,
+    SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
+    TOPIC_V1_BYTES_MAX,
+    TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
 )
-from rockoon_format.small_batches import check_small_batch
 
 FEW_RECORDS_MAX = 24
-"""Up to here a loop over the records is faster than the columns' fixed costs."""
+"""For at most this many records, a loop is faster than column operations."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
-"""Entries of their records may hold times instead of tags codes."""
+"""Topics whose queue entries may hold times instead of tags codes."""
+
+_PREFIX = struct.Struct(">iiiiiqqiq")
+_PREPARED_AND_BODY_BYTES = struct.Struct(">qi")
+_SHORT = struct.Struct(">h")
+assert _PREFIX.size == PREFIX.itemsize
+# Columns of the kernel's result.
+_COLUMNS = 5
 
 
 def check_batch(
@@ -59,24 +78,25 @@ def check_batch(
     sources_allowed: bool = False,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> BatchLayout:
-    """Prove that a batch may be stored, and compute its queue entries.
+    """Check that a batch may be stored, and compute its queue entries.
 
     Args:
-        frames: back-to-back records, as `encode_batch` makes them.
+        frames: back-to-back records, as from `encode_batch`.
         lengths: size of each record in bytes, n integers.
-        topic, queue_id: the topic and the queue that every record must name.
-        body_bytes_max, properties_bytes_max, record_bytes_max: of each; without room for checksums.
+        topic, queue_id: topic and queue that every record must have.
+        body_bytes_max, properties_bytes_max, record_bytes_max: limits for each record; the space
+            for a checksum does not count.
         sys_flags_allowed: bits that a system flag may have. Prepared and rolled-back records
             have no queue entry and cannot be allowed; committed ones (0x8) can.
-        sources_allowed: whether a record may name the one it was made out of (prepared
-            transaction offset). That settles the other one, so it is for the broker to say.
+        sources_allowed: a record may name its source (prepared transaction offset). This ends the
+            source's transaction or delay, so only the broker itself may set it.
         delay_levels_ms: delays of levels 1, 2, ... for records of SCHEDULE_TOPIC_XXXX.
 
     Returns:
-        The layout that `patch_batch` and `queue_entries` need.
+        The layout for `patch_batch` and `queue_entries`.
 
     Raises:
-        BatchError: with the reason, and the index of the first record that is wrong for it.
+        BatchError: with the reason, and the index of the first record with this fault.
     """
     if sys_flags_allowed & (TRANSACTION_PREPARED | SYS_FLAG_STORE_HOST_V6):
         raise ValueError(f"system flags {sys_flags_allowed:#x} cannot be allowed in a batch")
@@ -94,20 +114,20 @@ def check_batch(
         sources_allowed,
         delay_levels_ms,
     )
-    # Entries of delayed messages hold times instead of tags codes: the columns know how.
+    # Entries of delayed messages hold times instead of tags codes; only the columns compute them.
     if topic not in DELAYED_TOPICS:
         layout = None
         if kernel.native is not None:
-            layout = check_compiled(frames, sizes, rules)
+            layout = _check_compiled(frames, sizes, rules)
         elif len(sizes) <= FEW_RECORDS_MAX:
-            layout = check_small_batch(frames, sizes, rules)
+            layout = _check_few(frames, sizes, rules)
         if layout is not None:
             return layout
     return _check_columns(frames, sizes, rules)
 
 
 def _check_columns(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> BatchLayout:
-    """Check all records at once, column by column."""
+    """Check all records, column by column."""
     starts, total = _starts(frames, sizes)
     parts = locate(frames, starts)
     prefix = parts.prefix
@@ -153,7 +173,7 @@ def _check_columns(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -
 
 
 def _starts(frames: bytes, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Where each record begins, and the bytes of all: sizes must add up to the frames."""
+    """Start of each record, and the total size; the sizes must add up to the frames."""
     _refuse(BatchFault.LENGTHS, sizes < RECORD_BYTES_MIN, "shorter than any record")
     ends = np.cumsum(sizes)
     total = int(ends[-1])
@@ -175,8 +195,8 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
     other: NDArray[np.bool_] = parts.topic_lengths != len(topic)
     if not topic or other.any():
         return other
-    # One comparison of all names as bytes is enough for nearly every batch; only a batch that has
-    # another topic in it pays for finding out which record that is.
+    # For nearly every batch, one comparison of all names as bytes is enough. Only a batch with
+    # another topic pays for the search of the first such record.
     found = sliding(frames, f"V{len(topic)}")[parts.topic_starts]
     if found.tobytes() == topic * len(other):
         return other
@@ -187,21 +207,21 @@ def _other_topic(frames: bytes, parts: Parts, topic: bytes) -> NDArray[np.bool_]
 
 
 def _rooms(frames: bytes, ends: NDArray[np.int64], parts: Parts) -> NDArray[np.bool_]:
-    """Which records have room for a checksum."""
+    """Records that have space for a checksum."""
     has_room, mangled = room_of(frames, ends, parts.properties_lengths)
-    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is none")
+    _refuse(BatchFault.CHECKSUM, mangled, "its last property resembles a checksum and is not one")
     return has_room
 
 
 def _refuse_wrong_bodies(frames: bytes, parts: Parts) -> None:
     found = crcs(frames, parts.body_starts, parts.body_lengths) & CRC_MASK
     wrong = found != parts.prefix["body_crc"]
-    _refuse(BatchFault.BODY_CRC, wrong, "the body does not have its CRC")
+    _refuse(BatchFault.BODY_CRC, wrong, "the CRC does not match the body")
 
 
 def _refuse_sources(frames: bytes, parts: Parts) -> None:
     at = parts.starts + AT_PREPARED_OFFSET_V4 + parts.hosts_extra_bytes
-    # Zero looks the same in any byte order.
+    # A comparison with zero does not depend on the byte order.
     prepared = sliding(frames, np.int64)[at]
     if prepared.any():
         _refuse(BatchFault.SOURCE, prepared != 0, "it names another record as its source")
@@ -227,3 +247,100 @@ def _delays_ms(frames: bytes, parts: Parts, delay_levels_ms: Sequence[int]) -> N
         except ValueError as error:
             raise BatchError(BatchFault.DELAY_LEVEL, index, str(error)) from error
     return delays
+
+
+def _check_few(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> BatchLayout | None:
+    """Check records one by one; None in a doubtful case, so that the column check names the reason.
+
+    Accepts no batch that the column check would refuse. The topic is not one of delayed messages.
+    """
+    topic, queue_id, body_bytes_max, properties_bytes_max, record_bytes_max = rules[:5]
+    topic_parts = _topic_parts(topic)
+    codes = []
+    store_positions = []
+    properties_lengths = []
+    at = 0
+    for size in sizes.tolist():
+        if not RECORD_BYTES_MIN <= size <= record_bytes_max or at + size > len(frames):
+            return None
+        own_size, magic, crc, own_queue_id, _, _, _, sys_flag, _ = _PREFIX.unpack_from(frames, at)
+        if own_size != size or own_queue_id != queue_id or sys_flag & ~rules.sys_flags_allowed:
+            return None
+        topic_part = topic_parts.get(magic)
+        if topic_part is None:
+            return None
+        extra = HOST_V6_EXTRA_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else 0
+        body_start = at + AT_BODY_V4 + extra
+        end = at + size
+        # An IPv6 host raises the minimum size; a shorter record would read fields of the next one.
+        if body_start > end:
+            return None
+        prepared_offset, body_bytes = _PREPARED_AND_BODY_BYTES.unpack_from(
+            frames, body_start - _PREPARED_AND_BODY_BYTES.size
+        )
+        if prepared_offset and not rules.sources_allowed:
+            return None
+        properties_start = body_start + body_bytes + len(topic_part) + _SHORT.size
+        # Checked before the next read: a wrong length may lead out of the frames.
+        if not 0 <= body_bytes <= body_bytes_max or properties_start > end:
+            return None
+        body_end = body_start + body_bytes
+        (properties_bytes,) = _SHORT.unpack_from(frames, properties_start - _SHORT.size)
+        if (
+            # A longer section is valid if the rest is the checksum's space; the columns check that.
+            not 0 <= properties_bytes <= properties_bytes_max
+            # Bytes after the properties would be stored, and no reader decodes them.
+            or properties_start + properties_bytes != end
+            or not frames.startswith(topic_part, body_end)
+            or zlib.crc32(frames[body_start:body_end]) & CRC_MASK != crc
+        ):
+            return None
+        codes.append(tags_code(find_value(frames[properties_start:end], PROPERTY_TAGS) or ""))
+        store_positions.append(at + AT_STORE_TIMESTAMP_V4 + extra)
+        properties_lengths.append(properties_bytes)
+        at = end
+    ends = np.cumsum(sizes)
+    lengths_of_properties = np.array(properties_lengths, np.int64)
+    has_room, mangled = room_of(frames, ends, lengths_of_properties)
+    if at != len(frames) or mangled.any():
+        return None
+    return BatchLayout(
+        starts=ends - sizes,
+        lengths=sizes,
+        tag_codes=np.array(codes, np.int64),
+        store_positions=np.array(store_positions, np.int64),
+        properties_lengths=lengths_of_properties,
+        has_room=has_room,
+        total_bytes=at,
+    )
+
+
+def _topic_parts(topic: bytes) -> dict[int, bytes]:
+    """The topic after its length, for each magic whose records can contain it."""
+    parts = {}
+    if len(topic) <= TOPIC_V1_BYTES_MAX:
+        parts[MAGIC_V1] = len(topic).to_bytes() + topic
+    if len(topic) <= TOPIC_V2_BYTES_MAX:
+        parts[MAGIC_V2] = len(topic).to_bytes(2) + topic
+    return parts
+
+
+def _check_compiled(
+    frames: bytes, sizes: NDArray[np.int64], rules: BatchRules
+) -> BatchLayout | None:
+    """`_check_few` for any number of records, by the kernel."""
+    assert kernel.native is not None
+    found = kernel.native.check_batch(bytes(frames), sizes.tobytes(), *rules[:7])
+    if found is None:
+        return None
+    count = len(sizes)
+    columns = np.frombuffer(found, np.int64, _COLUMNS * count).reshape(_COLUMNS, count)
+    return BatchLayout(
+        starts=columns[0],
+        lengths=columns[1],
+        tag_codes=columns[2],
+        store_positions=columns[3],
+        properties_lengths=columns[4],
+        has_room=np.frombuffer(found, np.bool_, count, _COLUMNS * count * columns.itemsize),
+        total_bytes=len(frames),
+    )

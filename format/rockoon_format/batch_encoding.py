@@ -1,6 +1,6 @@
-"""Encoding of a batch as its producer sends it: records in their stored form, back to back.
+"""Encodes a batch in the stored form of its records, back to back.
 
-What only the broker knows is zeros, and written there: see `batch`.
+Fields that only the broker knows are zeros; the broker writes them (see `batch`).
 """
 
 import struct
@@ -30,7 +30,7 @@ from rockoon_format.record import (
 
 SIZE_MAX = 2**31 - 1
 
-# Zeros: the broker fills in its own fields only.
+# Zeros: the broker writes these fields.
 _BROKERS_OWN = bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4)
 _PREFIX = struct.Struct(">iiiiiqqiq")
 assert _PREFIX.size == PREFIX.itemsize
@@ -72,13 +72,13 @@ def encode_batch(
     Args:
         topic: the topic in UTF-8; more than 127 bytes make V2 records.
         queue_id: the message queue.
-        bodies: n bodies as they are to be stored, compressed or not.
+        bodies: n bodies in stored form, compressed or not.
         properties: n encoded property sections (`properties.encode`), TAGS first if there are any.
         born_timestamp_ms: epoch milliseconds, one for all or int64[n].
         born_host: 8 or 20 bytes (`record.encode_host`); sets the IPv6 bit of the system flags.
         flags: the users' flags, one for all or int32[n].
-        sys_flags: compression bits and the like, one for all or int32[n].
-        room: leave room for a checksum behind the properties, which are empty or end with 0x02.
+        sys_flags: compression bits and similar, one for all or int32[n].
+        room: reserve space for a checksum after the properties, which are empty or end with 0x02.
 
     Returns:
         The frames, and each record's size, uint32[n].
@@ -116,10 +116,10 @@ def encode_batch(
     heads["size"] = sizes
     heads["body_length"] = body_lengths
 
-    # Most batches hold few distinct property lengths, so topic and length are packed once for each.
+    # Most batches have few distinct property lengths, so topic and length are packed once for each.
     tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
     pieces: list[bytes] = [ending] * (5 * count)
-    # Structured items would leave NumPy as tuples.
+    # A list of structured items would contain tuples.
     pieces[0::5] = heads.view(f"V{head.itemsize}").tolist()
     pieces[1::5] = bodies
     pieces[2::5] = map(tails.__getitem__, property_lengths)
@@ -140,7 +140,7 @@ def _encode_compiled(
     bodies: Sequence[bytes],
     properties: Sequence[bytes],
 ) -> tuple[bytes, NDArray[np.uint32]] | None:
-    """As `encode_batch`; None where it is for NumPy to say what is wrong."""
+    """`encode_batch` by the kernel; None if the NumPy code must name the fault."""
     assert kernel.native is not None
     if (given := compiled_fields(fields)) is None:
         return None
@@ -152,12 +152,13 @@ def _encode_compiled(
 
 
 def compiled_fields(fields: Fields) -> tuple[bytes, list[bytes | None]] | None:
-    """What precedes the body of every record, and flags, system flags and times that differ.
+    """Encode the fields in front of the bodies, and columns of flags, system flags and times that
+    differ between records.
 
-    None where a field does not fit.
+    Returns None if a field is out of its range.
     """
     magic, queue_id, flags, sys_flags, born_ms, born_host = fields
-    # The host bits follow the hosts: a wrong one would shift every field behind.
+    # The host bits must match the hosts: a wrong bit would shift every field after the host.
     sys_flags = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
     if len(born_host) == HOST_V6_BYTES:
         sys_flags = sys_flags | SYS_FLAG_BORN_HOST_V6
@@ -185,16 +186,16 @@ def _heads(
     flags: int | NDArray[np.int32],
     sys_flags: int | NDArray[np.int32],
 ) -> NDArray[np.void]:
-    """What precedes each body; sizes and body lengths are left zero."""
-    # Zeros, not empty memory: the broker fills in its own fields only, and what else this process
-    # had left there would be stored and read by everybody.
+    """The fields in front of each body; sizes and body lengths are zero."""
+    # Zeros, because the broker fills only its own fields: uninitialised memory of this process
+    # would be stored and delivered to consumers.
     heads = np.zeros(len(bodies), dtype)
     heads["magic"] = magic
-    # RocketMQ keeps 31 bits of a CRC, a Java int without its sign, and compares those.
+    # RocketMQ compares the low 31 bits of the CRC (a non-negative Java int).
     heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & CRC_MASK
     heads["queue_id"] = queue_id
     heads["flag"] = flags
-    # The host bits follow the hosts: a wrong one would shift every field behind.
+    # The host bits must match the hosts: a wrong bit would shift every field after the host.
     heads["sys_flag"] = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
     if len(born_host) == HOST_V6_BYTES:
         heads["sys_flag"] |= SYS_FLAG_BORN_HOST_V6

@@ -1,4 +1,4 @@
-"""Layout of a checked batch: where its records are, and what an index needs of each."""
+"""Layout of a checked batch: positions of its records, and values for the indexes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """What `check_batch` learnt about a batch, enough to patch and index it without its bytes."""
+    """Result of `check_batch`: enough to patch and index the batch without reading its bytes."""
 
     starts: NDArray[np.int64]
     """Position of each record in the frames, int64[n]."""
@@ -21,10 +21,10 @@ class BatchLayout:
     properties_lengths: NDArray[np.int64]
     """Bytes of each record's properties, int64[n]."""
     has_room: NDArray[np.bool_]
-    """Which records have room for a checksum, bool[n]."""
+    """Records with space for a checksum, bool[n]."""
     total_bytes: int
     delays_ms: NDArray[np.int64] | None = None
-    """SCHEDULE_TOPIC_XXXX only: each record's delay, int64[n]; 0 means that its tags count."""
+    """SCHEDULE_TOPIC_XXXX only: delay of each record, int64[n]; 0: the tags code is used."""
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""Rules of a batch: what it must name, the sizes and flags it may have, and why one is refused."""
+"""Rules of a batch: topic and queue, limits of sizes and flags, and reasons for a refusal."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -16,11 +16,11 @@ from rockoon_format.record import (
 SYS_FLAGS_ALLOWED = (
     SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_COMPRESSION
 )
-"""What an ordinary producer may set: no transaction type, no inner batch, no IPv6 store host."""
+"""Flags allowed for an ordinary producer: no transaction type, inner batch or IPv6 store host."""
 
 
 class BatchRules(NamedTuple):
-    """What every record of a batch has to be; the fields are those of `check_batch`."""
+    """Requirements for every record of a batch; the fields are those of `check_batch`."""
 
     topic: bytes
     queue_id: int
@@ -53,7 +53,7 @@ class BatchFault(Enum):
 
 
 class BatchError(ValueError):
-    """A batch that must not be stored; `index` is the first bad record's, 0 for the whole."""
+    """A refused batch; `index` is the number of the first bad record, 0 for the batch itself."""
 
     def __init__(self, reason: BatchFault, index: int, message: str) -> None:
         super().__init__(f"record {index}: {message}")

@@ -1,4 +1,4 @@
-"""The `checkpoint` file: how far each part of a store is known to be on disk.
+"""The `checkpoint` file: the position up to which each part of a store is on disk.
 
     0        8        16       24                  32                40           4096
     +--------+--------+--------+-------------------+-----------------+--- zeros ---+
@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 
 CHECKPOINT_BYTES = 4096
-# The two timestamps are written by different threads; readers step back by this much.
+# Different threads write the two timestamps; readers subtract this margin.
 SAFETY_MARGIN_MS = 3000
 
 _FIELDS = struct.Struct(">qqqqq")
@@ -33,7 +33,7 @@ class Checkpoint:
     confirm_offset: int = 0
 
     def dispatched_timestamp_ms(self) -> int:
-        """Return a store time before which every record surely has its queue entry."""
+        """Return a store time before which every record has its queue entry on disk."""
         return max(0, min(self.log_timestamp_ms, self.queues_timestamp_ms) - SAFETY_MARGIN_MS)
 
 

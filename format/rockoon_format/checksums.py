@@ -1,7 +1,7 @@
-"""The property that a whole record can be checked by: `__CRC32#`, RocketMQ's enabledAppendPropCRC.
+"""Checksum of a whole record: the property `__CRC32#`, RocketMQ's enabledAppendPropCRC.
 
-A record's own CRC covers its body. This one covers all else too, every field and property in front
-of it. It is the last property of a record, always of the same length:
+A record's CRC field covers its body. The property covers every byte in front of it, other fields
+and properties included. It is the last property of a record and has a fixed length:
 
     +----------+------+------------+------+
     | __CRC32# | 0x01 | ten digits | 0x02 |
@@ -9,13 +9,13 @@ of it. It is the last property of a record, always of the same length:
          8        1         10        1      = 20 bytes
 
 The digits are the CRC-32 & 0x7FFFFFFF of all bytes before the property, in decimal, the least
-significant first. Who sends leaves room for it, with ten `-` for digits; the broker writes them
-when it has written its own fields. So ten `-` are no checksum: a broker that knows of none has
-stored the record.
+significant first. The producer reserves the space, with ten `-` as digits. The broker writes the
+digits after its own fields. Ten `-` therefore mean that a broker without checksums stored the
+record.
 
-No section shorter than 20 bytes can end like this: its length, two bytes, would stand among these
-letters, and any two of them make a larger number. So the end of a record is all that is looked at.
-A property that is this one but for a letter or two is a damaged one.
+A section shorter than 20 bytes cannot end with this property: its length field of two bytes would
+be among these letters, and any two of the letters are a larger number. So only the end of a record
+is checked. A property that differs from it in one or two letters is a damaged checksum.
 Source: CommitLog#CRC32_RESERVED_LEN, MessageDecoder#createCrc32, MessageExtEncoder#encode.
 """
 
@@ -40,11 +40,11 @@ from rockoon_format.record import (
 
 AT_DIGITS = len(PROPERTY_CRC_HEAD)
 PROPERTIES_CHECKED_BYTES_MAX = PROPERTIES_BYTES_MAX - PROPERTY_CRC_BYTES - len(PROPERTY_SEPARATOR)
-"""Records with longer properties have no room for a checksum."""
+"""Records with longer properties have no space for a checksum."""
 
 DAMAGED, WHOLE = 1, 2
-"""What `locate_whole` and the compiled kernel say of a record: it is not what was stored; it has a
-checksum of all of it, right or wrong."""
+"""State bits of a record from `locate_whole` and the kernel: the record is damaged; the record has
+a checksum, right or wrong."""
 
 _END = PROPERTY_CRC_BYTES - 1
 _DIGITS_END = AT_DIGITS + PROPERTY_CRC_DIGITS
@@ -60,22 +60,21 @@ assert _DIGITS_END == _END
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What n records are checked by: the checksum of the whole, or without it that of the body."""
+    """The checks of n records: the checksum of the whole record, or else the CRC of its body."""
 
     starts: IntArray
-    """Where the bytes that are covered begin in the buffer, int64[n]."""
+    """Position of the first covered byte in the buffer, int64[n]."""
     lengths: IntArray
-    """How many they are, int64[n]."""
+    """Number of covered bytes, int64[n]."""
     expected: IntArray
-    """Their CRC-32 & 0x7FFFFFFF as the record says it, int64[n]; less than 0 for one that cannot
-    be."""
+    """CRC-32 & 0x7FFFFFFF in the record, int64[n]; negative if its digits are not a number."""
     whole: NDArray[np.bool_]
-    """Which records have a checksum, right or wrong, bool[n]."""
+    """Records with a checksum, right or wrong, bool[n]."""
 
     def wrong(self, found: IntArray) -> NDArray[np.bool_]:
-        """Which records are damaged, given the masked CRCs of the bytes, int64[n].
+        """Damaged records, given the masked CRCs of the covered bytes, int64[n].
 
-        An empty body's CRC is not looked at, as in CommitLog#checkMessageAndReturnSize.
+        The CRC of an empty body is ignored, as in CommitLog#checkMessageAndReturnSize.
         """
         wrong: NDArray[np.bool_] = found != self.expected
         wrong &= self.whole | (self.lengths > 0)
@@ -85,13 +84,13 @@ class Checks:
 def checks_of(
     buffer: bytes | NDArray[np.uint8], parts: Parts, sizes: IntArray, *, checksums: bool = True
 ) -> Checks:
-    """Find out what each record is checked by.
+    """Find the check of each record.
 
     Args:
-        buffer: the records, each of whose parts add up to its size.
-        parts: where they are.
-        sizes: of each in bytes, int64[n].
-        checksums: without, bodies alone are checked, as RocketMQ does it unless told otherwise.
+        buffer: the records; the parts of each add up to its size.
+        parts: positions of the parts.
+        sizes: size of each record in bytes, int64[n].
+        checksums: False: only bodies are checked, which is RocketMQ's default.
     """
     body_lengths = np.maximum(parts.body_lengths, 0)
     body_crcs = parts.prefix["body_crc"].astype(np.int64)
@@ -124,13 +123,13 @@ def crc32(data: bytes) -> int:
 
 
 def damaged_records(buffer: bytes, parts: Parts, sizes: IntArray) -> NDArray[np.bool_]:
-    """Which records are not what was stored, bool[n]; the arguments are those of `checks_of`."""
+    """Damaged records, bool[n]; the arguments are those of `checks_of`."""
     found = compared(buffer, parts.starts, sizes)
     return compare(buffer, parts, sizes)[0] if found is None else found
 
 
 def is_damaged(buffer: bytes, parts: Parts, sizes: IntArray) -> bool:
-    """As `damaged_records` of one record, without an operation on an array of one."""
+    """`damaged_records` of one record, without array operations."""
     found = _compared(buffer, parts.starts, sizes, checksums=True)
     return bool(damaged_records(buffer, parts, sizes)[0] if found is None else found[0] & DAMAGED)
 
@@ -138,7 +137,7 @@ def is_damaged(buffer: bytes, parts: Parts, sizes: IntArray) -> bool:
 def compare(
     buffer: bytes, parts: Parts, sizes: IntArray, *, checksums: bool = True
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which records are damaged, and which have a checksum, right or wrong, bool[n] both.
+    """Damaged records, and records with a checksum, right or wrong; bool[n] both.
 
     The arguments are those of `checks_of`.
     """
@@ -149,8 +148,8 @@ def compare(
 
 
 def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.bool_] | None:
-    """What `damaged_records` gives of records at `starts`, without looking for their parts before;
-    None where the compiled kernel leaves it open, or there is none."""
+    """`damaged_records` of records at `starts`, without their parts; None without a kernel, or if
+    the kernel leaves the answer to NumPy."""
     states = _states(buffer, starts, sizes, checksums=True)
     return None if states is None else states & DAMAGED != 0
 
@@ -175,13 +174,13 @@ def _compared(
 def room_of(
     buffer: bytes | NDArray[np.uint8], ends: IntArray, properties_lengths: IntArray
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which records end with the property, its digits written or not, and which with what resembles
-    it so much that it counts as damaged; bool[n] both.
+    """Records that end with the checksum property, with or without digits, and records that end
+    with a damaged one; bool[n] both.
 
     Args:
         buffer: whole records.
-        ends: position behind each, int64[n].
-        properties_lengths: bytes of each one's properties, int64[n].
+        ends: position after each record, int64[n].
+        properties_lengths: length of each record's properties, int64[n].
     """
     if kernel.native is not None and isinstance(buffer, bytes):
         found = kernel.native.rooms(buffer, ends.tobytes(), properties_lengths.tobytes())
@@ -193,7 +192,7 @@ def room_of(
 
 
 def end_with_checksum(frames: bytes, ends: IntArray) -> NDArray[np.bool_]:
-    """Which records end with the letters of the property, whatever stands before, bool[n]."""
+    """Records that end with the letters of the property; earlier bytes are not checked. bool[n]."""
     letters = sliding(frames, f"V{PROPERTY_CRC_BYTES}")[ends - PROPERTY_CRC_BYTES]
     fixed = letters.view(np.uint8).reshape(len(ends), PROPERTY_CRC_BYTES)[:, _IS_FIXED]
     alike: NDArray[np.bool_] = (fixed == _FIXED_LETTERS).all(1)

@@ -1,4 +1,4 @@
-"""The fields of many stored records as columns, each computed when first asked for."""
+"""Fields of many stored records as columns, each computed at its first use."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -32,15 +32,15 @@ from rockoon_format.record import (
     decode_record,
 )
 
-# The body of a longer one is copied when it is asked for.
+# The body of a longer record is copied only when it is used.
 _ONLY_BYTES_MAX = 64 << 10
 
 
 class Columns:
     """Records of any topics and queues, in the order of the frames.
 
-    Integer columns are native int64[n]; list columns have n items. Bodies are as stored:
-    `sys_flags` says which are compressed. Nothing is checked unless `damaged` is asked.
+    Integer columns are native int64[n]; list columns have n items. Bodies have their stored form:
+    `sys_flags` says which are compressed. Only `damaged` checks the records.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Columns:
     ) -> None:
         self._frames = frames
         self._parts = parts
-        # Of each record what `locate_whole` gives, where that is known.
+        # State byte of each record from `locate_whole`, if known.
         self._states = states
         self.lengths = lengths
         """Size of each record in bytes."""
@@ -76,7 +76,7 @@ class Columns:
 
     @property
     def sent_properties_lengths(self) -> IntArray:
-        """The same without the checksum, or the room for one."""
+        """Bytes of each record's properties, without the checksum or the space for one."""
         parts, lengths = self._parts, self._parts.properties_lengths
         room, _ = room_of(self._frames, parts.starts + self.lengths, lengths)
         return lengths - PROPERTY_CRC_BYTES * room
@@ -142,10 +142,10 @@ class Columns:
 
     @cached_property
     def damaged(self) -> IntArray:
-        """Indices of records that are not what was stored, ascending.
+        """Indices of damaged records, ascending.
 
-        A record that has a checksum is compared with it, any other one's body with its CRC
-        (`rockoon_format.checksums`).
+        A record with a checksum is compared with it; for other records, the body is compared with
+        its CRC (`rockoon_format.checksums`).
         """
         if self._states is not None:
             if DAMAGED not in self._states and DAMAGED | WHOLE not in self._states:
@@ -156,7 +156,7 @@ class Columns:
         return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))
 
     def is_damaged(self, index: int) -> bool:
-        """Whether one record is not what was stored; see `damaged`."""
+        """True if one record is damaged; see `damaged`."""
         return len(self.damaged) > 0 and bool((self.damaged == index).any())
 
     @cached_property
@@ -183,7 +183,7 @@ class Columns:
 
     @cached_property
     def keys(self) -> list[str | None]:
-        """The KEYS values as stored; `properties.split_keys` cuts one up."""
+        """The KEYS values as stored; `properties.split_keys` splits one."""
         return self._property(PROPERTY_KEYS)
 
     @cached_property
@@ -196,7 +196,7 @@ class Columns:
         return [find_value(raw, name) for raw in self.properties_bytes]
 
     def places(self, indices: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """Bytes that some records lie in, where in them each begins, and its size: native int64."""
+        """The frames, and start and size of the given records in them: native int64."""
         chosen = slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)
         starts, sizes = self._parts.starts[chosen], self.lengths[chosen]
         return self._frames, starts.astype(np.int64).tobytes(), sizes.tobytes()
@@ -221,10 +221,10 @@ def decode_columns(
     """Prepare columns over back-to-back records.
 
     Args:
-        frames: the records, V1 and V2, of any hosts.
-        lengths: size of each in bytes, n integers; without them the records' own sizes are used.
-        bounds: where in `frames` the records are, with `lengths`; None: everywhere.
-        compared: `damaged` will be asked: records may be compared with their checksums meanwhile.
+        frames: the records, V1 and V2, with any hosts.
+        lengths: size of each in bytes, n integers; None means the records' own size fields.
+        bounds: start and end of the records in `frames`, with `lengths`; None: all of `frames`.
+        compared: the caller will read `damaged`: the records may be compared in the same step.
 
     Raises:
         RecordError: TRUNCATED, MAGIC or SIZE if lengths and records do not agree.
@@ -255,7 +255,7 @@ def decode_columns(
 
 
 class OnlyRecord(NamedTuple):
-    """What is asked of a record that comes alone."""
+    """The fields of a single record that a consumer needs first."""
 
     queue_offset: int
     sys_flag: int
@@ -265,15 +265,15 @@ class OnlyRecord(NamedTuple):
 
 
 def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> OnlyRecord | None:
-    """The one record between two positions, without an array for each of its fields.
+    """The single record between two positions, without an array for each field.
 
-    None where `decode_columns` has to say what it is: it is not whole, it is long, or there is no
+    None if `decode_columns` must handle it: the record is not whole, it is long, or there is no
     compiled kernel.
 
     Args:
-        frames: what the record is in.
-        start, end: positions.
-        compared: whether to compare it with its checksum.
+        frames: contains the record.
+        start, end: position of the record.
+        compared: compare the record with its checksum.
     """
     if kernel.native is None or end - start > _ONLY_BYTES_MAX or not isinstance(frames, bytes):
         return None
@@ -281,15 +281,15 @@ def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> Only
     if found is None:
         return None
     queue_offset, sys_flag, body, state = found
-    # As `OnlyRecord(...)`, without the call of a Python function.
+    # Equal to `OnlyRecord(...)`, without the call of a Python function.
     return tuple.__new__(OnlyRecord, (queue_offset, sys_flag, body, bool(state & DAMAGED)))
 
 
 def record_sizes(frames: Buffer) -> NDArray[np.int64]:
-    """Walk back-to-back records and return the size that each gives for itself.
+    """Walk back-to-back records and return the size field of each.
 
     Raises:
-        RecordError: TRUNCATED if the last one is cut off, SIZE if one is too small to be one.
+        RecordError: TRUNCATED if the last one is incomplete, SIZE if one is below the minimum.
     """
     view = memoryview(frames)
     sizes = []

@@ -1,6 +1,6 @@
 """The files under `config/`, and a client's own `offsets.json`.
 
-Readers accept what any RocketMQ broker wrote (see `lenient_json`); writers produce strict JSON,
+Readers accept the files of any RocketMQ broker (see `lenient_json`); writers produce strict JSON,
 which Java reads as well. Absent fields have Java's defaults; null counts as absent. A topic's and
 a group's unknown fields are kept in `extra` and written back; other unknown fields are ignored.
 
@@ -60,7 +60,7 @@ class LocalQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Tells which of two copies of a file is newer."""
+    """Version of a file; the higher one of two copies is newer."""
 
     counter: int = 0
     state_version: int = 0
@@ -153,7 +153,7 @@ class GroupConfigs:
     data_version: DataVersion = DataVersion()
 
 
-# Names in the files, and of the attributes here. Java sorts the names; so do we.
+# Names in the files, and of the attributes here. Sorted by name, as in Java.
 _TOPIC_FIELDS = {
     "attributes": "attributes",
     "order": "ordered",
@@ -224,7 +224,7 @@ def read_delay_offsets(content: bytes | str) -> DelayOffsets:
     """Read `delayOffset.json`.
 
     Raises:
-        ConfigError: not JSON, or a number that is none.
+        ConfigError: not JSON, or a value is not a number.
     """
     root = _object(parse_json(content), "the file")
     return DelayOffsets(_integers(root.get("offsetTable"), "offsetTable"), _data_version(root))
@@ -240,7 +240,7 @@ def read_topics(content: bytes | str) -> TopicConfigs:
     """Read `topics.json`.
 
     Raises:
-        ConfigError: not JSON, or a field of another kind than it must have.
+        ConfigError: not JSON, or a field has the wrong type.
     """
     root = _object(parse_json(content), "the file")
     topics = {}
@@ -257,13 +257,13 @@ def write_topics(content: TopicConfigs) -> bytes:
 
 
 def topic_text(topic: TopicConfig) -> str:
-    """Return a topic as `topics.json` has it, for `join_topics`."""
-    # A name or a value has no line end of its own: JSON escapes it.
+    """Return a topic's text in `topics.json`, for `join_topics`."""
+    # Names and values contain no line breaks, because JSON escapes them.
     return _text(_fields_of(topic, _TOPIC_FIELDS)).replace("\n", "\n\t\t")
 
 
 def join_topics(texts: Mapping[str, str], version: DataVersion) -> bytes:
-    """Return `topics.json`, of topics whose texts are known: one that did not change costs little.
+    """Return `topics.json` from the texts of its topics; texts of unchanged topics are reused.
 
     Args:
         texts: from `topic_text`, by the topics' names.
@@ -281,7 +281,7 @@ def read_groups(content: bytes | str) -> GroupConfigs:
     """Read `subscriptionGroup.json`.
 
     Raises:
-        ConfigError: not JSON, or a field of another kind than it must have.
+        ConfigError: not JSON, or a field has the wrong type.
     """
     root = _object(parse_json(content), "the file")
     table = _object(root.get("subscriptionGroupTable"), "subscriptionGroupTable")
@@ -316,12 +316,12 @@ def read_local_offsets(content: bytes | str) -> dict[LocalQueue, int]:
     """Read a broadcasting client's `offsets.json`: the next offset of each queue.
 
     Raises:
-        ConfigError: not JSON, a key that names no queue, or a number that is none.
+        ConfigError: not JSON, a key is not a queue, or a value is not a number.
     """
     root = _object(parse_json(content), "the file")
     offsets = {}
     for key, offset in _object(root.get("offsetTable"), "offsetTable").items():
-        # Java writes an object as the key; `parse_json` has made it the text that we write.
+        # Java writes an object as the key; `parse_json` has converted it to its JSON text.
         queue = _object(parse_json(key), f"offsetTable: {key}")
         topic, broker_name = queue.get("topic"), queue.get("brokerName")
         if not isinstance(topic, str) or not isinstance(broker_name, str):
@@ -385,7 +385,7 @@ def _fields_of(config: TopicConfig | GroupConfig, names: Mapping[str, str]) -> d
 def _fields(
     raw: Json, names: Mapping[str, str], defaults: TopicConfig | GroupConfig, place: str
 ) -> dict[str, Json]:
-    """Turn an object of the file into arguments, each of its default's kind."""
+    """Convert an object of the file to arguments, each of the type of its default."""
     found: dict[str, Json] = {"extra": {}}
     for name, value in _object(raw, place).items():
         attribute = names.get(name)

@@ -6,9 +6,9 @@
     | i64              | i32      | i64              |
     +------------------+----------+------------------+
 
-Unwritten entries are zeros. A queue whose first file does not start with its first message has
-fillers (offset 0, size 0x7FFFFFFF, code 0) in front. An entry is valid when its offset is not
-negative and its size is positive, so fillers count as valid. Source: ConsumeQueue.
+Unwritten entries are zeros. If the first file of a queue does not start with its first message, it
+starts with fillers (offset 0, size 0x7FFFFFFF, code 0). An entry is valid if its offset is not
+negative and its size is positive, so fillers are valid. Source: ConsumeQueue.
 """
 
 from typing import Any
@@ -23,15 +23,15 @@ assert ENTRY.itemsize == ENTRY_BYTES
 QUEUE_FILE_BYTES_DEFAULT = 300_000 * ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
 EXT_ADDRESS_MAX = -(2**31) - 1
-"""Codes up to here are no hashes: with enableConsumeQueueExt RocketMQ puts the place of a unit in
-`consumequeue_ext` there. The code itself can be had of the record."""
+"""Codes up to this value are not hashes: with enableConsumeQueueExt, RocketMQ stores the position
+of a unit in `consumequeue_ext` there. The hash can be computed from the record."""
 
 EntryArray = NDArray[np.void]
 """Structured arrays of `ENTRY`."""
 
 
 def encode_entries(offsets: ArrayLike, sizes: ArrayLike, tags_codes: ArrayLike) -> EntryArray:
-    """Return a structured array of entries; `.tobytes()` is what the file holds.
+    """Return a structured array of entries; `.tobytes()` is the file's content.
 
     Args:
         offsets: physical offsets of the records in the CommitLog, int64[n].
@@ -47,7 +47,7 @@ def encode_entries(offsets: ArrayLike, sizes: ArrayLike, tags_codes: ArrayLike) 
 
 
 def decode_entries(buffer: bytes | bytearray | memoryview) -> EntryArray:
-    """View a buffer's whole entries without copying; an odd tail of fewer than 20 bytes is left."""
+    """View a buffer's entries without copying; an incomplete last entry is ignored."""
     return np.frombuffer(buffer, ENTRY, count=len(memoryview(buffer)) // ENTRY_BYTES)
 
 
@@ -59,13 +59,13 @@ def filler_entries(count: int) -> bytes:
 
 
 def count_fillers(entries: EntryArray) -> int:
-    """Return how many fillers stand in front of the first real entry."""
+    """Return the number of fillers before the first entry of a message."""
     is_filler = (entries["size"] == FILLER_SIZE) & (entries["offset"] == 0)
     return _leading_true(is_filler)
 
 
 def count_valid(buffer: bytes | bytearray | memoryview) -> int:
-    """Return how many leading entries of `buffer` are valid (ConsumeQueue#recover)."""
+    """Return the number of leading valid entries of `buffer` (ConsumeQueue#recover)."""
     entries = decode_entries(buffer)
     return _leading_true((entries["size"] > 0) & (entries["offset"] >= 0))
 

@@ -1,10 +1,11 @@
-"""Delay levels, and the deliver time that a delayed record's queue entry holds.
+"""Delay levels, and the deliver time in the queue entry of a delayed record.
 
-A record in SCHEDULE_TOPIC_XXXX with a DELAY property has store time + delay of its level where
-other entries have the hash of the tags (CommitLog#checkMessageAndReturnSize,
-MessageStoreConfig#messageDelayLevel). A record in rmq_sys_wheel_timer has its TIMER_OUT_MS there.
-That is ours: RocketMQ keeps the hash of the tags, and reads every record to learn its time
-(TimerMessageStore#enqueue). A hash is below 2^31, and a time is not, so they are told apart.
+The queue entry of a record in SCHEDULE_TOPIC_XXXX with a DELAY property contains the store time
+plus the delay of its level instead of the hash of the tags (CommitLog#checkMessageAndReturnSize,
+MessageStoreConfig#messageDelayLevel). The entry of a record in rmq_sys_wheel_timer contains the
+record's TIMER_OUT_MS. The latter is Rockoon's own: RocketMQ stores the hash of the tags and reads
+every record to find its time (TimerMessageStore#enqueue). A hash is below 2^31, and a deliver time
+is not, so they can be distinguished.
 """
 
 import re
@@ -17,7 +18,7 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays in milliseconds of levels 1, 2, ... of a text such as `1s 5s 1m`.
+    """Return the delays in milliseconds of levels 1, 2, ... in a text such as `1s 5s 1m`.
 
     Raises:
         ValueError: a token is not a whole number followed by one of s, m, h, d.
@@ -38,8 +39,8 @@ def parse_java_int(text: str) -> int:
     """Read a number as Java's Integer.parseInt does.
 
     Raises:
-        ValueError: not an optional sign and digits, or outside 32 bits. A broker that meets this
-            in a delayed record takes the record, and all that follow, for damaged.
+        ValueError: not an optional sign and digits, or outside 32 bits. A RocketMQ broker treats a
+            delayed record with such a text, and all later records, as damaged.
     """
     if not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(f"{text!r} is not a number")
@@ -50,11 +51,11 @@ def parse_java_int(text: str) -> int:
 
 
 DELIVER_TIME_MS_MIN = 2**32
-"""A ConsumeQueue's tags code from here on is a deliver time; below it is a hash of tags."""
+"""A ConsumeQueue's tags code of at least this value is a deliver time; below it is a hash."""
 
 
 def timer_deliver_ms(properties: bytes) -> int | None:
-    """The deliver time in epoch milliseconds of a record of rmq_sys_wheel_timer, None without one.
+    """Deliver time in epoch milliseconds of a record of rmq_sys_wheel_timer; None if it has none.
 
     Args:
         properties: the record's encoded properties.
@@ -67,7 +68,7 @@ def timer_deliver_ms(properties: bytes) -> int | None:
 
 
 def delay_of_level_ms(level: int, delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """Return a level's delay in milliseconds, 0 for none; levels above the last count as it."""
+    """Return a level's delay in milliseconds, 0 for none; levels above the last are the last."""
     if level <= 0:
         return 0
     return delay_levels_ms[min(level, len(delay_levels_ms)) - 1]

@@ -1,4 +1,4 @@
-"""Names of the files of a log: twenty digits, the byte offset of the file's first byte.
+"""Names of a log's files: twenty digits, the byte offset of the file's first byte.
 
 Source: UtilAll#offset2FileName.
 """
@@ -19,7 +19,7 @@ def offset_to_file_name(offset: int) -> str:
 
 
 def file_name_to_offset(name: str) -> int:
-    """Return the start offset that a file's name says.
+    """Return the start offset in a file's name.
 
     Raises:
         ValueError: the name is not exactly twenty ASCII digits within 63 bits.

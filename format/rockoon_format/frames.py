@@ -1,9 +1,9 @@
-"""Reading the fields of many records at once.
+"""Reads the fields of many records together.
 
 Records differ in length, so a column of a field is a gather: the buffer is viewed as overlapping
-items one byte apart, and indexed with the field's positions. Nothing here trusts the bytes:
-positions that damaged lengths would put outside the buffer are clipped into it, and such a
-record's computed size then exceeds its own.
+items one byte apart, and indexed with the field's positions. The bytes are not trusted: positions
+outside the buffer, which damaged lengths cause, are clipped to it, and the computed size of such a
+record then exceeds its size field.
 """
 
 import zlib
@@ -41,23 +41,23 @@ PREFIX = np.dtype(
 )
 assert PREFIX.itemsize == AT_BORN_HOST
 
-# As the compiled kernel writes them: where a record starts, and the other fields of `Parts`.
+# A row of the kernel's result: the start of a record, and the other fields of `Parts`.
 _ROW = np.dtype([("fields", np.int64, 10), ("prefix", PREFIX)])
 
 _TAGS_PREFIX = b"TAGS\x01"
 _TAGS_INSIDE = b"\x02TAGS\x01"
-# How far behind `TAGS 0x01` the closing 0x02 is looked for in all records at once.
+# Distance after `TAGS 0x01` in which the closing 0x02 is searched for all records together.
 _TAGS_WINDOW_BYTES = 32
-# Below this a copy of a body is cheaper than a view of it.
+# A copy of a body of at most this size is faster than a view.
 _COPIED_BYTES_MAX = 4096
 
 IntArray = NDArray[np.int64]
 
 
-# Not frozen: it is made for each message that comes alone, and would be three times as dear.
+# Not frozen: one is created for each single message, and a frozen one would cost three times more.
 @dataclass(slots=True)
 class Parts:
-    """Where the parts of each record lie; positions are relative to the buffer, int64[n]."""
+    """Positions of the parts of each record, relative to the buffer, int64[n]."""
 
     starts: IntArray
     prefix: NDArray[np.void]
@@ -74,7 +74,7 @@ class Parts:
     properties_lengths: IntArray
     """As stored, may be negative."""
     computed_sizes: IntArray
-    """What the parts add up to; a record is whole only if this equals its size."""
+    """Sum of the parts; a record is whole only if it equals the size field."""
 
 
 def sliding(buffer: bytes | NDArray[np.uint8], dtype: DTypeLike) -> NDArray[Any]:
@@ -91,7 +91,7 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
             prefixes, columns = found
             rows = np.frombuffer(columns, np.int64).reshape(9, len(starts))
             return _parts(starts, np.frombuffer(prefixes, PREFIX), rows)
-    # Plain void items are copied whole; structured ones would go field by field.
+    # Plain void items are copied as a whole, structured items field by field.
     prefix = sliding(buffer, f"V{PREFIX.itemsize}")[starts].view(PREFIX)
     sys_flags = prefix["sys_flag"]
     zeros = np.zeros(len(starts), np.int64)
@@ -137,15 +137,15 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
 def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
 ) -> tuple[Parts, bytes] | None:
-    """The parts of records back to back, and a byte for each of what `checksums.compare` says, if
-    that is asked (`DAMAGED`, `WHOLE`). None where there is no compiled kernel, or a record that is
-    not whole or of another size.
+    """The parts of back-to-back records, and with `compared` a state byte for each (`DAMAGED`,
+    `WHOLE`, see `checksums.compare`). None without a kernel, or if a record is not whole or has
+    another size.
 
     Args:
-        buffer: has the records between the bounds.
-        sizes: bytes of each, int64[n].
-        bounds: positions.
-        compared: whether it is asked.
+        buffer: contains the records between the bounds.
+        sizes: size of each record, int64[n].
+        bounds: start and end position of the records.
+        compared: compare the records with their checksums.
     """
     if kernel.native is None:
         return None
@@ -158,8 +158,8 @@ def locate_whole(
 
 
 def _parts(starts: IntArray, prefixes: NDArray[np.void], rows: NDArray[np.int64]) -> Parts:
-    """What the compiled kernel has found."""
-    # Not `*rows`: NumPy ends that with an error, whose text costs more than the rows.
+    """The `Parts` in the kernel's result."""
+    # Not `*rows`: NumPy ends the iteration with an error whose text costs more than the rows.
     return Parts(
         starts,
         prefixes,
@@ -176,7 +176,7 @@ def _parts(starts: IntArray, prefixes: NDArray[np.void], rows: NDArray[np.int64]
 
 
 def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
-    """Cut pieces out of a buffer as bytes; every piece must lie inside it."""
+    """Cut ranges out of a buffer as bytes; every range must be inside it."""
     if len(starts) == 0:
         return []
     length = int(lengths[0])
@@ -191,15 +191,15 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
             pieces = found
             return pieces
     if length > 0 and (lengths == length).all():
-        # Items of one width leave NumPy as bytes without a slice object each. As V: items of type
-        # S would lose the zero bytes that they end with.
+        # Items of one width are converted to bytes without a slice object each. Type V, because
+        # items of type S lose trailing zero bytes.
         pieces = sliding(buffer, f"V{length}")[starts].tolist()
         return pieces
     return list(map(buffer.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
 
 
 def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return the CRC-32 of each piece, not masked."""
+    """Return the CRC-32 of each range, not masked."""
     if len(starts) == 0:
         return np.zeros(0, np.int64)
     if kernel.native is not None and isinstance(buffer, bytes):
@@ -211,7 +211,7 @@ def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray)
     if 0 < length <= _COPIED_BYTES_MAX and (lengths == length).all():
         pieces = sliding(buffer, f"V{length}")[starts].tolist()
     else:
-        # A bytearray, too: large requests come as one.
+        # Large requests arrive as a bytearray.
         is_large = int(lengths.max()) > _COPIED_BYTES_MAX
         whole = memoryview(buffer) if is_large else bytes(buffer)  # type: ignore[arg-type]
         pieces = map(whole.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist()))
@@ -219,10 +219,10 @@ def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray)
 
 
 def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
-    """Return each record's tagsCode: the hash of the TAGS that `properties.decode` would give.
+    """Return each record's tagsCode: the hash of its TAGS, as decoded by `properties.decode`.
 
-    Our writers put TAGS first, which is hashed for all records at once. Where the property stands
-    elsewhere, or twice, the records are parsed one by one.
+    Our producers put TAGS first; these tags are hashed for all records together. Records with TAGS
+    in another position, or twice, are parsed one by one.
     """
     starts, lengths = parts.properties_starts, np.maximum(parts.properties_lengths, 0)
     count = len(starts)
@@ -236,7 +236,7 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
     heads = sliding(buffer, f"V{len(_TAGS_PREFIX)}")[
         np.minimum(starts, len(buffer) - len(_TAGS_PREFIX))
     ]
-    # A head clipped at the buffer's end belongs to properties too short to hold a tag.
+    # A head that was clipped at the buffer's end belongs to properties too short for a tag.
     is_first = (heads.view(f"S{len(_TAGS_PREFIX)}") == _TAGS_PREFIX) & (lengths > len(_TAGS_PREFIX))
     first = np.flatnonzero(is_first)
     exact = _hold_tags_inside(buffer, starts, lengths)
@@ -253,7 +253,7 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
         value_lengths = np.where(closed, ends, room)
         unsure = ((~closed) & (room > _TAGS_WINDOW_BYTES)) | (value_starts > last)
         exact[first[unsure]] = True
-        # Lengths that may lead out of the buffer; these are hashed again below.
+        # These lengths may lead out of the buffer; the records are hashed again below.
         value_lengths[unsure] = 0
         data = np.frombuffer(buffer, np.uint8)
         codes[first] = java_hash_codes(data, value_starts, value_lengths)
@@ -266,11 +266,11 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
 
 
 def _hold_tags_inside(buffer: bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:
-    """Tell which records may hold TAGS behind another property; never wrongly says no.
+    """Return which records may have TAGS after another property; has no false negatives.
 
-    Only properties are searched, since bodies are long and may hold anything. They are copied
-    next to each other without their first bytes: otherwise the 0x02 that ends one and the TAGS
-    that begins the next would look like a find. A first byte 0x02 is left to the caller.
+    Only properties are searched, because bodies are long and may contain anything. The properties
+    are joined without their first bytes: otherwise the 0x02 at the end of one and the TAGS at the
+    start of the next would match. The caller handles a first byte 0x02.
     """
     count = len(starts)
     width = int(lengths.max()) - 1

@@ -1,8 +1,8 @@
 """Java's String.hashCode over UTF-16 code units, for tags codes and the key index.
 
 A tags code is the signed 32-bit hash of the whole TAGS value, sign-extended to 64 bits
-(MessageExtBrokerInner#tagsString2tagsCode); an index hash is the absolute value, with the one
-number that has none mapped to zero (IndexFile#indexKeyHashMethod).
+(MessageExtBrokerInner#tagsString2tagsCode). An index hash is the absolute value; the smallest
+number, which has no positive counterpart, becomes zero (IndexFile#indexKeyHashMethod).
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ INT32_MIN = -(2**31)
 INT32_MAX = 2**31 - 1
 
 TAG_HASHES_MAX = 4096
-"""How many tags a filter may have: a broker compares each entry with all tags of the filter."""
+"""Maximum number of tags in a filter: a broker compares each entry with all tags of the filter."""
 
 _UINT32_MASK = 0xFFFFFFFF
-# Texts are hashed together with others of about their length; longer ones one by one.
+# Texts are hashed together with texts of similar length; longer texts one by one.
 _WIDTHS = (8, 16, 32, 64, 128, 256)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW_HALF = np.uint64(_UINT32_MASK)
@@ -54,15 +54,15 @@ def index_key_hash(key: str) -> int:
 def java_hash_codes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Hash many UTF-8 texts that lie in one array.
+    """Hash many UTF-8 texts of one array.
 
     Args:
-        data: bytes that hold all texts.
+        data: bytes that contain all texts.
         starts: int64[n], position of each text's first byte.
-        lengths: int64[n], its length in bytes; every text lies within `data`.
+        lengths: int64[n], length of each text in bytes; every text is within `data`.
 
     Returns:
-        int64[n] of signed 32-bit hashes, what `java_hash_code` says of each decoded text.
+        int64[n] of signed 32-bit hashes, equal to `java_hash_code` of each decoded text.
     """
     codes, exact = _ascii_codes(data, starts, lengths)
     result = codes.view(np.int32).astype(np.int64)
@@ -78,15 +78,15 @@ def joined_key_hashes(
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return `index_key_hash` of many texts, each behind one of a few others.
+    """Return `index_key_hash` of many texts, each with one of a few prefixes.
 
     Args:
-        fronts: what a text can stand behind.
-        which: int64[n], the front of each text.
-        data, starts, lengths: the n texts, as `java_hash_codes` takes them.
+        fronts: the prefixes.
+        which: int64[n], index of each text's prefix.
+        data, starts, lengths: the n texts, as for `java_hash_codes`.
     """
     codes, exact = _ascii_codes(data, starts, lengths)
-    # The hash of a joined text is that of its front, times 31 to the length of its back, and more.
+    # Hash of prefix + text = hash(prefix) * 31 ** len(text) + hash(text).
     front_codes = np.array([java_hash_code(front) & _UINT32_MASK for front in fronts], np.uint32)
     codes += front_codes[which] * _powers_of_31(int(lengths.max(initial=0)))[lengths]
     hashes = np.abs(codes.view(np.int32).astype(np.int64))
@@ -100,7 +100,7 @@ def joined_key_hashes(
 def _ascii_codes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Hashes of those texts that are ASCII, uint32[n], and the indices that it left out."""
+    """Hashes of the ASCII texts, uint32[n], and the indices of all texts that were not hashed."""
     if len(starts) == 0:
         return np.zeros(0, np.uint32), np.zeros(0, np.int64)
     lowest, highest = np.searchsorted(_WIDTHS, (lengths.min(), lengths.max())).tolist()
@@ -121,10 +121,11 @@ def _ascii_codes(
 def _codes_of_width(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """See `_ascii_codes`; no text is longer than `width`, a power of two from 8 on.
+    """`_ascii_codes` of texts of at most `width` bytes, a power of two from 8.
 
-    A text is copied with what is in front of it up to the width. Zeros there change no hash. Then
-    neighbouring digits of the base 31 become one of a base squared, until eight are one.
+    A text is copied together with the bytes before it, up to the width; the bytes before it are
+    then set to zero, which does not change the hash. Then neighbouring digits in base 31 are
+    combined to one digit in base 31 squared, until eight digits are one.
     """
     if len(data) < width:
         return np.zeros(len(starts), np.uint32), np.arange(len(starts))
@@ -132,14 +133,14 @@ def _codes_of_width(
     odd = fronts < 0
     rows = _windows(data, np.maximum(fronts, 0), width)
     if int(lengths.min()) != width:
-        # Of so many zeros and then as many ones, the piece that has a text's own number of ones.
+        # A window of `width` zeros and `width` ones: its part at `length` has `length` ones.
         mask = np.repeat(np.array([0, 0xFF], np.uint8), width)
         rows &= _windows(mask, lengths, width)
     if (rows & _NOT_ASCII).any():
         odd |= (rows & _NOT_ASCII).any(axis=1)
 
-    # Of ASCII alone, no step before the last exceeds its type: a byte of 128 or more would, and is
-    # odd. The last keeps 32 bits, as Java's int does.
+    # With ASCII, only the last step exceeds its type; it keeps 32 bits, like Java's int. A byte of
+    # 128 or more would exceed its type earlier; its text is in `odd`.
     pairs = rows.view("<u2")
     pairs = (pairs & 0xFF) * np.uint16(31) + (pairs >> 8)
     fours = pairs.view("<u4")

@@ -1,8 +1,8 @@
-"""From records to what the key index holds of them: of each key a hash, a place and a time.
+"""Computes the entries of the key index from records: hash, offset and store time of each key.
 
-`index_keys` says it of one record, `key_hashes` and `index_entries` of many at once: properties are
-copied next to each other in rows of one width, cut into segments at their separators, and those
-that are wanted are told by their first bytes.
+`index_keys` handles one record, `key_hashes` and `index_entries` many together: properties are
+copied into rows of one width, cut into segments at their separators, and the wanted ones are
+recognised by their first bytes.
 
 Source: IndexService#buildIndex.
 """
@@ -30,11 +30,11 @@ from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
 from rockoon_format.scan import Scan, scan
 
 FEW_RECORDS_MAX = 24
-"""Up to here a loop over the records is faster than the columns' fixed costs."""
+"""For at most this many records, a loop is faster than column operations."""
 
-# Properties are copied into rows of a power of two of bytes, from this one on.
+# The smallest row for properties; wider rows are powers of two.
 _ROW_BYTES_MIN = 128
-# So much goes at once: what stays in a processor's cache.
+# Rows of one step: they should fit in a processor's cache.
 _STEP_BYTES = 1 << 20
 
 _SEPARATOR = PROPERTY_SEPARATOR[0]
@@ -44,18 +44,18 @@ _WORD_BYTES = 8
 
 Bytes = NDArray[np.uint8]
 Pieces = tuple[IntArray, IntArray, IntArray]
-"""Rows, and where in the rows' bytes a piece of each starts and ends; rows ascend."""
+"""Row numbers, and start and end of one segment per row in the rows' bytes; rows ascend."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntries:
-    """Keys in the order in which they are put, as columns of k items."""
+    """Keys in the order of the index, as columns of k items."""
 
     hashes: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    """Physical offset of each key's record, never descending."""
+    """Physical offset of each key's record, ascending with repeats."""
     timestamps_ms: NDArray[np.int64]
-    """Its store time."""
+    """Store time of each key's record."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -65,12 +65,12 @@ class KeyEntries:
         return KeyEntries(self.hashes[:count], self.offsets[:count], self.timestamps_ms[:count])
 
     def behind(self, count: int) -> "KeyEntries":
-        """All but the first `count`."""
+        """All except the first `count`."""
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
 
 
 class PackedKeys(NamedTuple):
-    """Keys as they are kept in memory until they are put."""
+    """Keys in memory that are not yet in the index."""
 
     hashes: bytes
     """int64[k]."""
@@ -79,10 +79,10 @@ class PackedKeys(NamedTuple):
 
 
 def packed_keys(frames: bytes, start: int) -> PackedKeys | None:
-    """Return the keys of whole records of one store time; None where it is left to `index_entries`.
+    """Return the keys of whole records with one store time; None if `index_entries` must do it.
 
     Args:
-        frames: bytes, one record behind the other.
+        frames: records back to back.
         start: physical offset of the first byte.
     """
     found = keys_within(frames, len(frames), start)
@@ -95,7 +95,7 @@ def packed_keys(frames: bytes, start: int) -> PackedKeys | None:
 
 
 def joined(parts: Sequence[KeyEntries]) -> KeyEntries:
-    """One behind the other, at least one."""
+    """One part after the other; at least one part."""
     if len(parts) == 1:
         return parts[0]
     return KeyEntries(
@@ -106,7 +106,7 @@ def joined(parts: Sequence[KeyEntries]) -> KeyEntries:
 
 
 def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
-    """Return the keys under which a record is indexed, in order: `topic#key`.
+    """Return the index keys of a record, in order: `topic#key`.
 
     The unique key comes first, then each token of KEYS. Prepared records are indexed, rolled-back
     ones are not.
@@ -121,11 +121,11 @@ def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
 
 
 def index_entries(frames: bytes | Bytes, records: Scan, start: int) -> KeyEntries:
-    """Return the keys of records as putting one record after another would put them.
+    """Return the keys of records, in the order of the index.
 
     Args:
-        frames: what was scanned, from its first byte on.
-        records: what the scan found.
+        frames: the scanned bytes.
+        records: result of the scan.
         start: physical offset of the first byte of `frames`.
     """
     topics = [decode_text(topic) for topic in records.topics]
@@ -145,12 +145,12 @@ def index_entries(frames: bytes | Bytes, records: Scan, start: int) -> KeyEntrie
 
 
 def keys_within(frames: bytes, stop: int, start: int) -> KeyEntries | None:
-    """Return what `index_entries` gives of the records that `frames` begins with; None where the
-    compiled kernel leaves it open, or there is none.
+    """`index_entries` of the records at the start of `frames`, by the compiled kernel; None without
+    a kernel, or if the kernel leaves it to NumPy.
 
     Args:
         frames: bytes.
-        stop: where in them the last record ends.
+        stop: end of the last record in `frames`.
         start: physical offset of the first byte.
     """
     if kernel.native is None or (found := kernel.native.index_keys(frames, stop, start)) is None:
@@ -166,14 +166,14 @@ def key_hashes(
     topics: Sequence[str],
     topic_numbers: IntArray,
 ) -> tuple[IntArray, IntArray]:
-    """Return the index hashes of many records, in the records' order and as `index_keys` orders.
+    """Return the index hashes of many records, by record and in the order of `index_keys`.
 
     Args:
-        data: bytes that hold the properties of all n records.
-        starts, lengths: where those of each record lie, int64[n]; every piece lies within `data`.
+        data: bytes that contain the properties of all n records.
+        starts, lengths: position and length of each record's properties, int64[n]; within `data`.
         sys_flags: system flag of each record, int64[n].
-        topics: distinct ones.
-        topic_numbers: which of them each record names, int64[n].
+        topics: distinct topics.
+        topic_numbers: index in `topics` of each record, int64[n].
 
     Returns:
         For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
@@ -200,7 +200,7 @@ def key_hashes(
 
 
 def _copied(data: Bytes, starts: IntArray, lengths: IntArray) -> tuple[bytes, IntArray]:
-    """The bytes that pieces lie in, which nobody else can write, and where they start in those."""
+    """A private copy of the given ranges as bytes, and the starts in it."""
     if not len(starts):
         return b"", starts
     first = int(starts.min())
@@ -215,9 +215,9 @@ def _key_hashes_compiled(
     fronts: Sequence[str],
     topic_numbers: IntArray,
 ) -> tuple[IntArray, IntArray] | None:
-    """As `key_hashes`; None at any doubt."""
+    """`key_hashes` by the kernel; None if the kernel leaves it to NumPy."""
     assert kernel.native is not None
-    # A record without properties has no keys.
+    # A length of 0 makes the kernel skip a record.
     bytes_looked_at = np.where(sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK, lengths, 0)
     codes = np.array([java_hash_code(front) for front in fronts], np.int64)
     found = kernel.native.key_hashes(
@@ -230,7 +230,7 @@ def _key_hashes_compiled(
 
 
 def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:
-    """Tell which records have a key: a KEYS property that is not blank.
+    """Return which records have a key: a KEYS property that is not blank.
 
     Args:
         data, starts, lengths: as for `key_hashes`.
@@ -253,16 +253,16 @@ def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArr
 def whole_keys(
     data: bytes | Bytes, starts: IntArray, lengths: IntArray
 ) -> Iterator[tuple[IntArray, Bytes, IntArray, IntArray]]:
-    """Find the value of KEYS of many records, some at a time, uncut: what a topic is compacted by.
+    """Find the whole KEYS value of many records, in steps: the key of compaction.
 
     Args:
-        data: bytes that hold the properties of all n records.
-        starts, lengths: where those of each record lie, int64[n]; every piece lies within `data`.
+        data: bytes that contain the properties of all n records.
+        starts, lengths: position and length of each record's properties, int64[n]; within `data`.
 
     Yields:
-        Numbers of k records that have keys, int64[k], ascending within one yield only; an array of
-        bytes; and where in it the keys of each start, and how many bytes they are, int64[k]. The
-        value is the one `find_value` gives; at least eight bytes follow each.
+        Numbers of k records that have keys, int64[k], ascending only within one yield; an array of
+        bytes; and the start of each value in the array, and its length, int64[k]. The value is that
+        of `find_value`; at least eight bytes follow each value.
     """
     for numbers, rows in _rows_of(data, starts, lengths, np.flatnonzero(lengths > 0)):
         which, found, ends = rows.last_values(_KEYS_HEAD)
@@ -271,32 +271,32 @@ def whole_keys(
 
 def _rows_of(
     data: bytes | Bytes, starts: IntArray, lengths: IntArray, wanted: IntArray
-) -> Iterator[tuple[IntArray, "_Rows"]]:
-    """Copy the wanted records' properties into rows; with the numbers of those that are in them."""
+) -> Iterator[tuple[IntArray, "_PropertyRows"]]:
+    """Copy the properties of the wanted records into rows; yields their numbers and the rows."""
     content = np.frombuffer(data, np.uint8)
     width = _ROW_BYTES_MIN
     while len(wanted):
-        # One byte of a row is for a separator.
+        # One byte of a row is reserved for a separator.
         fits = lengths[wanted] < width
         fitting, wanted = wanted[fits], wanted[~fits]
         step = max(_STEP_BYTES // width, 1)
         for first in range(0, len(fitting), step):
             numbers = fitting[first : first + step]
-            yield numbers, _Rows(content, starts[numbers], lengths[numbers], width)
+            yield numbers, _PropertyRows(content, starts[numbers], lengths[numbers], width)
         width *= 2
 
 
-class _Rows:
+class _PropertyRows:
     """Properties of some records in rows of one width, and their segments between separators.
 
-    Positions are those in all rows, one behind the other. A row starts with its record's
-    properties and a separator; what stands behind is of no meaning.
+    Positions are indexes into the bytes of all rows. A row starts with its record's properties and
+    a separator; the bytes after it are undefined.
     """
 
     def __init__(self, content: Bytes, starts: IntArray, lengths: IntArray, width: int) -> None:
         count = len(starts)
         self.data = np.empty(count * width + _WORD_BYTES, np.uint8)
-        """Longer than the rows, so that a word can be read at every position."""
+        """Longer than the rows, so that a word can be read from every position."""
         self._rows = self.data[: count * width]
         self._row_shift = width.bit_length() - 1
         _copy(content, starts, self._rows.view(f"V{width}"))
@@ -310,8 +310,8 @@ class _Rows:
         self._words = sliding(self.data, "<u8")[self._starts]
 
     def key_hashes(self, fronts: list[str], which: IntArray) -> tuple[IntArray, IntArray]:
-        """Rows and hashes of all keys, in order; `which` of the fronts each row has."""
-        # Not together: unique keys are mostly of one length, and the others of another.
+        """Rows and hashes of all keys, in order; `which` is the front of each row."""
+        # Unique keys mostly have one length, and other keys another; hashing sorts by length.
         pieces = (self.last_values(_UNIQUE_HEAD), self._tokens(*self.last_values(_KEYS_HEAD)))
         hashes = [
             joined_key_hashes(fronts, which[rows], self._rows, starts, ends - starts)
@@ -324,15 +324,15 @@ class _Rows:
         return rows[order], np.concatenate(hashes)[order]
 
     def with_keys(self) -> IntArray:
-        """Rows that have a key, perhaps more than once."""
+        """Rows that have a key; may contain duplicates."""
         return self._tokens(*self.last_values(_KEYS_HEAD))[0]
 
     def last_values(self, head: bytes) -> Pieces:
-        """Of each row that has it, the last value of a property that is not empty."""
-        told = head[:_WORD_BYTES]
-        mask = np.uint64((1 << 8 * len(told)) - 1)
-        chosen = np.flatnonzero((self._words & mask) == int.from_bytes(told, "little"))
-        for position in range(len(told), len(head)):
+        """In each row that has it, the last value of a property that is not empty."""
+        first_word = head[:_WORD_BYTES]
+        mask = np.uint64((1 << 8 * len(first_word)) - 1)
+        chosen = np.flatnonzero((self._words & mask) == int.from_bytes(first_word, "little"))
+        for position in range(len(first_word), len(head)):
             chosen = chosen[self.data[self._starts[chosen] + position] == head[position]]
         starts, ends = self._starts[chosen] + len(head), self._ends[chosen]
         rows = self._segment_rows[chosen]
@@ -345,7 +345,7 @@ class _Rows:
         return rows, starts, ends
 
     def _tokens(self, rows: IntArray, starts: IntArray, ends: IntArray) -> Pieces:
-        """Cut values of KEYS, at most one of each row, into those between spaces."""
+        """Cut values of KEYS, at most one per row, at spaces."""
         if len(rows) == 0:
             return rows, starts, ends
         row_starts = np.zeros(len(self._rows) >> self._row_shift, np.int64)
@@ -364,7 +364,7 @@ class _Rows:
 
 
 def _copy(content: Bytes, starts: IntArray, rows: NDArray[np.void]) -> None:
-    """Fill each row with the bytes from its position on, as far as there are any."""
+    """Fill each row with the bytes from its position, as far as the content reaches."""
     width = rows.itemsize
     limit = len(content) - width
     near_end = np.flatnonzero(starts > limit)
@@ -377,7 +377,7 @@ def _copy(content: Bytes, starts: IntArray, rows: NDArray[np.void]) -> None:
 
 
 def _starts_behind(ends: IntArray, lowest: IntArray) -> IntArray:
-    """Where what ends there starts: behind the end before, but not below its lowest start."""
+    """Start of each segment: after the previous end, and not before its row starts."""
     starts = lowest.copy()
     np.maximum(starts[1:], ends[:-1] + 1, out=starts[1:])
     return starts

@@ -8,14 +8,14 @@
             slots used i32, next unit i32
     unit:   key hash i32, physical offset i64, seconds since begin i32, previous unit i32
 
-A slot holds the newest unit of its chain; a unit holds the one before it; 0 ends the chain. Keys
-are not stored: a lookup returns hash collisions too, and its caller compares the messages' keys.
+A slot holds the newest unit of its chain; a unit holds the previous one; 0 ends the chain. Keys are
+not stored: a lookup also returns hash collisions, and its caller compares the messages' keys.
 
 Invariants: 1 <= next unit <= units; every slot and every `previous` is below the next unit; the
-previous of a unit is below the unit. A unit's seconds cannot be negative, and a search goes along a
-chain until they are too few: so where store times go back in a log, the next file begins.
+previous of a unit is below the unit. A unit's seconds cannot be negative, and a search follows a
+chain until the seconds are too low. Therefore a new file starts where store times decrease.
 
-Which keys a record has: `index_entries`. Source: IndexFile, IndexHeader.
+Keys of a record: `index_entries`. Source: IndexFile, IndexHeader.
 """
 
 import struct
@@ -42,7 +42,7 @@ assert UNIT.itemsize == _UNIT.size == UNIT_BYTES
 
 
 class IndexFileError(ValueError):
-    """A buffer that holds no index file of the expected shape, or a damaged one."""
+    """A buffer without a valid index file of the expected shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class IndexHeader:
 
 
 def decode_header(raw: bytes | memoryview) -> IndexHeader:
-    """Read a header; a next unit of zero or less reads as 1, the number of an empty file."""
+    """Read a header; a next unit of zero or less is read as 1, the number in an empty file."""
     if len(raw) < HEADER_BYTES:
         raise IndexFileError(f"an index header of {len(raw)} bytes")
     header = IndexHeader(*_HEADER.unpack_from(raw))
@@ -73,7 +73,7 @@ def index_file_bytes(slots: int = SLOTS_DEFAULT, units: int = UNITS_DEFAULT) -> 
 def encode_header(header: IndexHeader) -> bytes:
     """Return the header's 40 bytes.
 
-    The next unit's number is first written with the first key, so an empty file's reads 0.
+    The number of the next unit is written with the first key, so an empty file contains 0.
     """
     fields = list(astuple(header))
     if header.next_unit <= 1:
@@ -82,21 +82,21 @@ def encode_header(header: IndexHeader) -> bytes:
 
 
 def header_behind(previous: IndexHeader) -> IndexHeader:
-    """Return the header of a new file behind a full one, before its first key.
+    """Return the header of a new file after a full one, before its first key.
 
-    Its first unit's seconds count from the previous file's end; that is how Java writes it.
+    The seconds of its first unit count from the previous file's end, as in Java.
     """
     end_ms, end_offset = max(0, previous.end_timestamp_ms), max(0, previous.end_offset)
     return IndexHeader(end_ms, end_ms, end_offset, end_offset)
 
 
 def unit_position(slots: int, unit: int) -> int:
-    """Return the byte of an index file of so many slots at which a unit begins."""
+    """Return the position of a unit in an index file with the given number of slots."""
     return HEADER_BYTES + slots * SLOT_BYTES + unit * UNIT_BYTES
 
 
 def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -> int:
-    """How many of the next keys a file takes, were it large enough, before store times go back.
+    """Number of the next keys that fit before store times decrease, ignoring the file's size.
 
     Args:
         header: the file's.
@@ -109,18 +109,18 @@ def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -
 
 @dataclass(frozen=True, slots=True)
 class LinkedKeys:
-    """Keys with their places in a file, written nowhere yet."""
+    """Keys with their positions in a file, not written yet."""
 
     first_unit: int
     """Number of the first of `units`."""
     units: NDArray[np.void]
-    """UNIT[n], neighbours in the file."""
+    """UNIT[n], consecutive in the file."""
     slot_numbers: NDArray[np.int64]
-    """Slots that change, each once, int64[m]."""
+    """Slots that change, without duplicates, int64[m]."""
     slot_values: NDArray[np.int64]
-    """What they become."""
+    """Their new values."""
     header: IndexHeader
-    """What the header becomes."""
+    """The new header."""
 
 
 def link_keys(
@@ -130,11 +130,11 @@ def link_keys(
     physical_offsets: NDArray[np.int64],
     store_timestamps_ms: NDArray[np.int64],
 ) -> LinkedKeys:
-    """Give keys the places that adding one after another would give them.
+    """Compute the positions of keys, as if they were added one by one.
 
     Args:
-        header: the file's, as it is.
-        slots: the file's slots as they are, ">i4"[slots]; not changed.
+        header: the file's current header.
+        slots: the file's current slots, ">i4"[slots]; not changed.
         key_hashes: `hashes.index_key_hash` of each key, int64[n], at least one; they must fit.
         physical_offsets, store_timestamps_ms: of each key's record, int64[n].
     """
@@ -142,8 +142,8 @@ def link_keys(
     numbers = header.next_unit + np.arange(count)
     slot_numbers = key_hashes % len(slots)
 
-    # Sorting by slot, and by number within, puts the keys of a chain next to each other in their
-    # order. Both in one integer, since NumPy sorts those several times faster than by an order.
+    # Sorting by slot, and by number within a slot, puts the keys of a chain in order. Both numbers
+    # are in one integer, because NumPy sorts integers several times faster than pairs.
     index_bits = count.bit_length()
     both = np.sort(slot_numbers << index_bits | np.arange(count))
     order = both & ((1 << index_bits) - 1)
@@ -178,10 +178,10 @@ def header_with(
     store_timestamps_ms: NDArray[np.int64],
     slots_used: int,
 ) -> IndexHeader:
-    """What a header becomes with more keys, at least one.
+    """The header after more keys, at least one.
 
     Args:
-        slots_used: how many of them are the first of their slots.
+        slots_used: number of these keys that are the first of their slots.
     """
     is_first = header.next_unit <= 1
     return IndexHeader(
@@ -214,43 +214,43 @@ def walk_chain(
 ) -> Iterator[FoundUnit]:
     """Walk a chain of units from the newest to the oldest.
 
-    The format has no checksum, but what a unit holds has to fit its chain: the slot, and where the
-    unit before it lies. Otherwise a flipped bit would end the chain early, and hide messages.
+    The format has no checksum, but a unit must fit its chain: its slot, and the position of the
+    previous unit. Without this check, a flipped bit could end the chain early and hide messages.
 
     Args:
         header: the file's.
-        newest: what the chain's slot holds; 0 if it has no units.
-        read_unit: gives the 20 bytes of a unit by its number.
+        newest: the content of the chain's slot; 0 if it has no units.
+        read_unit: returns the 20 bytes of a unit by its number.
         key_hash: any hash of the chain's slot.
-        slots: how many the file has.
+        slots: number of slots of the file.
 
     Raises:
-        IndexFileError: the chain is damaged; what was given before is sound as far as one can see.
+        IndexFileError: the chain is damaged; earlier results passed the check.
     """
     unit, above = newest, header.next_unit
     while unit != 0:
-        # In a circle a walk would never end; a sound chain only ever descends.
+        # A cycle would never end; the numbers of a valid chain descend.
         if not 0 < unit < above:
             raise IndexFileError(f"the chain of a key leads from unit {above} to {unit}")
         above = unit
         found_hash, offset, seconds, unit = _UNIT.unpack(read_unit(above))
-        # No record lies before the log, and none was stored before the file's first.
+        # No physical offset is negative, and no record is older than the file's first one.
         if seconds < 0 or offset < 0 or found_hash % slots != key_hash % slots:
-            raise IndexFileError(f"unit {above} belongs to no chain of the key")
+            raise IndexFileError(f"unit {above} is not in the chain of the key")
         # The first unit's seconds count from another file's end, but its time is the header's.
         stored_ms = header.begin_timestamp_ms + (seconds * 1000 if above > 1 else 0)
         yield FoundUnit(found_hash, offset, stored_ms)
 
 
 class IndexFile:
-    """An index file in a buffer: bytes to look up in, or a bytearray or writable map to add to.
+    """An index file in a buffer: bytes for lookups, or a bytearray or writable map for additions.
 
     Args:
         buffer: the file's whole content. It must stay open as long as the object is used.
-        slots, units: the file's shape, which the file itself does not tell.
+        slots, units: the file's shape, which the file does not contain.
 
     Raises:
-        IndexFileError: the buffer's size does not fit the shape, or its header is impossible.
+        IndexFileError: the buffer's size does not fit the shape, or its header is not valid.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class IndexFile:
         units: int = UNITS_DEFAULT,
     ) -> None:
         self.view = memoryview(buffer)
-        """The file's content, as the buffer holds it."""
+        """The content of the buffer."""
         if len(self.view) != index_file_bytes(slots, units):
             raise IndexFileError(
                 f"an index file of {len(self.view)} bytes, not {index_file_bytes(slots, units)}"
@@ -273,7 +273,7 @@ class IndexFile:
             raise IndexFileError(f"unit {self.header.next_unit} is next, the file has {units}")
 
     def close(self) -> None:
-        """Let go of the buffer, so that a map behind it can be closed."""
+        """Release the buffer, so that a map can be closed."""
         self.view.release()
 
     @property
@@ -282,11 +282,11 @@ class IndexFile:
 
     @property
     def remaining(self) -> int:
-        """How many keys still fit."""
+        """Number of keys that still fit."""
         return self._units - self.header.next_unit
 
     def follow(self, previous: IndexHeader) -> None:
-        """Start a new file behind a full one, before its first key; see `header_behind`."""
+        """Start a new file after a full one, before its first key; see `header_behind`."""
         if self.header != IndexHeader():
             raise IndexFileError("the file already has keys")
         self.header = header_behind(previous)
@@ -321,14 +321,14 @@ class IndexFile:
         physical_offsets: NDArray[np.int64],
         store_timestamps_ms: NDArray[np.int64],
     ) -> int:
-        """Add keys in order, with the bytes that adding one after another would leave.
+        """Add keys in order; the result equals that of adding them one by one.
 
         Args:
             key_hashes: `hashes.index_key_hash` of each key, int64[n].
             physical_offsets, store_timestamps_ms: of each key's record, int64[n].
 
         Returns:
-            How many keys were added; the rest belongs in the next file.
+            Number of added keys; the others belong in the next file.
         """
         count = min(len(key_hashes), self.remaining)
         if count == 0:
@@ -356,7 +356,7 @@ class IndexFile:
         first: tuple[int, int],
         last: tuple[int, int],
     ) -> None:
-        """Count new keys; `first` and `last` are the offset and time of the outermost ones."""
+        """Count new keys; `first` and `last` are offset and time of the first and last key."""
         header = self.header
         is_first = header.next_unit <= 1
         self.header = IndexHeader(
@@ -373,7 +373,7 @@ class IndexFile:
         return unit_position(self._slots, unit)
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether any message of the file can be stored within the given times."""
+        """Return whether a message of the file may have been stored within the given times."""
         header = self.header
         return begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms
 
@@ -382,8 +382,8 @@ class IndexFile:
 
         Args:
             key_hash: `hashes.index_key_hash` of `topic#key`.
-            begin_ms, end_ms: store times, inclusive; the file knows them to the second.
-            count_max: how many to return at most.
+            begin_ms, end_ms: store times, inclusive; the file has a resolution of a second.
+            count_max: maximum number of results.
 
         Raises:
             IndexFileError: the chain is damaged.
@@ -413,7 +413,7 @@ def _seconds_since(begin_ms: int, time_ms: int) -> int:
 
 
 def first_seconds(header: IndexHeader, time_ms: int) -> int:
-    """Return the next key's seconds; a file's first key counts from what the header held before."""
+    """Return the next key's seconds; a file's first key counts from the previous file's end."""
     return _seconds_since(header.begin_timestamp_ms, time_ms)
 
 

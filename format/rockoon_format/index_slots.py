@@ -1,8 +1,7 @@
-"""Slots of an index file in memory: which unit is the newest of each chain.
+"""Slots of an index file in memory: the newest unit of each chain, and the changed pages.
 
-They know besides which pages of them a file does not have as they are here. The compiled kernel
-keeps them itself and puts keys one after the other; NumPy does it for many at once (`link_keys`),
-and leaves the same.
+A changed page differs from the file. The compiled kernel stores the slots itself and adds keys one
+by one; NumPy adds many together (`link_keys`), with the same result.
 """
 
 from dataclasses import dataclass
@@ -24,28 +23,28 @@ from rockoon_format.index_file import (
 
 HASH_MAX = 2**31 - 1
 SLOTS_PER_PAGE = 1024
-"""Of 4 KiB, as file systems have them."""
+"""A page has 4 KiB, like the blocks of file systems."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutKeys:
-    """Keys that have their places."""
+    """Keys with their positions in the file."""
 
     first_unit: int
     """Number of the first of `units`."""
     units: NDArray[np.void]
-    """UNIT[n], neighbours in the file."""
+    """UNIT[n], consecutive in the file."""
     header: IndexHeader
-    """What the header becomes."""
+    """The new header."""
 
 
 class Slots:
-    """The slots of one file, empty at first; untouched ones take no memory.
+    """The slots of one file, initially empty; untouched slots need no memory.
 
-    One thread at a time may change them.
+    Only one thread at a time may change them.
 
     Args:
-        count: how many, at least one.
+        count: number of slots, at least one.
     """
 
     def __init__(self, count: int) -> None:
@@ -60,18 +59,18 @@ class Slots:
             self._changed = np.zeros(-(-count // SLOTS_PER_PAGE), np.bool_)
 
     def put(self, header: IndexHeader, keys: KeyEntries) -> PutKeys:
-        """Give keys the places that adding one after another would give them.
+        """Compute the positions of keys, as if they were added one by one, and update the slots.
 
         Args:
-            header: the file's, as it is.
+            header: the file's current header.
             keys: at least one; they must fit.
 
         Raises:
-            ValueError: a hash is none of `hashes.index_key_hash`.
+            ValueError: a hash is not from `hashes.index_key_hash`.
         """
         if self._compiled is None:
             if ((keys.hashes < 0) | (keys.hashes > HASH_MAX)).any():
-                raise ValueError("keys that no index file takes")
+                raise ValueError("a hash outside 0 to 2^31 - 1 is not an index hash")
             linked = link_keys(header, self._slots, keys.hashes, keys.offsets, keys.timestamps_ms)
             self._slots[linked.slot_numbers] = linked.slot_values
             self._changed[linked.slot_numbers // SLOTS_PER_PAGE] = True
@@ -97,20 +96,20 @@ class Slots:
         return int(self._slots[slot])
 
     def stored(self, first: int, count: int) -> bytes:
-        """Slots from `first` on as the file is to have them; fewer where there are no more."""
+        """Bytes of the file for the slots from `first`, at most `count` slots."""
         if self._compiled is not None:
             return bytes(self._compiled.stored(first, count))
         return self._slots[first : first + count].tobytes()
 
     def load(self, first: int, stored: bytes) -> None:
-        """Take over slots of a file; their pages do not count as changed."""
+        """Replace slots by those of a file; their pages are not marked as changed."""
         if self._compiled is not None:
             self._compiled.load(first, stored)
         else:
             self._slots[first : first + len(stored) // SLOT_BYTES] = np.frombuffer(stored, ">i4")
 
     def compare(self, first: int, stored: bytes) -> None:
-        """Have the pages count as changed whose slots a file has otherwise."""
+        """Mark pages as changed whose slots differ from those of a file."""
         if self._compiled is not None:
             self._compiled.compare(first, stored)
             return
@@ -119,14 +118,14 @@ class Slots:
         self._changed[(first + differing) // SLOTS_PER_PAGE] = True
 
     def mark_used(self) -> None:
-        """Have all pages count as changed that have a unit."""
+        """Mark all pages as changed that have a unit."""
         if self._compiled is not None:
             self._compiled.mark_used()
         else:
             self._changed[np.flatnonzero(self._slots) // SLOTS_PER_PAGE] = True
 
     def changed_runs(self) -> list[tuple[int, int]]:
-        """First slot and how many, of neighbouring pages that changed; ascending."""
+        """Ranges of changed pages as (first slot, number of slots), ascending."""
         changed = np.flatnonzero(self._marks())
         if not len(changed):
             return []
@@ -135,11 +134,11 @@ class Slots:
 
     @property
     def is_changed(self) -> bool:
-        """Whether any page counts as changed."""
+        """True if a page is marked as changed."""
         return bool(self._marks().any())
 
     def note_written(self) -> None:
-        """A file has them as they are here."""
+        """Clear all marks after the slots were written to the file."""
         if self._compiled is not None:
             self._compiled.unmark()
         else:

@@ -1,9 +1,9 @@
-"""Kernel: whether the compiled twin of this package's NumPy code is used.
+"""Kernel: selects the compiled kernel or NumPy.
 
-`rockoon_kernel` does the same, faster, where it could be compiled (`format/kernel`). NumPy is the
-reference: it decides what the compiled one leaves open, names what is wrong with refused bytes, and
-does everything where there is no compiler. The environment variable `ROCKOON_KERNEL` chooses:
-`numpy`, `compiled` (then a missing one is an error), or `auto`, the default.
+`rockoon_kernel` (`format/kernel`) does the same as the NumPy code of this package, faster, if it
+could be compiled. NumPy is the reference: it handles the cases that the kernel leaves to it, names
+the faults of refused bytes, and does everything without a compiler. The environment variable
+`ROCKOON_KERNEL` selects: `numpy`, `compiled` (an error if it is missing), or `auto`, the default.
 """
 
 import os
@@ -16,20 +16,20 @@ except ImportError:
 
 VARIABLE = "ROCKOON_KERNEL"
 INTERFACE = 22
-"""What of the compiled one is called here; `format/kernel/src/lib.rs` has the same number."""
+"""Version of the kernel's functions; `format/kernel/src/lib.rs` has the same number."""
 COMPILED, NUMPY, AUTO = "compiled", "numpy", "auto"
 
 _compiled: ModuleType | None = rockoon_kernel
 if _compiled is not None and getattr(_compiled, "INTERFACE", None) != INTERFACE:
-    _compiled = None  # of another version
+    _compiled = None  # another version
 
 
 def chosen(choice: str) -> ModuleType | None:
-    """Return the compiled kernel if the choice is to use it, None for NumPy.
+    """Return the compiled kernel if the choice allows it, None for NumPy.
 
     Raises:
-        ImportError: it is not installed, and no other will do.
-        ValueError: the choice is none.
+        ImportError: the choice is `compiled`, and no kernel of this version is installed.
+        ValueError: the choice is unknown.
     """
     if choice not in (COMPILED, NUMPY, AUTO):
         raise ValueError(f"{VARIABLE} is {choice!r}, not {COMPILED}, {NUMPY} or {AUTO}")
@@ -41,7 +41,7 @@ def chosen(choice: str) -> ModuleType | None:
 
 
 native = chosen(os.environ.get(VARIABLE) or AUTO)
-"""The kernel in use, None for NumPy. Ask for it where it is needed: tests replace it."""
+"""The kernel in use, None for NumPy. Read it at each use, because tests replace it."""
 
 
 def name() -> str:
@@ -50,13 +50,13 @@ def name() -> str:
 
 
 def advice() -> str:
-    """Return one sentence on how to get the compiled kernel; "" if it is used or not wanted."""
+    """Return one sentence on how to install the kernel; "" if it is in use or not wanted."""
     if native is not None or os.environ.get(VARIABLE) == NUMPY:
         return ""
     if rockoon_kernel is None:
         cause = "rockoon-kernel is not installed"
     else:
-        cause = "the installed rockoon-kernel is of another version"
+        cause = "the installed rockoon-kernel has another version"
     return (
         f"{cause}, so NumPy encodes and checks messages and the h2 library for Python handles "
         "HTTP/2, for about ten times the CPU of an append or a call; "

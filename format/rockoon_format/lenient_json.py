@@ -1,8 +1,8 @@
 """JSON as fastjson reads and writes it.
 
-Brokers in Java write maps with unquoted integer keys and even with objects as keys, and accept
-single quotes, bare words as keys and trailing commas. This reads all of that. Every key comes out
-as a string: an integer as its digits, an object as its JSON text with sorted names.
+Brokers in Java write maps with unquoted integer keys, or with objects as keys, and accept single
+quotes, bare words as keys and trailing commas. This parser accepts all of these. Every key becomes
+a string: an integer its digits, an object its JSON text with sorted names.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from typing import Any, NoReturn
 
 Json = Any
-"""What `json.loads` returns."""
+"""The result type of `json.loads`."""
 
 DEPTH_MAX = 32
 INTEGER_DIGITS_MAX = 40
@@ -29,8 +29,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 class ConfigError(ValueError):
     """A configuration text that cannot be read; `line` and `column` count from 1.
 
-    Both are 0 where the text is JSON but a value is not what its place calls for; the message
-    then names the place.
+    Both are 0 if the text is JSON but a value has the wrong type; the message then names the value.
     """
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
@@ -58,7 +57,7 @@ def parse_json(content: bytes | str) -> Json:
     value = reader.value(0)
     reader.skip_space()
     if reader.at < len(text):
-        reader.fail("something follows the end of the value")
+        reader.fail("unexpected text after the value")
     return value
 
 
@@ -98,14 +97,14 @@ class _Reader:
             return self.number(match)
         match = _WORD.match(self._text, self.at)
         if match is None or match.group() not in _CONSTANTS:
-            self.fail("expected a value" if first else "the text ends where a value should be")
+            self.fail("expected a value" if first else "the text ends before a value")
         self.at = match.end()
         return _CONSTANTS[match.group()]
 
     def number(self, match: re.Match[str]) -> int | float:
         digits = match.group()
         if len(digits) > INTEGER_DIGITS_MAX:
-            self.fail("a number of too many digits")
+            self.fail("a number with too many digits")
         self.at = match.end()
         return float(digits) if set(digits) & set(".eE") else int(digits)
 
@@ -115,7 +114,7 @@ class _Reader:
         while self.peek() != "}":
             key = self.key(depth)
             if self.peek() != ":":
-                self.fail("expected ':' behind a key")
+                self.fail("expected ':' after a key")
             self.at += 1
             result[key] = self.value(depth + 1)
             self.separator("}")
@@ -132,7 +131,7 @@ class _Reader:
         return result
 
     def separator(self, closing: str) -> None:
-        """Pass one comma; without one, the closing bracket must come next."""
+        """Read one comma; without one, the closing bracket must be next."""
         if self.peek() == ",":
             self.at += 1
         elif self.peek() != closing:
@@ -171,7 +170,7 @@ class _Reader:
             pieces.append(self.escape())
         text = "".join(pieces)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            # Escaped halves of one character come together here.
+            # Combines the escaped halves of one character.
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
 

@@ -1,29 +1,29 @@
-"""Records of a log about itself, in a topic of its own: where epochs and topics began.
+"""Records of a log about itself, in their own topic: starts of epochs and topics.
 
-They are ordinary records of queue 0 of LOG_TOPIC, which RocketMQ keeps as it keeps any topic. Only
-a log that has, or had, several copies holds some. Their bodies are JSON in UTF-8.
+They are ordinary records of queue 0 of LOG_TOPIC, which RocketMQ stores like any topic. Only a log
+that has, or had, several copies contains them. Their bodies are JSON in UTF-8.
 
-Tag EPOCH: one whenever an epoch begins, and one first in each CommitLog file from then on, so that
-retention never takes the last.
+Tag EPOCH: written at the start of each epoch, and then first in each CommitLog file, so that
+retention never deletes the last one.
 
-    epoch     the one in which the record was written
-    leader    id of the replica that leads it
-    begun     [[epoch, physical offset], ...] of the newest epochs that began before the record, in
-              their order. If its own epoch is not the last of them, it begins with this record.
-    topics    whose messages the log holds: an object as of the tag TOPIC, without `anew`; missing
-              in logs of former versions
-    numbers   {topic: [[queue id, number], ...]}: the next number of each queue that has had
-              messages before the record; missing in logs of former versions, and where it would
-              take more than its share of a file
+    epoch     epoch in which the record was written
+    leader    id of the replica that leads the epoch
+    begun     [[epoch, physical offset], ...] of the newest epochs that started before the record,
+              ascending. If the record's epoch is not the last entry, it starts with this record.
+    topics    topics whose messages are in the log: an object like that of the tag TOPIC, without
+              `anew`; missing in logs of former versions
+    numbers   {topic: [[queue id, number], ...]}: the next number of each queue with messages
+              before the record; missing in logs of former versions, and if it would exceed its
+              share of a file
 
-Tag TOPIC: one whenever that changes.
+Tag TOPIC: written at each change of the topics.
 
-    revision  of the routes in which it was so; 0 if none were seen
-    history   identity of the etcd that counts revisions; 0 while it is not known
-    topics    {name: incarnation}: etcd's revision when the topic was created, 0 if that is not
-              known, null for one that the log has nothing of any more. Others are as before.
-    anew      [name, ...] of topics of which everything before this record is as if it had never
-              been; their queues begin at offset 0
+    revision  revision of the routes with this change; 0 if no routes were known
+    history   identity of the etcd that counts the revisions; 0 if unknown
+    topics    {name: incarnation}: etcd's revision at the topic's creation, 0 if unknown, null if
+              the log no longer contains the topic. Topics that are not listed are unchanged.
+    anew      [name, ...] of recreated topics: all their earlier records are ignored, and their
+              queues start again at offset 0
 """
 
 import json
@@ -39,19 +39,19 @@ EPOCH_TAG = "EPOCH"
 TOPIC_TAG = "TOPIC"
 EPOCH_PROPERTIES = encode({PROPERTY_TAGS: EPOCH_TAG})
 TOPIC_PROPERTIES = encode({PROPERTY_TAGS: TOPIC_TAG})
-# So many epochs, the newest ones, or short reigns would make records grow without end.
+# Only the newest epochs are kept, so that many short epochs do not make the records grow.
 BEGUN_MAX = 64
 
 
 class EpochBegin(NamedTuple):
-    """An epoch, and the physical offset of the record that it began with."""
+    """An epoch, and the physical offset of its first record."""
 
     epoch: int
     first: int
 
 
 class TopicChange(NamedTuple):
-    """What a record tagged TOPIC says."""
+    """Content of a record with the tag TOPIC."""
 
     revision: int
     history: int
@@ -60,14 +60,14 @@ class TopicChange(NamedTuple):
 
 
 class LogTopics(NamedTuple):
-    """Whose messages a log holds, up to some record of it."""
+    """The topics in a log, up to one of its records."""
 
     revision: int = 0
     history: int = 0
     incarnations: Mapping[str, int] = MappingProxyType({})
 
     def after(self, change: TopicChange) -> "LogTopics":
-        """What holds from the record of a change on."""
+        """The topics after a change."""
         changed = {**self.incarnations, **change.incarnations}
         known = {name: number for name, number in changed.items() if number is not None}
         return LogTopics(change.revision, change.history, known)
@@ -77,7 +77,7 @@ NO_TOPICS = LogTopics()
 
 
 class EpochMark(NamedTuple):
-    """What a record tagged EPOCH says."""
+    """Content of a record with the tag EPOCH."""
 
     epoch: int
     leader: str
@@ -86,7 +86,7 @@ class EpochMark(NamedTuple):
     numbers: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
     def begun_with(self, physical_offset: int) -> tuple[EpochBegin, ...]:
-        """Every epoch that is known, the record's own included.
+        """All known epochs, the record's own included.
 
         Args:
             physical_offset: of the record.
@@ -97,7 +97,7 @@ class EpochMark(NamedTuple):
 
 
 def encode_epoch_mark(mark: EpochMark) -> bytes:
-    """The body; of what has begun the newest BEGUN_MAX."""
+    """The body, with the newest BEGUN_MAX epochs."""
     content = {
         "epoch": mark.epoch,
         "leader": mark.leader,
@@ -110,7 +110,7 @@ def encode_epoch_mark(mark: EpochMark) -> bytes:
 
 
 def decode_epoch_mark(body: bytes) -> EpochMark:
-    """Raises ValueError for a body that says something else than it may."""
+    """Raises ValueError for a body that is not valid."""
     try:
         content = json.loads(body)
         topics = _topic_change(content["topics"]) if "topics" in content else TopicChange(0, 0, {})
@@ -125,27 +125,27 @@ def decode_epoch_mark(body: bytes) -> EpochMark:
             },
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no epoch's mark: {error}") from error
+        raise ValueError(f"not a mark of an epoch: {error}") from error
     epochs = [each.epoch for each in mark.begun]
     firsts = [each.first for each in mark.begun]
     if mark.epoch < 1 or epochs != sorted({*epochs}) or firsts != sorted({*firsts}):
-        raise ValueError(f"this is no epoch's mark: epoch {mark.epoch}, {mark.begun}")
+        raise ValueError(f"not a mark of an epoch: epoch {mark.epoch}, {mark.begun}")
     if epochs and epochs[-1] > mark.epoch:
-        raise ValueError(f"epoch {epochs[-1]} has begun before epoch {mark.epoch}")
+        raise ValueError(f"epoch {epochs[-1]} started before epoch {mark.epoch}")
     return mark
 
 
 def encode_topic_change(change: TopicChange) -> bytes:
-    """The body of a record tagged TOPIC."""
+    """The body of a record with the tag TOPIC."""
     return _encoded(_topics_content(*change[:3]) | {"anew": change.anew})
 
 
 def decode_topic_change(body: bytes) -> TopicChange:
-    """Raises ValueError for a body that says something else than it may."""
+    """Raises ValueError for a body that is not valid."""
     try:
         return _topic_change(json.loads(body))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no change of topics: {error}") from error
+        raise ValueError(f"not a change of topics: {error}") from error
 
 
 def _natural(number: Any) -> int:

@@ -1,7 +1,7 @@
-"""Message ids: where a broker stored a message, and what its producer called it.
+"""Message ids: the broker's offset id and the producer's unique key.
 
     offset id   | store host 4 or 16 | port 4 | physical offset 8 |            upper-case hex
-    unique key  | client address 4 or 16 | pid 2 | instance 4 | ms 4 | counter 2 |   likewise
+    unique key  | client address 4 or 16 | pid 2 | instance 4 | ms 4 | counter 2 |   upper-case hex
 
 Source: MessageDecoder#createMessageId, #decodeMessageId, MessageClientIDSetter#createUniqID.
 """
@@ -17,20 +17,20 @@ from rockoon_format.record import HOST_V4_BYTES, HOST_V6_BYTES
 _OFFSET = struct.Struct(">q")
 _TAIL = np.dtype([("elapsed_ms", ">u4"), ("counter", ">u2")])
 assert _TAIL.itemsize == 6
-# Up to here a loop over the keys is faster than the columns' fixed costs.
+# For at most this many keys, a loop is faster than column operations.
 FEW_KEYS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMessageId:
-    """Where a message is: the broker's 8- or 20-byte host and the CommitLog offset."""
+    """Position of a message: the broker's 8- or 20-byte host and the CommitLog offset."""
 
     store_host: bytes
     physical_offset: int
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the 32 or 56 hex digits that name the record at `physical_offset`.
+    """Return the 32 or 56 hex digits that identify the record at `physical_offset`.
 
     Raises:
         ValueError: the host is not 8 or 20 bytes long, or the offset is negative.
@@ -56,15 +56,15 @@ def decode_offset_id(text: str) -> OffsetMessageId:
 
 
 class UniqueKeys:
-    """Makes UNIQ_KEY values that no other process makes.
+    """Generates UNIQ_KEY values that are unique among processes.
 
-    Two keys of one process differ in the counter, or in the millisecond once the counter has
+    Two keys of one process differ in the counter, or in the millisecond after the counter has
     wrapped: more than 65536 keys within one millisecond would repeat.
 
     Args:
         address: the client's packed IPv4 or IPv6 address.
         pid: the process id; its low 16 bits are used.
-        instance_hash: tells producers within a process apart, 32 bits.
+        instance_hash: identifies a producer within the process, 32 bits.
         month_start_ms: the first of the current month at local midnight, epoch milliseconds.
     """
 

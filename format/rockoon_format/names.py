@@ -1,4 +1,4 @@
-"""Names of topics and consumer groups: what is allowed, and which are reserved.
+"""Names of topics and consumer groups: allowed names, and reserved names.
 
 Source: TopicValidator, Validators, HookUtils#checkBeforePutMessage, MixAll.
 """
@@ -6,13 +6,13 @@ Source: TopicValidator, Validators, HookUtils#checkBeforePutMessage, MixAll.
 import re
 
 TOPIC_BYTES_MAX = 127
-# Retry and dead-letter topics carry a prefix and a whole group name.
+# Names of retry and dead-letter topics contain a prefix and a whole group name.
 DERIVED_TOPIC_BYTES_MAX = 255
 GROUP_BYTES_MAX = 120
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
-# Ours: RocketMQ keeps lite topics as queues "%LMQ%$PARENT$NAME", whose dollars no topic may have.
+# Rockoon's own: RocketMQ stores lite topics as queues "%LMQ%$PARENT$NAME"; topics have no dollars.
 LITE_TOPIC_PREFIX = "%LITE%"
 LITE_TOPIC_SEPARATOR = "|"
 LITE_TOPIC_BYTES_MAX = 64
@@ -60,18 +60,18 @@ _ALLOWED_LITE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}")
 
 
 class InvalidName(ValueError):
-    """A topic's or group's name that no broker may store; the message is the reason."""
+    """A topic's or group's name that is not allowed; the message is the reason."""
 
 
 def topic_fault(topic: str) -> str | None:
-    """Return a sentence that says what is wrong with a topic's name, None if nothing is."""
+    """Return a sentence with the fault of a topic's name, None if it is valid."""
     derived = is_retry_topic(topic) or is_dlq_topic(topic) or lite_topic_of(topic) is not None
     bytes_max = DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX
     return _fault("topic", topic, bytes_max)
 
 
 def group_fault(group: str) -> str | None:
-    """Return a sentence that says what is wrong with a group's name, None if nothing is."""
+    """Return a sentence with the fault of a group's name, None if it is valid."""
     return _fault("group", group, GROUP_BYTES_MAX)
 
 
@@ -104,12 +104,12 @@ def retry_topic(group: str) -> str:
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic that keeps what a group gave up on."""
+    """Return the dead-letter topic of a group."""
     return DLQ_TOPIC_PREFIX + group
 
 
 def lite_topic_fault(lite_topic: str) -> str | None:
-    """Return a sentence that says what is wrong with a lite topic's name, None if nothing is."""
+    """Return a sentence with the fault of a lite topic's name, None if it is valid."""
     if _ALLOWED_LITE.fullmatch(lite_topic):
         return None
     rule = f"1 to {LITE_TOPIC_BYTES_MAX} letters, digits, - and _"
@@ -117,15 +117,15 @@ def lite_topic_fault(lite_topic: str) -> str | None:
 
 
 def stored_lite_topic(parent: str, lite_topic: str) -> str:
-    """Return the topic that keeps the messages of a lite topic."""
+    """Return the topic that stores the messages of a lite topic."""
     return f"{LITE_TOPIC_PREFIX}{parent}{LITE_TOPIC_SEPARATOR}{lite_topic}"
 
 
 def lite_topic_of(topic: str) -> tuple[str, str] | None:
-    """Return parent and lite topic of what `stored_lite_topic` returns; None for another topic."""
+    """Return parent and lite topic of a `stored_lite_topic`; None for other topics."""
     if not topic.startswith(LITE_TOPIC_PREFIX):
         return None
-    # A parent may have a separator in its name, a lite topic not.
+    # The parent's name may contain a separator, the lite topic's may not.
     parent, _, lite_topic = topic[len(LITE_TOPIC_PREFIX) :].rpartition(LITE_TOPIC_SEPARATOR)
     return (parent, lite_topic) if parent and lite_topic else None
 
@@ -139,7 +139,7 @@ def is_dlq_topic(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether a topic is the broker's own, which clients neither create nor delete."""
+    """Return whether a topic belongs to the broker; clients neither create nor delete it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 

@@ -4,7 +4,7 @@
     | name | 0x01 | value | 0x02 | name | 0x01 | value | 0x02 |  ...
     +------+------+-------+------+------+------+-------+------+
 
-Writers of RocketMQ 4.9.1 to 5.1.4 leave the last 0x02 out, so a reader accepts both.
+RocketMQ 4.9.1 to 5.1.4 omit the last 0x02, so readers accept both forms.
 Source: MessageDecoder#messageProperties2String, #string2messageProperties; names: MessageConst.
 """
 
@@ -84,9 +84,9 @@ PROPERTY_FAILURE = "ROCKOON_FAILURE"
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 PROPERTY_SEQUENCE = "__SEQ"
-"""Ours, not RocketMQ's: see rockoon_format.sequences."""
-# W3C Trace Context of the sender's span, where OpenTelemetry's instrumentation of RocketMQ's 4.x
-# clients puts it. Not reserved: a sender may have a context of its own making.
+"""Rockoon's own: see rockoon_format.sequences."""
+# W3C Trace Context of the sender's span, written by OpenTelemetry's instrumentation of RocketMQ's
+# 4.x clients. Not reserved: a sender may set its own context.
 TRACEPARENT = "traceparent"
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
@@ -97,7 +97,7 @@ RESERVED_NAMES = frozenset(
 )
 
 # Three bytes that would decode to a lone surrogate become one replacement character in Java and
-# three in Python; tags are hashed, so the difference would show in a ConsumeQueue.
+# three in Python. Tags are hashed, so the difference would change a ConsumeQueue.
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
@@ -112,30 +112,30 @@ def decode_text(raw: bytes) -> str:
 def encode(properties: Mapping[str, str]) -> bytes:
     """Encode properties in the mapping's order, with the closing 0x02.
 
-    Put TAGS first: that is where the broker looks before it searches.
+    Put TAGS first, where the broker finds them without a search.
 
     Raises:
-        ValueError: a name or value is empty (a reader would drop the pair), or holds a
-            separator (a reader would see other pairs), or the result exceeds 32767 bytes.
+        ValueError: a name or value is empty (readers would drop the pair), or contains a
+            separator (readers would see other pairs), or the result exceeds 32767 bytes.
     """
     pieces = []
     for name, value in properties.items():
         if not name or not value:
             raise ValueError(f"property {name!r} has an empty name or value")
         if "\x01" in name or "\x02" in name or "\x02" in value:
-            raise ValueError(f"property {name!r} holds a separator byte")
+            raise ValueError(f"property {name!r} contains a separator byte")
         pieces.append(f"{name}\x01{value}\x02")
     raw = "".join(pieces).encode()
     if len(raw) > PROPERTIES_BYTES_MAX:
-        raise ValueError(f"properties take {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
+        raise ValueError(f"properties of {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
     return raw
 
 
 def decode(raw: bytes) -> dict[str, str]:
-    """Decode properties as a broker does, never raising.
+    """Decode properties like a broker; never raises.
 
     Pairs with an empty name or value are dropped, and the last of equal names wins. The record's
-    checksum is left out: it says nothing of the message, and would be wrong in another record.
+    checksum is dropped: it does not belong to the message, and would be wrong in another record.
     """
     result: dict[str, str] = {}
     for segment in decode_text(raw).split("\x02"):
@@ -147,7 +147,7 @@ def decode(raw: bytes) -> dict[str, str]:
 
 
 def find_value(raw: bytes, name: str) -> str | None:
-    """Return what `decode(raw).get(name)` would, without parsing the other properties."""
+    """Return `decode(raw).get(name)` without parsing the other properties."""
     start, inside = _markers(name)
     last = raw.rfind(inside)
     if last >= 0:
@@ -160,7 +160,7 @@ def find_value(raw: bytes, name: str) -> str | None:
     value = raw[at:] if end < 0 else raw[at:end]
     if value:
         return decode_text(value)
-    # An empty value does not count, but an earlier one of the same name may.
+    # An empty value is ignored, but an earlier one of the same name may exist.
     return decode(raw).get(name)
 
 

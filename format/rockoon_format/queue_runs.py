@@ -1,4 +1,4 @@
-"""Runs: queue entries of neighbouring messages, cut out of a scan for every queue at once."""
+"""Runs: entries of consecutive messages of a queue, cut out of a scan for all queues."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.record import SYS_FLAGS_UNLISTED
 from rockoon_format.scan import Scan
 
-# Their entries say when they are due, which takes more than tags.
+# Entries of delayed messages hold due times, which the kernel does not compute.
 _DELAYED = [SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRuns:
-    """Entries of n runs, by topic and queue, and each queue's in the order of the log.
+    """Entries of n runs, by topic and queue, in the order of the log within each queue.
 
-    A run's queue offsets are consecutive, and all in one file.
+    The queue offsets of a run are consecutive and in one queue file.
     """
 
     topic_numbers: IntArray
@@ -31,7 +31,7 @@ class QueueRuns:
     first_offsets: IntArray
     """Queue offset of each run's first entry."""
     bounds: NDArray[np.int32]
-    """Where the entries of each run begin in `entries`, and where the last one's end, n + 1."""
+    """Start of each run in `entries`, and the end of the last run, n + 1 items."""
     entries: bytes
 
 
@@ -41,10 +41,10 @@ def queue_runs(
     """Cut the entries of a scan's records.
 
     Args:
-        records: n of them, with tag codes.
-        physical: offset of each in the log.
-        listed: which of them a queue has, bool[n].
-        file_entries: how many entries a queue's file takes.
+        records: n records, with tag codes.
+        physical: offset of each record in the log.
+        listed: records that a queue lists, bool[n].
+        file_entries: number of entries of a queue file.
     """
     columns = (
         records.topic_numbers,
@@ -63,11 +63,11 @@ def queue_runs(
 
 
 class LogCutter:
-    """Cuts the entries of one piece of a log after another, with the compiled kernel only.
+    """Cuts the entries of one chunk of a log after another; only with the compiled kernel.
 
     Args:
-        marks: topic to the physical offset below which its records have no entries.
-        file_entries: how many entries a queue's file takes.
+        marks: by topic, the physical offset below which its records have no entries.
+        file_entries: number of entries of a queue file.
     """
 
     def __init__(self, marks: Mapping[str, int], file_entries: int) -> None:
@@ -76,18 +76,18 @@ class LogCutter:
         self._cutter = kernel.native.QueueCutter(named, _DELAYED, SYS_FLAGS_UNLISTED, file_entries)
 
     def add(self, frames: bytes, stop: int, start: int) -> bool:
-        """Add the records that `frames` begins with; False where the kernel leaves it open, as it
-        does where messages are delayed: none is added then.
+        """Add the records at the start of `frames`. Returns False and adds none if the kernel
+        leaves them to the NumPy code, for example because messages are delayed.
 
         Args:
             frames: bytes.
-            stop: where in them the last record ends.
+            stop: end of the last record in `frames`.
             start: physical offset of the first byte.
         """
         return bool(self._cutter.add(frames, stop, start))
 
     def taken(self) -> tuple[list[bytes], QueueRuns]:
-        """Topics, and what `queue_runs` would give of a scan of all that was added since."""
+        """Remove and return all runs, with their topics, as from `queue_runs`."""
         made = self._cutter.taken()
         assert made is not None, "entries of less than 2 GiB"
         topics, packed = made
@@ -95,7 +95,7 @@ class LogCutter:
 
 
 def _unpacked(heads: bytearray, bounds: bytes, entries: bytes) -> QueueRuns:
-    """What the compiled kernel has cut."""
+    """The runs in the kernel's result."""
     topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
     return QueueRuns(topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries)
 
@@ -104,7 +104,7 @@ def _by_numpy(
     columns: tuple[IntArray, ...], listed: NDArray[np.bool_], file_entries: int
 ) -> QueueRuns:
     chosen = np.flatnonzero(listed)
-    # Stable, so that each queue keeps the order of the log.
+    # A stable sort keeps the order of the log within each queue.
     order = chosen[np.lexsort((columns[1][chosen], columns[0][chosen]))]
     numbers, queues, offsets, *rest = (column[order] for column in columns)
     content = encode_entries(*rest).tobytes()

@@ -12,8 +12,8 @@
     40-47  born timestamp, ms
     48-55  born host: 4+4 or 16+4
 
-All integers are big-endian and signed. A record never spans two files: what is left of a file
-(always 8 bytes or more) is marked with its size and the BLANK magic.
+All integers are big-endian and signed. A record never spans two files: the rest of a file (always 8
+bytes or more) starts with its size and the BLANK magic.
 Source: MessageExtEncoder#encode, CommitLog#checkMessageAndReturnSize, MessageSysFlag.
 """
 
@@ -67,10 +67,10 @@ RECORD_BYTES_MIN = 91
 PROPERTY_CRC_HEAD = PROPERTY_CRC32.encode() + NAME_VALUE_SEPARATOR
 PROPERTY_CRC_DIGITS = 10
 PROPERTY_CRC_ROOM = PROPERTY_CRC_HEAD + b"-" * PROPERTY_CRC_DIGITS + PROPERTY_SEPARATOR
-"""What stands for the checksum of a record (`rockoon_format.checksums`) until it is known."""
+"""The space for a record's checksum (`rockoon_format.checksums`) before the digits are written."""
 PROPERTY_CRC_BYTES = len(PROPERTY_CRC_ROOM)
 assert PROPERTY_CRC_BYTES == 20
-# Of the ten letters that never differ; no other name and value are that like.
+# Matching fixed letters, of ten, that make a property a checksum; no other property has as many.
 PROPERTY_CRC_ALIKE_MIN = 8
 _DIGIT = ord("-")
 
@@ -80,7 +80,7 @@ AT_QUEUE_OFFSET = 20
 AT_SYS_FLAG = 36
 AT_BORN_TIMESTAMP = 40
 AT_BORN_HOST = 48
-# Positions of an IPv4 record; each IPv6 host in front adds 12.
+# Positions in a record with IPv4 hosts; each IPv6 host before the field adds 12.
 AT_STORE_TIMESTAMP_V4 = 56
 AT_PREPARED_OFFSET_V4 = 76
 AT_BODY_LENGTH_V4 = 84
@@ -101,7 +101,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class RecordFault(Enum):
-    """Why bytes are not a record, or a record has no bytes."""
+    """Why bytes are not a record, or values cannot be encoded as one."""
 
     TRUNCATED = "truncated"
     BLANK = "blank"
@@ -115,7 +115,7 @@ class RecordFault(Enum):
 
 
 class RecordError(ValueError):
-    """Bytes that are not a record, or values that fit in none; `reason` says why."""
+    """Bytes that are not a record, or values that no record can hold; `reason` says why."""
 
     def __init__(self, reason: RecordFault, message: str) -> None:
         super().__init__(message)
@@ -129,8 +129,8 @@ NO_HOST = bytes(HOST_V4_BYTES)
 class Record:
     """A record's fields. Times are epoch milliseconds; hosts are 8 or 20 bytes (`encode_host`).
 
-    The host bits of `sys_flag` follow the hosts' lengths, and `magic` becomes V2 for a topic of
-    more than 127 bytes, whatever was passed.
+    The host bits of `sys_flag` are set from the hosts' lengths, and `magic` becomes V2 for a topic
+    of more than 127 bytes.
     """
 
     topic: bytes
@@ -161,15 +161,15 @@ class Record:
 
     @property
     def has_queue_entry(self) -> bool:
-        """Whether a ConsumeQueue lists the record: see `has_queue_entry`."""
+        """True if a ConsumeQueue lists the record: see `has_queue_entry`."""
         return has_queue_entry(self.sys_flag)
 
 
 def has_queue_entry(sys_flag: int) -> bool:
     """Return whether a ConsumeQueue lists a record with this system flag.
 
-    None that is prepared or rolled back is listed, and no inner batch, whose BatchConsumeQueue went
-    with its topic.
+    Not listed: prepared and rolled-back records, and inner batches, whose BatchConsumeQueue was
+    deleted with its topic.
     """
     return sys_flag & SYS_FLAGS_UNLISTED == 0
 
@@ -201,10 +201,10 @@ def record_bytes(
     )
 
 
-# A batch of a message asks for what the one before asked for.
+# Consecutive batches usually have the same topic.
 @lru_cache(maxsize=64)
 def encode_topic(topic: bytes, magic: int) -> bytes:
-    """Return the topic with its length in front, as a record of the given magic holds it.
+    """Return the topic with its length in front, as in a record with the given magic.
 
     Raises:
         RecordError: TOPIC_LENGTH if the topic is too long for the magic.
@@ -222,12 +222,12 @@ def encode_record(record: Record, *, property_crc: bool = False, room: bool = Fa
     """Return a record's bytes, body CRC included.
 
     Args:
-        record: the fields; the result does not depend on anything else.
+        record: the fields.
         property_crc: append the `__CRC32#` property over the whole record.
-        room: leave room for it, for the broker's store to write it (`with_room`).
+        room: reserve space for this property, which the broker's store writes (`with_room`).
 
     Raises:
-        RecordError: HOST, MAGIC, TOPIC_LENGTH or PROPERTIES_LENGTH when a value fits in no record.
+        RecordError: HOST, MAGIC, TOPIC_LENGTH or PROPERTIES_LENGTH if no record can hold a value.
     """
     for host in (record.born_host, record.store_host):
         if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
@@ -288,9 +288,9 @@ def encode_record(record: Record, *, property_crc: bool = False, room: bool = Fa
 
 
 def with_room(properties: bytes) -> bytes:
-    """Return properties that end with room for a checksum, if there is so much left.
+    """Return properties that end with space for a checksum, if it fits.
 
-    A checksum that they end with, maybe of another record, makes room.
+    A checksum at their end, possibly of another record, is replaced.
     """
     properties = without_checksum(properties)
     if properties and not properties.endswith(PROPERTY_SEPARATOR):
@@ -300,7 +300,7 @@ def with_room(properties: bytes) -> bytes:
 
 
 def without_checksum(properties: bytes) -> bytes:
-    """Return properties without the checksum, or the room for one, that they may end with."""
+    """Return properties without a checksum, or the space for one, at their end."""
     before, tail = properties[:-PROPERTY_CRC_BYTES], properties[-PROPERTY_CRC_BYTES:]
     is_room = tail.startswith(PROPERTY_CRC_HEAD) and tail.endswith(PROPERTY_SEPARATOR)
     is_room &= len(tail) == PROPERTY_CRC_BYTES
@@ -383,7 +383,7 @@ def _decode(view: memoryview, check_crc: bool) -> Record:
 
 
 def _is_checksum_right(view: memoryview, properties_bytes: int) -> bool | None:
-    """Whether a whole record's `__CRC32#` property is right, None if it has none.
+    """True if a whole record's `__CRC32#` property is right, None if it has none.
 
     The rules are those of `checksums.checks_of`.
     """
@@ -400,7 +400,7 @@ def _is_checksum_right(view: memoryview, properties_bytes: int) -> bool | None:
 
 
 def record_size(buffer: Buffer, position: int = 0) -> int:
-    """Return the size that the record at `position` gives for itself.
+    """Return the size in the head of the record at `position`.
 
     Raises:
         RecordError: TRUNCATED, BLANK or MAGIC; SIZE if it is below the smallest record's.
@@ -426,7 +426,7 @@ def encode_blank(remaining_bytes: int) -> bytes:
     """Return the 8 bytes that close a file with `remaining_bytes` left, these 8 included.
 
     Raises:
-        ValueError: fewer than 8 bytes are left; an append must never leave so few.
+        ValueError: fewer than 8 bytes are left, which an append must prevent.
     """
     if remaining_bytes < BLANK_BYTES_MIN:
         raise ValueError(f"a blank needs 8 bytes, {remaining_bytes} are left")
@@ -434,7 +434,7 @@ def encode_blank(remaining_bytes: int) -> bytes:
 
 
 def blank_size(buffer: Buffer, position: int = 0) -> int | None:
-    """Return the size that a blank at `position` gives, None if there is no blank."""
+    """Return the size in the blank at `position`, None if there is no blank."""
     view = memoryview(buffer)
     if position < 0 or position + _BLANK.size > len(view):
         return None
@@ -445,7 +445,7 @@ def blank_size(buffer: Buffer, position: int = 0) -> int | None:
 def fits(batch_bytes: int, remaining_bytes: int) -> bool:
     """Return whether a batch may start in a file with `remaining_bytes` left.
 
-    Eight bytes always stay, for the blank (CommitLog.DefaultAppendMessageCallback).
+    Eight bytes are reserved for the blank (CommitLog.DefaultAppendMessageCallback).
     """
     return batch_bytes + BLANK_BYTES_MIN <= remaining_bytes
 
@@ -460,7 +460,7 @@ def encode_property_crc(crc: int) -> bytes:
 
 
 def encode_host(address: str, port: int) -> bytes:
-    """Return an address as records hold it: 4 or 16 bytes, then the port in 4.
+    """Return an address in the form of records: 4 or 16 bytes, then the port in 4.
 
     Raises:
         ValueError: not a literal IPv4 or IPv6 address, or the port is outside 0 to 65535.

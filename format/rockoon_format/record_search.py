@@ -1,7 +1,7 @@
 """Search for record starts from any byte of a log.
 
-A record names its own physical offset, so where one starts can be told without knowing where the
-one before it ends: a body can hold the bytes of a record, but not know where it will be stored.
+A record contains its own physical offset, so its start is recognisable without the end of the
+previous record: a body can contain a copy of a record, but not with the offset of the copy.
 """
 
 import struct
@@ -21,7 +21,7 @@ from rockoon_format.record import (
 _MAGICS = tuple(magic.to_bytes(4, signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 _AT_MAGIC = 4
 _AT_PHYSICAL_OFFSET = 28
-# What of a record has to be in a window to see that it may be one.
+# Bytes of a record that must be in a window to recognise its head.
 HEAD_BYTES = _AT_PHYSICAL_OFFSET + 8
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 _INT = struct.Struct(">i")
@@ -30,13 +30,13 @@ _FIXED_BYTES_MAX = AT_BODY_LENGTH_V4 + 2 * HOST_V6_EXTRA_BYTES + _INT.size
 
 
 def record_heads(window: bytes, base: int) -> Iterator[int]:
-    """Physical offsets at which a head says that it belongs there, ascending.
+    """Physical offsets of record heads that contain this same offset, ascending.
 
-    Nothing is said about what is behind the head: whether the record is whole has to be looked at.
+    Only the head is checked; the caller checks whether the record is whole.
 
     Args:
         window: bytes of a log.
-        base: physical offset of the first of them.
+        base: physical offset of the first byte.
     """
     behind = len(window)
     following = [window.find(magic, _AT_MAGIC) for magic in _MAGICS]
@@ -53,13 +53,13 @@ def record_heads(window: bytes, base: int) -> Iterator[int]:
 
 
 def whole_record_bytes(read: Callable[[int, int], bytes], remaining: int) -> int:
-    """Size of the record at a place; 0 if its parts do not add up to what it says.
+    """Size of the record at a position; 0 if its parts do not add up to its size field.
 
-    The rules are those of `scan`. Only the lengths of its parts are read: a size that is damaged,
-    and may say a gigabyte, costs no read of a gigabyte. The body is not looked at.
+    The rules are those of `scan`. Reads only the lengths of the parts, not the body: a damaged size
+    field of a gigabyte causes no read of a gigabyte.
 
     Args:
-        read: gives so many bytes from a position in the record on; fewer where the log ends.
+        read: returns a number of bytes from a position in the record; fewer at the end of the log.
         remaining: bytes from the record's start to the end of its file, or of the log.
     """
     head = read(0, min(_FIXED_BYTES_MAX, remaining))

@@ -2,7 +2,7 @@
 
 topic:orders     a topic, with its lite topics
 group:billing    a consumer or producer group, with its retry and dead-letter topics
-cluster          nodes, whole logs, access keys, and the topics that are the broker's own
+cluster          nodes, whole logs, access keys, and the broker's own topics
 """
 
 from typing import Literal
@@ -27,7 +27,7 @@ def group_resource(group: str) -> str:
 
 
 def topic_resource(topic: str) -> str:
-    """A group's own topics follow the group, lite topics their parent."""
+    """The resource of a topic: that of its group, or of its parent if it is a lite topic."""
     if is_retry_topic(topic):
         return group_resource(topic.removeprefix(RETRY_TOPIC_PREFIX))
     if is_dlq_topic(topic):
@@ -38,10 +38,10 @@ def topic_resource(topic: str) -> str:
 
 
 def topic_need(action: Action, topic: str) -> Need:
-    """The permission that it takes to do something with a topic.
+    """The permission for an action on a topic.
 
-    What is in the broker's own topics (half messages, delayed ones) is of all topics, so any use of
-    those takes the highest.
+    The broker's own topics contain messages of all topics (half messages, delayed messages), so
+    every action on them requires the admin permission.
     """
     resource = topic_resource(topic)
     return ("admin", resource) if resource == CLUSTER else (action, resource)

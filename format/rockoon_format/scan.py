@@ -1,7 +1,7 @@
-"""Walking a CommitLog file as recovery does.
+"""Walks a CommitLog file with the rules of recovery.
 
 The rules are those of CommitLog#checkMessageAndReturnSize: stop at the first bytes that are not a
-whole, undamaged record. PHYSICALOFFSET is not compared with the real position.
+whole, undamaged record. The physical offset in a record is not compared with its real position.
 """
 
 import struct
@@ -37,15 +37,15 @@ from rockoon_format.record import (
 
 _SIZE = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">ii")
-# Behind so many records of one size, a run of equal ones is looked for, so far.
+# After this many records of one size, up to this many more of the same size are found together.
 _RUN_RECORDS_MIN = 16
 _RUN_RECORDS_MAX = 512
 RECORDS_MAX_DEFAULT = 4096
-# A call looks at no more than this beyond its first record, however many records were asked for.
+# A call reads at most this many bytes after its first record, for any `records_max`.
 CHUNK_BYTES_MAX = 8 * 2**20
 
 
-# The compiled kernel copies before it walks: for records so long at least, and so much more.
+# The kernel reads a copy, whose size is estimated with this minimum for a record, and this margin.
 _RECORD_BYTES_GUESS = 320
 _WINDOW_BYTES_MIN = 1 << 16
 
@@ -54,24 +54,24 @@ class ScanEnd(Enum):
     """Why a scan stopped at its position."""
 
     LIMIT = "limit"
-    """More may follow: call again from the position."""
+    """More records may follow: call again from the position."""
     END = "end"
     """Every byte up to the given end belongs to a record."""
     BLANK = "blank"
     """The file is closed: the next record is in the next file."""
     ZERO = "zero"
-    """Size and magic are zero: nothing was ever written here."""
+    """Size and magic are zero: nothing was written here."""
     BAD_MAGIC = "bad magic"
     TRUNCATED = "truncated"
-    """The record says more bytes than there are, or fewer than 8 are left."""
+    """The record's size exceeds the remaining bytes, or fewer than 8 bytes are left."""
     SIZE_MISMATCH = "size mismatch"
     """The parts do not add up to the record's size: a half-written record."""
     BAD_CRC = "bad crc"
-    """The record is not what its checksum is of, or its body not what its CRC is of."""
+    """The checksum does not match the record, or the CRC does not match the body."""
     NO_CHECKSUM = "no checksum"
-    """The record should have a checksum and has none: the end of it was not written."""
+    """The record should have a checksum and has none: its end was not written."""
     BAD_DELAY_LEVEL = "bad delay level"
-    """A record of SCHEDULE_TOPIC_XXXX whose DELAY is no number; a Java broker stops here too."""
+    """A record of SCHEDULE_TOPIC_XXXX whose DELAY is not a number; RocketMQ stops here too."""
 
 
 _COMPILED_ENDS = (
@@ -86,21 +86,21 @@ _COMPILED_ENDS = (
     ScanEnd.NO_CHECKSUM,
     None,
 )
-"""What the compiled kernel's numbers mean; the last one that it has to see more bytes."""
+"""Meanings of the kernel's end numbers; the last one means that it needs more bytes."""
 _COMPILED_FIELDS = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Whole records in order, as columns of n items; nothing in it refers to the buffer."""
+    """Whole records in order, as columns of n items; does not refer to the buffer."""
 
     offsets: NDArray[np.int64]
-    """Position of each record in the buffer that was scanned."""
+    """Position of each record in the scanned buffer."""
     sizes: NDArray[np.int64]
     topics: list[bytes]
     """Distinct topics, in order of appearance."""
     topic_numbers: NDArray[np.int64]
-    """Which of `topics` each record names."""
+    """Index in `topics` of each record's topic."""
     queue_ids: NDArray[np.int64]
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
@@ -108,9 +108,9 @@ class Scan:
     store_timestamps_ms: NDArray[np.int64]
     sys_flags: NDArray[np.int64]
     tag_codes: NDArray[np.int64]
-    """What a queue entry holds: hash of the tags, or the deliver time of a delayed record.
+    """Codes of queue entries: hash of the tags, or the deliver time of a delayed record.
 
-    Empty if the scan was not asked for them.
+    Empty if the scan was called without `with_tag_codes`.
     """
     has_queue_entry: NDArray[np.bool_]
     """False for prepared and rolled-back records: no ConsumeQueue lists them."""
@@ -119,14 +119,14 @@ class Scan:
     properties_lengths: NDArray[np.int64]
     end: ScanEnd
     position: int
-    """Where the scan stopped: the byte behind the last whole record."""
+    """Position at which the scan stopped: the end of the last whole record."""
 
     @property
     def count(self) -> int:
         return len(self.offsets)
 
     def between(self, first: int, end: int) -> "Scan":
-        """Some of the records, by their indices; where the scan stopped, and why, stays."""
+        """The records with the given indices; `end` and `position` are unchanged."""
         columns: dict[str, Any] = {
             each.name: column[first:end]
             for each in fields(self)
@@ -151,20 +151,20 @@ def scan(
 
     Args:
         buffer: a file, or a part of one; wrap an mmap in a memoryview.
-        position: where the first record starts.
-        end: where the file, or what is known of it, ends; `position <= end <= len(buffer)`.
-        check_crc: compare checksums, and body CRCs where there is none.
-        checksums: without, body CRCs alone, as RocketMQ does it unless told otherwise.
-        checksums_from: every record from this position on has a checksum if it has room for one;
-            None when that is not known of any.
-        with_tag_codes: work out what the queue entries hold, which takes half of the time. Without,
-            delay levels are not looked at either: for records that were scanned before.
-        records_max: bound of one call; with `ScanEnd.LIMIT`, call again from `Scan.position`.
+        position: start of the first record.
+        end: end of the file or of its known part; `position <= end <= len(buffer)`.
+        check_crc: compare checksums, or body CRCs of records without a checksum.
+        checksums: False: compare body CRCs only, which is RocketMQ's default.
+        checksums_from: from this position on, every record with space for a checksum must have one;
+            None if no such position is known.
+        with_tag_codes: compute the codes of queue entries, which needs half of the time. False also
+            skips the check of delay levels, for records that were scanned before.
+        records_max: limit of one call; after `ScanEnd.LIMIT`, call again from `Scan.position`.
         delay_levels_ms: delays of levels 1, 2, ... for SCHEDULE_TOPIC_XXXX.
 
     Returns:
-        The records before the first byte that belongs to none, and why it stopped. Never raises
-        for anything the bytes hold.
+        The records before the first byte that is not part of one, and why the scan stopped. Damaged
+        bytes never raise an error.
     """
     view = memoryview(buffer)
     if not 0 <= position <= end <= len(view) or records_max < 1:
@@ -193,10 +193,10 @@ def scan(
 def _walk(
     view: memoryview, position: int, end: int, records_max: int
 ) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
-    """Follow the records' own sizes; their other fields are checked afterwards, all at once.
+    """Follow the records' size fields; other fields are checked later, for all records together.
 
     Returns:
-        The records' bytes, their sizes, why it stopped, and where.
+        The records' bytes, their sizes, why the walk stopped, and where.
     """
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
@@ -226,8 +226,8 @@ def _walk(
         if size < RECORD_BYTES_MIN:
             why = ScanEnd.SIZE_MISMATCH
             break
-        # A wrong size leads to a place where no record begins. That does not end the walk for sure;
-        # the checks of what was walked do, which go up to the first record that fails.
+        # A wrong size leads to a position without a record. The walk may continue there; the later
+        # checks stop at the first record that fails.
         sizes.append(size)
         at += size
         alike = alike + 1 if size == last_size else 0
@@ -238,8 +238,8 @@ def _walk(
             sizes.extend(repeat(size, more))
             at += more * size
             alike = 0
-    # A copy is one pass over bytes that are read several times, and what the file's writer does
-    # meanwhile cannot come between two checks.
+    # A copy costs one pass over bytes that are read several times, and the file's writer cannot
+    # change it between two checks.
     return bytes(view[position:at]), np.array(sizes, np.int64), why, at
 
 
@@ -251,16 +251,16 @@ def _scan_compiled(
     checks: tuple[bool, bool, int | None, bool],
     delay_levels_ms: Sequence[int] | None,
 ) -> Scan | None:
-    """What `scan` returns, by the compiled kernel; None if that leaves it open.
+    """`scan` by the compiled kernel; None if the kernel leaves it to NumPy.
 
     Args:
-        checks: whether to compare, whether checksums of whole records too, where in the window all
-            have to have one, and whether tags' codes are wanted.
+        checks: compare records; compare checksums of whole records; position in the window from
+            which records must have a checksum; compute tags codes.
     """
     assert kernel.native is not None
     view = memoryview(buffer)
-    # The kernel is given bytes that nobody else writes: a copy, in the hope that all records are as
-    # long as the first. What is bytes, and no more, needs none.
+    # The kernel reads bytes that no other thread can write: a copy, sized as if all records were as
+    # long as the first. If the buffer is bytes and all of it is scanned, no copy is needed.
     whole = buffer if isinstance(buffer, bytes) and position == 0 and end == len(view) else None
     first = _SIZE.unpack_from(view, position)[0] if end - position >= _SIZE.size else 0
     count = records_max * max(first, _RECORD_BYTES_GUESS) + _WINDOW_BYTES_MIN
@@ -303,17 +303,17 @@ def _scan_compiled(
 
 
 def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArray[np.int64], bool]:
-    """Follow whole records that are in the place that they name; with the compiled kernel only.
+    """Follow whole records whose physical offset is their real position; only with the kernel.
 
     Args:
         window: bytes of a file, from a record's start on.
-        base: physical offset of the first of them.
-        end: how many bytes the file has from there on, the window's and others.
-        stop: position in the window; a record that starts there is not wanted.
+        base: physical offset of the window's first byte.
+        end: number of bytes in the file from there on, inside and after the window.
+        stop: position in the window; records from here on are not wanted.
 
     Returns:
-        Sizes of the records before the first that is not one, int64[n]; whether that has more bytes
-        than the window.
+        Sizes of the records before the first invalid one, int64[n]; True if that one may continue
+        after the window.
     """
     assert kernel.native is not None
     packed, number, _ = kernel.native.chain(window, base, end, stop)
@@ -321,10 +321,10 @@ def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArr
 
 
 def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
-    """Follow records as `sizes_in_place` does, to the last one that is whole in the window.
+    """Follow records like `sizes_in_place`, to the last one that is whole in the window.
 
     Returns:
-        Where it ends; whether what follows has more bytes than the window.
+        End of that record; True if the next one may continue after the window.
     """
     assert kernel.native is not None
     position, more = kernel.native.extent(window, base, end)
@@ -332,15 +332,15 @@ def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
 
 
 def _ended_by_delay_level(records: Scan, bad: int) -> Scan:
-    """The records before one whose delay level is no number."""
+    """The records before one whose delay level is not a number."""
     position = int(records.offsets[bad])
     left = replace(records.between(0, bad), end=ScanEnd.BAD_DELAY_LEVEL, position=position)
-    # Topics are numbered as they appear.
+    # Topics are numbered in order of appearance.
     return replace(left, topics=records.topics[: int(left.topic_numbers.max(initial=-1)) + 1])
 
 
 def _run(view: memoryview, at: int, end: int) -> int:
-    """How many whole records follow the one at a position with its very size and magic."""
+    """Number of whole records that follow the one at a position with equal size and magic."""
     (size,) = _SIZE.unpack_from(view, at)
     count = min((end - at) // size, _RUN_RECORDS_MAX)
     heads = np.ndarray((count,), f"V{_SIZE_AND_MAGIC.size}", view, at, (size,))
@@ -350,7 +350,7 @@ def _run(view: memoryview, at: int, end: int) -> int:
 
 
 def _leading_whole(parts: Parts, sizes: NDArray[np.int64]) -> tuple[int, ScanEnd | None]:
-    """How many records are whole before the first that is not, and what is wrong with it."""
+    """Number of whole records before the first one that is not, and its fault."""
     mismatch = (parts.computed_sizes != sizes) | (parts.topic_lengths < 0)
     if mismatch.any():
         return int(mismatch.argmax()), ScanEnd.SIZE_MISMATCH
@@ -365,11 +365,11 @@ def _leading_right(
     checksums: bool,
     checksums_from: int | None,
 ) -> tuple[int, ScanEnd | None]:
-    """How many of the first records are right before the first that is not, and what is wrong.
+    """Number of undamaged records before the first damaged one, and its fault.
 
     Args:
-        count: so many are whole.
-        checksums, checksums_from: of `scan`, the position in the window.
+        count: number of records that are whole.
+        checksums, checksums_from: as in `scan`, but a position in the window.
     """
     if count < len(sizes):
         parts, sizes = locate(window, parts.starts[:count]), sizes[:count]
@@ -377,7 +377,7 @@ def _leading_right(
     missing = np.zeros(count, np.bool_)
     if checksums_from is not None:
         missing = ~whole & (parts.starts >= checksums_from)
-        # Those that are too long for one were stored without, and are no torn writes.
+        # Records too long for a checksum were stored without one, and are not torn writes.
         missing &= parts.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX
     bad = wrong | missing
     if not bad.any():
@@ -431,7 +431,7 @@ def _result(
 
 
 def _topics(window: bytes, parts: Parts) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Distinct topics, in order of appearance, and which of them each record names."""
+    """Distinct topics, in order of appearance, and the index of each record's topic."""
     count = len(parts.starts)
     names = slices(window, parts.topic_starts, parts.topic_lengths)
     if count and names.count(names[0]) == count:
@@ -463,10 +463,10 @@ def _set_due_times(
     stored_ms: NDArray[np.int64],
     delay_levels_ms: Sequence[int],
 ) -> int | None:
-    """Replace the codes of delayed records, which hold when they are due.
+    """Replace the codes of delayed records by their due times.
 
     Returns:
-        The first record whose delay level is no number, if any.
+        The first record whose delay level is not a number, if any.
     """
     bad = None
     if SCHEDULE_TOPIC.encode() in topics:

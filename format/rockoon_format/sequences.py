@@ -1,19 +1,21 @@
-"""The property by which a log tells what an idempotent producer has stored: `__SEQ`.
+"""Sequence number of an idempotent producer's record: the property `__SEQ`.
 
-It is the last property of every record of such a producer, in front of the checksum only, always of
-the same length:
+It is the last property of every record of an idempotent producer, before the checksum if there is
+one, and has a fixed length:
 
     +-------+------+------------------+--------------+------+------+
     | __SEQ | 0x01 | producer id      | first        | index| 0x02 |
     +-------+------+------------------+--------------+------+------+
         5      1     16 hex digits      12             4       1      = 39 bytes
 
-`first` is the sequence number of the batch's first message, `index` the record's place in the
-batch: their sum is the record's own. So a record says by itself which message it is, and where a
-batch began, whatever a crash has kept of it. RocketMQ takes it for a user's property.
+`first` is the sequence number of the batch's first message, `index` the record's position in the
+batch; their sum is the record's sequence number. So each record identifies its message and the
+start of its batch, even if a crash kept only a part of the batch. RocketMQ treats it as a user's
+property.
 
-No section shorter than 39 bytes can end like this: its length, two bytes, would stand among these
-letters, and any two of them make a larger number. So the end of a record is all that is looked at.
+A section shorter than 39 bytes cannot end with this property: its length field of two bytes would
+be among these letters, and any two of the letters are a larger number. So only the end of a record
+is checked.
 """
 
 import binascii
@@ -49,8 +51,8 @@ _SECTION = np.dtype(
 )
 assert _SECTION.itemsize == SECTION_BYTES
 
-# What stands before the property: another's closing 0x02, or the length of a section that has none,
-# without a checksum or with one.
+# The bytes before the property: another property's closing 0x02, or the length of a section that
+# contains only this property, or this property and a checksum.
 _BEFORE_BYTES = 2
 _ALONE = tuple(
     np.frombuffer((SECTION_BYTES + more).to_bytes(_BEFORE_BYTES), np.uint8)
@@ -65,18 +67,18 @@ _DIGIT_VALUES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 @dataclass(frozen=True, slots=True)
 class FoundSequences:
-    """The records of idempotent producers among others, m of them."""
+    """The m records of idempotent producers among the given records."""
 
     indices: IntArray
-    """Which records they are, ascending, int64[m]."""
+    """Numbers of the records, ascending, int64[m]."""
     producer_ids: NDArray[np.uint64]
     first_sequences: IntArray
     """Sequence number of the first message of each record's batch, int64[m]."""
     batch_indices: IntArray
-    """Each record's place in its batch, int64[m]."""
+    """Each record's position in its batch, int64[m]."""
 
     def of(self, chosen: NDArray[np.bool_]) -> "FoundSequences":
-        """Those of the records that a mask selects, bool[m]."""
+        """The records that a mask selects, bool[m]."""
         if chosen.all():
             return self
         return FoundSequences(
@@ -111,7 +113,7 @@ def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArr
 
 
 def sequence_front(producer_id: int, first_sequence: int, count: int) -> bytes:
-    """Return what the properties of `encode_sequences` have in common: all but index and end."""
+    """Return the common front of the properties of `encode_sequences`: without index and end."""
     _check_numbers(producer_id, first_sequence, count)
     return _HEAD + b"%016x%012x" % (producer_id, first_sequence)
 
@@ -128,15 +130,15 @@ def _check_numbers(producer_id: int, first_sequence: int, count: int) -> None:
 def first_without_sequence(
     frames: bytes, lengths: ArrayLike, producer_id: int, first_sequence: int
 ) -> int | None:
-    """Return the first record that does not bear its sequence number, None if all do.
+    """Return the first record without its expected sequence number, None if all have theirs.
 
     Args:
         frames: records back to back, each whole (`rockoon_format.batch.check_batch`).
         lengths: size of each in bytes, n integers.
-        producer_id, first_sequence: what `encode_sequences` was given for them.
+        producer_id, first_sequence: the arguments of `encode_sequences` for these records.
 
     Raises:
-        ValueError: as `encode_sequences`.
+        ValueError: see `encode_sequences`.
     """
     sizes = np.asarray(lengths, np.int64)
     expected = encode_sequences(producer_id, first_sequence, len(sizes))
@@ -150,11 +152,11 @@ def first_without_sequence(
 
 
 def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> FoundSequences:
-    """Find the records that bear a sequence number; the others cost one look at their end.
+    """Find the records with a sequence number; for other records only the end is read.
 
     Args:
         frames: whole records.
-        starts: where each begins in `frames`, n integers.
+        starts: position of each record in `frames`, n integers.
         lengths: size of each in bytes, n integers.
     """
     ends = np.asarray(starts, np.int64) + np.asarray(lengths, np.int64)
@@ -172,8 +174,8 @@ def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> Foun
 
 
 def _candidates(frames: bytes, ends: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-    """Records that have the property's name where it would stand: which they are, where they end in
-    front of their checksums, and which have one."""
+    """Records that have the property's name at its position: their numbers, their ends without
+    checksums, and which have a checksum."""
     if kernel.native is not None:
         found = kernel.native.sequence_ends(frames, ends.tobytes())
         if found is not None:
@@ -186,10 +188,10 @@ def _candidates(frames: bytes, ends: IntArray) -> tuple[IntArray, IntArray, NDAr
 
 
 def _from_hex(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """What rows of digits say, and which rows are digits, in small letters; bytes of the others say
-    nothing."""
+    """The decoded rows of digits, and which rows are valid lower-case digits; other rows are
+    undefined."""
     text = digits.tobytes()
-    # All at once where all are, which takes a tenth of the time.
+    # If all rows are valid, one conversion needs a tenth of the time.
     if text.lower() == text:
         with contextlib.suppress(binascii.Error):
             binary = np.frombuffer(binascii.unhexlify(text), np.uint8)
@@ -199,7 +201,7 @@ def _from_hex(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _without_checksums(frames: bytes, ends: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Where the properties in front of the checksums end, and which records have one."""
+    """Ends of the properties without checksums, and which records have a checksum."""
     checked = end_with_checksum(frames, ends)
     return ends - PROPERTY_CRC_BYTES * checked, checked
 
@@ -207,7 +209,7 @@ def _without_checksums(frames: bytes, ends: IntArray) -> tuple[IntArray, NDArray
 def _is_whole_property(
     frames: bytes, ends: IntArray, checked: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Whether the property's name begins where it should: `x__SEQ` is another."""
+    """True if the property's name starts at a property boundary: `x__SEQ` is another property."""
     before = sliding(frames, f"V{_BEFORE_BYTES}")[ends - SECTION_BYTES - _BEFORE_BYTES]
     letters = before.view(np.uint8).reshape(len(ends), _BEFORE_BYTES)
     alone = (letters == np.where(checked[:, None], _ALONE[1], _ALONE[0])).all(1)

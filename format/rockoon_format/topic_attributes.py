@@ -1,15 +1,15 @@
-"""Topic attributes: their values, and their meaning for compaction.
+"""Topic attributes: valid values, and their meaning for compaction.
 
     cleanup.policy        DELETE (the default) or COMPACTION
-    delete.retention.ms   how long a tombstone stays after the first generation that holds it was
-                          made, milliseconds; a day by default. Ours, not RocketMQ's.
-    message.type          PRIORITY: a message of priority n is in the queue n, or in the last one,
-                          and receivers prefer higher queues. A gateway goes by its other values, a
-                          broker by none.
-    queue.type            anything but BatchCQ, which RocketMQ alone can read
+    delete.retention.ms   how long a tombstone stays after the creation of the first generation that
+                          contains it, milliseconds; a day by default. Rockoon's own attribute.
+    message.type          PRIORITY: a message of priority n is in queue n, or in the last queue, and
+                          receivers prefer higher queues. Its other values matter to gateways only.
+    queue.type            anything but BatchCQ, which only RocketMQ can read
 
-RocketMQ's others are kept and mean nothing here. What neither knows is refused where attributes are
-set, because nobody would notice that a misspelt one has no effect; where they are read, it is kept.
+Other attributes of RocketMQ are stored and have no effect. Unknown attributes are refused when a
+client sets them, because a misspelt attribute would silently have no effect. Stored unknown
+attributes are kept.
 Source: TopicAttributes, CleanupPolicy, CQType.
 """
 
@@ -29,26 +29,26 @@ MESSAGE_TYPE = "message.type"
 PRIORITY = "PRIORITY"
 BATCH_QUEUES = "BatchCQ"
 ROCKETMQ_ATTRIBUTES = frozenset({QUEUE_TYPE, MESSAGE_TYPE, "reserve.time", "lite.topic.expiration"})
-"""What RocketMQ goes by and a broker here does not."""
+"""Attributes that have an effect in RocketMQ, but not in a broker here."""
 KNOWN_ATTRIBUTES = (CLEANUP_POLICY, TOMBSTONE_RETENTION, *sorted(ROCKETMQ_ATTRIBUTES))
 
 
 def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:
-    """Whether of a topic the newest message of each key stays, however old it is.
+    """True if compaction keeps the newest message of each key of a topic, without an age limit.
 
-    Never so of retry and dead-letter topics: what was sent there has other people's keys.
+    Always false for retry and dead-letter topics, because their messages have keys of other topics.
     """
     compacted = attributes.get(CLEANUP_POLICY) == COMPACTION
     return compacted and not (is_retry_topic(topic) or is_dlq_topic(topic))
 
 
 def has_priorities(attributes: Mapping[str, str]) -> bool:
-    """Whether of a topic's queues those with higher ids are read first."""
+    """True if receivers read queues with higher ids first."""
     return attributes.get(MESSAGE_TYPE, "").upper() == PRIORITY
 
 
 def tombstone_retention_ms(attributes: Mapping[str, str]) -> int:
-    """How long a topic's tombstones stay; the default where the attribute is none or no number."""
+    """Retention of a topic's tombstones; the default if the attribute is missing or not valid."""
     text = attributes.get(TOMBSTONE_RETENTION, "")
     if attribute_fault(TOMBSTONE_RETENTION, text):
         return TOMBSTONE_RETENTION_MS_DEFAULT
@@ -56,7 +56,7 @@ def tombstone_retention_ms(attributes: Mapping[str, str]) -> int:
 
 
 def attribute_fault(name: str, value: str) -> str | None:
-    """Return a sentence that says what is wrong with an attribute, None if nothing is."""
+    """Return a sentence about an invalid attribute value, None if the value is valid."""
     if name == CLEANUP_POLICY and value not in CLEANUP_POLICIES:
         return f"{CLEANUP_POLICY} is {value!r}, neither {' nor '.join(CLEANUP_POLICIES)}"
     if name == TOMBSTONE_RETENTION and not _is_milliseconds(value):
@@ -65,12 +65,12 @@ def attribute_fault(name: str, value: str) -> str | None:
             f"{TOMBSTONE_RETENTION_MS_MAX}"
         )
     if name == QUEUE_TYPE and value == BATCH_QUEUES:
-        return f"{QUEUE_TYPE} is {value}: batches as one record are RocketMQ's alone"
+        return f"{QUEUE_TYPE} is {value}: only RocketMQ supports queues of batch records"
     return None
 
 
 def unknown_attribute_fault(name: str) -> str | None:
-    """Return a sentence about an attribute that there is not, None if there is."""
+    """Return a sentence about an unknown attribute, None if it is known."""
     if name in KNOWN_ATTRIBUTES:
         return None
     nearest = get_close_matches(name, KNOWN_ATTRIBUTES, n=1)

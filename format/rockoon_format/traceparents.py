@@ -1,26 +1,26 @@
-"""Trace contexts in stored records, found without looking at a record. Pure.
+"""Finds trace contexts in stored records without decoding them. No I/O.
 
-A message's context is its property `traceparent`, in the form of W3C Trace Context.
+The trace context of a message is its property `traceparent`, in the form of W3C Trace Context.
 """
 
 from rockoon_format.properties import TRACEPARENT
 
 TRACEPARENT_BYTES = 55
-# A reader that catches up pulls megabytes at a time.
+# A consumer with a lag pulls megabytes per call; only the start is searched.
 SEARCHED_BYTES_MAX = 64 << 10
 
 TRACEPARENT_MARK = f"{TRACEPARENT}\x01".encode()
-"""What stands in front of a context in a record."""
+"""The bytes before a trace context in a record."""
 
 
 def find_traceparents(records: bytes, count_max: int) -> list[str]:
-    """The contexts in the first `SEARCHED_BYTES_MAX` of stored records, as they were written.
+    """The trace contexts in the first `SEARCHED_BYTES_MAX` bytes of stored records.
 
-    A search of the bytes: no message is looked at. A body that looks like a context counts as one.
+    Searches the bytes and decodes no message. Text in a body that looks like one counts as well.
 
     Args:
-        records: back to back.
-        count_max: further ones are left out.
+        records: records back to back.
+        count_max: maximum number of results.
     """
     found: list[str] = []
     at = records.find(TRACEPARENT_MARK, 0, SEARCHED_BYTES_MAX)

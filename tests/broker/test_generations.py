@@ -265,7 +265,7 @@ async def test_what_does_not_fit_is_refused_with_the_reason_and_asked_again_too(
         flipped = records[:-1] + bytes([records[-1] ^ 1])
         wrong_tail = replace(good.log_tail, crc32=good.log_tail.crc32 ^ 1)
         cases: list[tuple[str, bytes, dict[str, bytes], str]] = [
-            ("no-manifest", b"{}", {}, "no manifest"),
+            ("no-manifest", b"{}", {}, "not a manifest"),
             ("files-missing", good.to_json(), {}, "there is no 00000.records"),
             ("short", good.to_json(), {"00000.records": records[:-1]}, "bytes, but .* by the"),
             ("flipped", good.to_json(), {"00000.records": flipped}, "checksum"),

@@ -189,5 +189,5 @@ def test_with_access_keys_it_says_what_commands_need_and_others_are_refused(
         assert status(exports).returncode == 0
         refused = status({"ROCKOON_NAMESERVERS": exports["ROCKOON_NAMESERVERS"]})
         assert refused.returncode == 1
-        assert "bears no access key" in refused.stderr
+        assert "has no access key" in refused.stderr
         assert running.end(signal.SIGINT) == 0

@@ -34,7 +34,7 @@ def test_version(rockoon: Any) -> None:
         ("None", "rockoon-kernel is not installed"),
         (
             "types.SimpleNamespace(INTERFACE=-1)",
-            "the installed rockoon-kernel is of another version",
+            "the installed rockoon-kernel has another version",
         ),
     ],
 )

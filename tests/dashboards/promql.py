@@ -11,7 +11,7 @@ import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.connections
 from rockoon_runtime.calls import RPC_LATENCY
-from rockoon_runtime.telemetry.metrics import Kind, Metric
+from rockoon_runtime.telemetry.metrics import Metric, MetricKind
 from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT
 from rockoon_spark.commands import metrics_file
@@ -49,7 +49,7 @@ def labels_by_name() -> Mapping[str, frozenset[str]]:
     for metric in metrics_of_services():
         own = OF_SCRAPES | OF_SERVICES | set(metric.labels)
         for name in names_on_page(metric):
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is MetricKind.HISTOGRAM:
                 names = {f"{name}_bucket": own | {"le"}, f"{name}_sum": own, f"{name}_count": own}
             else:
                 names = {name: own}

@@ -73,10 +73,10 @@ def test_one_claim_that_does_not_hold_is_enough() -> None:
 def test_the_exit_status_says_whether_everything_held(
     monkeypatch: pytest.MonkeyPatch, holds: bool, status: int
 ) -> None:
-    async def told(*_: object) -> bool:
+    async def run_demo(*_: object) -> bool:
         return holds
 
-    monkeypatch.setattr(demo, "tell", told)
+    monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert demo.main() == status
 
@@ -84,10 +84,10 @@ def test_the_exit_status_says_whether_everything_held(
 def test_a_cluster_that_does_not_start_is_a_sentence_and_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def told(*_: object) -> bool:
+    async def run_demo(*_: object) -> bool:
         raise LocalClusterError("broker-a did not start")
 
-    monkeypatch.setattr(demo, "tell", told)
+    monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert demo.main() == 1
     assert capsys.readouterr().out == "broker-a did not start\n"
@@ -98,7 +98,7 @@ async def test_a_wait_that_takes_too_long_becomes_a_failed_row_and_ends_the_stor
 ) -> None:
     monkeypatch.setattr(demo, "ARRIVAL_SECONDS_MAX", 0.0)
     records = read_records(ROOT / "tools" / "demo" / "packages.ndjson.gz")
-    assert not await demo.tell(records, demo.Warnings())
+    assert not await demo.run_demo(records, demo.Warnings())
     out = capsys.readouterr().out
     # Whichever wait it was: the first one is over at once when members are quick.
     assert re.search("^NO +everything happens in time\\s+.* did not ", out, re.MULTILINE)
@@ -113,7 +113,7 @@ async def test_a_wait_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(len(seen))
         return False
 
-    with pytest.raises(demo.GaveUp, match=r"^\d+ looks, in vain$"):
+    with pytest.raises(demo.ConditionNotMet, match=r"^\d+ looks, in vain$"):
         await demo.until(holds, lambda: f"{len(seen)} looks, in vain")
     assert len(seen) > 1
     await asyncio.wait_for(demo.until(lambda: True, lambda: "never"), 1)

@@ -5,7 +5,7 @@ import pytest
 from rockoon.offsets.start import Start
 from rockoon_core.message_queue import MessageQueue
 from tools.expansion import matrix, report
-from tools.expansion.cell import Cell, Difference, GroupIs, Growth, Policy, Rule
+from tools.expansion.cell import Cell, Difference, GroupIs, Growth, NewQueueRule, Policy
 
 QUEUE = MessageQueue("grows", "broker-a", 0)
 
@@ -13,7 +13,7 @@ QUEUE = MessageQueue("grows", "broker-a", 0)
 @pytest.fixture
 def cell() -> Cell:
     """A group that has to read from 2 on a queue of five messages."""
-    cell = Cell(0, GroupIs.STOPPED, Growth.QUEUES, Policy.LAST, Rule.EXACT)
+    cell = Cell(0, GroupIs.STOPPED, Growth.QUEUES, Policy.LAST, NewQueueRule.EXACT)
     cell.new_queues = [QUEUE]
     cell.ends[QUEUE] = 5
     cell.wanted[QUEUE] = 2
@@ -37,7 +37,7 @@ def test_a_message_that_nobody_asked_for_or_that_came_twice_counts_as_replayed(c
 
 
 def test_rule_classic_may_fail(cell: Cell) -> None:
-    cell.rule = Rule.CLASSIC
+    cell.rule = NewQueueRule.CLASSIC
     assert handled(cell) == (3, 0)
     assert matrix.failures([cell]) == []
 
@@ -46,18 +46,21 @@ async def test_a_topic_that_grows_costs_groups_under_rule_exact_nothing() -> Non
     cells = [
         cell
         for cell in matrix.all_cells()
-        if cell.policy is Policy.LAST and (cell.growth is Growth.BROKER or cell.rule is Rule.EXACT)
+        if cell.policy is Policy.LAST
+        and (cell.growth is Growth.BROKER or cell.rule is NewQueueRule.EXACT)
     ]
     await matrix.run(cells)
     assert matrix.failures(cells) == []
     for cell in cells:
         starts: list[Start] = [cell.starts[queue] for queue in cell.new_queues]
-        if cell.rule is Rule.EXACT:
+        if cell.rule is NewQueueRule.EXACT:
             is_new = cell.group_is is not GroupIs.NEW
             expected = ("NEW_QUEUE", 0) if is_new else ("LAST", 15)
             assert {(start.reason, start.offset) for start in starts} == {expected}
     skipped = sum(
-        cell.difference(cell.new_queues).skipped for cell in cells if cell.rule is Rule.CLASSIC
+        cell.difference(cell.new_queues).skipped
+        for cell in cells
+        if cell.rule is NewQueueRule.CLASSIC
     )
     assert skipped, "rule classic skips what went to disk meanwhile, or this measures nothing"
     assert "| stopped | queues added | LAST | 0 | NEW_QUEUE | 0 | 0 |" in report.page(cells)

@@ -109,5 +109,5 @@ def test_pages_count_as_changed_that_a_file_has_otherwise_or_that_have_units() -
 def test_a_hash_that_no_index_has_is_refused(choice: str, key_hash: int) -> None:
     one = np.ones(1, np.int64)
     keys = KeyEntries(one * key_hash, one, one)
-    with using(choice), pytest.raises(ValueError, match="no index file"):
+    with using(choice), pytest.raises(ValueError, match="is not an index hash"):
         Slots(5).put(IndexHeader(), keys)

@@ -58,7 +58,7 @@ def test_values_that_mean_nothing_here_may_be_anything() -> None:
     assert attribute_fault("message.type", "whatever") is None
     assert attribute_fault("queue.type", "SimpleCQ") is None
     assert attribute_fault("queue.type", "BatchCQ") == (
-        "queue.type is BatchCQ: batches as one record are RocketMQ's alone"
+        "queue.type is BatchCQ: only RocketMQ supports queues of batch records"
     )
     assert attribute_fault(CLEANUP_POLICY, "DELETE") is None
     assert attribute_fault(CLEANUP_POLICY, "compaction") == (

@@ -235,12 +235,12 @@ async def test_one_stream_reads_what_it_may_and_is_refused_the_rest_as_that_chan
             assert await reader.bodies(await reader.subscribe(mine)) == [b"1"]
             await keys.grant("streaming", granted)
             # What is open begins anew when permissions change.
-            with pytest.raises(NotReady, match="has changed"):
+            with pytest.raises(NotReady, match="permissions of 'streaming' changed"):
                 await reader.answer()
         async with reading(stub) as reader:
             assert await reader.bodies(await reader.subscribe(other)) == [b"1"]
             await keys.revoke("streaming", granted)
-            with pytest.raises(NotReady, match="has changed"):
+            with pytest.raises(NotReady, match="permissions of 'streaming' changed"):
                 await reader.answer()
         async with reading(stub) as reader:
             await refused(reader)

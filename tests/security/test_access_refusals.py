@@ -73,7 +73,7 @@ async def test_without_a_key_the_call_is_refused() -> None:
         gated.gate.update([])
         told = await refusal(call(channel))
     assert isinstance(told, NotAuthenticated)
-    assert "bears no access key" in str(told)
+    assert "has no access key" in str(told)
     assert told.details["kind"] == "no key"
 
 

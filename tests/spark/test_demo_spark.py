@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from rockoon.testing.disposable import DisposableCluster
 from tools.demo_spark import __main__ as demo
-from tools.demo_spark.records import Record, newest, read_records
+from tools.demo_spark.records import PackageRecord, newest, read_records
 from tools.demo_spark.versions import Version
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records() -> list[PackageRecord]:
     return read_records()
 
 
@@ -44,7 +44,7 @@ def test_versions_sort_as_debian_sorts_them() -> None:
 
 
 def test_the_data_are_the_whole_index_and_versions_of_a_package_ascend(
-    records: list[Record],
+    records: list[PackageRecord],
 ) -> None:
     found = newest(records)
     assert (len(records), len(found)) == (66_481, 63_666)
@@ -59,14 +59,16 @@ def test_the_data_are_the_whole_index_and_versions_of_a_package_ascend(
 
 # `make demo-spark` does the same with all of the data, and says what does not hold.
 @pytest.mark.soak
-def test_every_claim_holds(spark: SparkSession, records: list[Record], tmp_path: Path) -> None:
+def test_every_claim_holds(
+    spark: SparkSession, records: list[PackageRecord], tmp_path: Path
+) -> None:
     # Every version of a sixteenth of the packages, and of those that the story names.
     named = {demo.WITHDRAWN, *demo.ASKED_FOR}
     some = [
         each for each in records if each.package in named or not crc32(each.package.encode()) % 16
     ]
     with DisposableCluster(brokers=2) as cluster:
-        story = demo.Story(cluster, spark, some, tmp_path)
+        story = demo.SparkStory(cluster, spark, some, tmp_path)
         story.tell()
     assert len(story.verified.rows) == 10
     assert [row for row in story.verified.rows if not row[0]] == []

@@ -190,7 +190,7 @@ def test_what_is_no_generation_is_refused(kept: CompactedStore) -> None:
     assert "has no manifest.json" in refused(kept, home / ".incoming-empty")
     directory = made(kept)
     (directory / MANIFEST_FILE).write_bytes(b"{}")
-    assert "no manifest" in refused(kept, directory)
+    assert "not a manifest" in refused(kept, directory)
     assert "states number 2" in refused(kept, made(kept), number=5)
     # One refused generation is kept.
     assert [path.name for path in home.glob(".refused*")] == [f".refused-{generation_name(5)}"]

@@ -9,11 +9,11 @@ import rockoon_broker.metrics
 import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
-import rockoon_runtime.access.metrics
+import rockoon_runtime.access.gate
 import rockoon_runtime.connections
 from rockoon_runtime.calls import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric
-from rockoon_runtime.telemetry.settings import TelemetrySettings
+from rockoon_runtime.telemetry.telemetry import TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "observability.md"
@@ -24,7 +24,7 @@ TABLES = (
     rockoon_gateway.metrics.TABLE,
     (RPC_LATENCY, CERTIFICATE_LEFT),
     rockoon_runtime.connections.TABLE,
-    rockoon_runtime.access.metrics.TABLE,
+    rockoon_runtime.access.gate.TABLE,
 )
 
 

@@ -31,9 +31,9 @@ from rockoon_runtime.calls import Call, CallTimes, method_name
 from rockoon_runtime.process import node_name
 from rockoon_runtime.telemetry.logs import JsonLines, set_up_logging, span_fields
 from rockoon_runtime.telemetry.metrics import (
-    Kind,
     Measurement,
     Metric,
+    MetricKind,
     Times,
     counter,
     gauge,
@@ -89,7 +89,7 @@ async def test_a_measurement_that_fails_leaves_a_gap_and_no_wrong_value(
         raise RuntimeError("the tree is gone")
 
     snapshots = Snapshots(TABLE, measure, {})
-    assert await asyncio.to_thread(snapshots.take) == {}
+    assert await asyncio.to_thread(snapshots.collect) == {}
     assert "the tree is gone" in caplog.text
 
 
@@ -116,7 +116,7 @@ def test_metrics_are_named_as_rocketmqs_documents_and_as_its_page_have_them() ->
     assert names_on_page(lag) == (lag.name, "rocketmq_consumer_lag_latency_milliseconds")
     assert names_on_page(behind) == (behind.name,)
     with pytest.raises(ValueError, match="exactly counters end with _total"):
-        Metric("apples", Kind.COUNTER, "Apples")
+        Metric("apples", MetricKind.COUNTER, "Apples")
     with pytest.raises(ValueError, match="labels"):
         EATEN.at(1)
 
@@ -138,7 +138,7 @@ def test_a_histogram_must_be_one() -> None:
     with pytest.raises(ValueError, match="do not ascend"):
         histogram("apples", "Apples", bounds=(2, 1))
     with pytest.raises(ValueError, match="exactly histograms have bounds"):
-        Metric("apples", Kind.HISTOGRAM, "Apples")
+        Metric("apples", MetricKind.HISTOGRAM, "Apples")
     with pytest.raises(ValueError, match="more than one number"):
         WEIGHT.at(3, "Ann")
     with pytest.raises(ValueError, match="has 3 buckets, not 2"):

@@ -1,8 +1,8 @@
-"""Pictures of the dashboards, drawn by a page of our own and not by Grafana.
+"""Pictures of the dashboards, drawn by our own page and not by Grafana.
 
-Reads the same JSON, asks a Prometheus for the same expressions, draws each panel, and has a browser
-without a window (Debian's package chromium) make a PNG of the page. What it does not know of
-Grafana: colours by threshold in lines, tables, links.
+Reads the same JSON, sends the same expressions to a Prometheus, draws each panel, and makes a PNG
+of the page with a headless browser (Debian's package chromium). Not supported: colours by threshold
+in lines, tables, links.
 
     python -m tools.dashboards.pictures docs/operate/pictures
 """
@@ -42,7 +42,7 @@ h1 { font-size: 17px; margin: 2px 0 8px; }
 """
 
 
-class Line(NamedTuple):
+class Series(NamedTuple):
     """A series of a panel."""
 
     name: str
@@ -50,15 +50,15 @@ class Line(NamedTuple):
     """Epoch seconds and value."""
 
 
-class Source(NamedTuple):
-    """A Prometheus, and the time that is looked at."""
+class PrometheusRange(NamedTuple):
+    """A Prometheus and a time range."""
 
     address: str
     start: float
     end: float
 
-    def lines(self, panel: dict[str, Any]) -> list[Line]:
-        """What a panel's expressions say."""
+    def lines(self, panel: dict[str, Any]) -> list[Series]:
+        """The series of a panel's expressions."""
         found = []
         for target in panel["targets"]:
             expression = target["expr"].replace("$__rate_interval", f"{RATE_SECONDS}s")
@@ -69,7 +69,7 @@ class Source(NamedTuple):
                 for label, value in series["metric"].items():
                     legend = legend.replace(f"{{{{{label}}}}}", value)
                 points = [(float(at), float(value)) for at, value in series["values"]]
-                found.append(Line(legend, [p for p in points if math.isfinite(p[1])]))
+                found.append(Series(legend, [p for p in points if math.isfinite(p[1])]))
         return [line for line in found if line.points]
 
     def _ask(self, expression: str) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Source(NamedTuple):
 
 
 def shown(value: float, unit: str) -> str:
-    """A value in its unit, short."""
+    """A short text of a value with its unit."""
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
     if unit in ("s", "ms"):
@@ -104,8 +104,8 @@ def shown(value: float, unit: str) -> str:
     return f"{value:.3g} {prefix}{end}".rstrip()
 
 
-def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
-    """A dashboard as HTML, and how high it is in pixels."""
+def page(dashboard: dict[str, Any], source: PrometheusRange) -> tuple[str, int]:
+    """A dashboard as HTML, and its height in pixels."""
     parts = []
     bottom = 0
     for panel in dashboard["panels"]:
@@ -132,7 +132,7 @@ def page(dashboard: dict[str, Any], source: Source) -> tuple[str, int]:
     return f'<!doctype html><meta charset="utf-8">{head}{"".join(parts)}', bottom + 10
 
 
-def values(lines: list[Line], unit: str, width: int, height: int, _: dict[str, Any]) -> str:
+def values(lines: list[Series], unit: str, width: int, height: int, _: dict[str, Any]) -> str:
     """The last value of each line."""
     if not lines:
         return empty(width, height)
@@ -148,8 +148,8 @@ def empty(width: int, height: int) -> str:
     return f'<div style="width:{width}px;padding-top:{height // 3}px" align=center>no data</div>'
 
 
-def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
-    """Lines over time; stacked ones lie on one another."""
+def chart(lines: list[Series], unit: str, width: int, height: int, panel: dict[str, Any]) -> str:
+    """Lines over time, stacked if the panel says so."""
     if not lines:
         return empty(width, height)
     lines = sorted(lines, key=lambda line: -line.points[-1][1])[:LINES_MAX]
@@ -187,8 +187,8 @@ def chart(lines: list[Line], unit: str, width: int, height: int, panel: dict[str
     return f'{picture}<div class="legend">{legend}</div>'
 
 
-def stacked(lines: list[Line]) -> list[Line]:
-    """Each line on top of those behind it in the list."""
+def stacked(lines: list[Series]) -> list[Series]:
+    """Lines with the sums of the lines after them in the list."""
     below: dict[float, float] = {}
     found = []
     for line in reversed(lines):
@@ -196,15 +196,15 @@ def stacked(lines: list[Line]) -> list[Line]:
         for at, value in line.points:
             below[at] = below.get(at, 0.0) + value
             points.append((at, below[at]))
-        found.append(Line(line.name, points))
+        found.append(Series(line.name, points))
     return found[::-1]
 
 
 def photograph(content: str, height: int, into: Path) -> None:
-    """Have a browser draw a page into a PNG.
+    """Draw a page into a PNG with a browser.
 
     Raises:
-        CalledProcessError: it could not.
+        CalledProcessError: the browser failed.
     """
     width = 24 * COLUMN + 20
     with tempfile.TemporaryDirectory() as folder:
@@ -226,19 +226,19 @@ def photograph(content: str, height: int, into: Path) -> None:
             capture_output=True,
             timeout=180,
         )
-    # Lines and text need few colours, and the repository no larger files.
+    # Lines and text need few colours; this keeps the files in the repository small.
     with Image.open(into) as picture:
         small = picture.convert("RGB").quantize(64)
     small.save(into, optimize=True)
 
 
 async def make(into: Path) -> None:
-    """Let a cluster work, and make a picture of each dashboard."""
+    """Run a cluster under load, and make a picture of each dashboard."""
     began = time.time_ns() / 1e9
     with tempfile.TemporaryDirectory(prefix="rockoon-pictures-") as folder:
         async with sampled_cluster(Path(folder), WORK_SECONDS) as address:
             await wait_ready(address)
-            source = Source(address, began, time.time_ns() / 1e9)
+            source = PrometheusRange(address, began, time.time_ns() / 1e9)
             for path in sorted(FOLDER.glob("*.json")):
                 content, height = await asyncio.to_thread(
                     page, json.loads(path.read_text()), source

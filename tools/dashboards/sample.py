@@ -1,8 +1,8 @@
-"""A cluster at work, asked by a Prometheus: what pictures of the dashboards show.
+"""A cluster under load with a Prometheus: the data of the dashboards' pictures.
 
 Two brokers, the offset service and a nameserver; producers, a group that keeps up, one that is too
-slow, one whose handler fails now and then, delayed messages, transactions, an export on Spark.
-Needs `prometheus` and `prometheus-node-exporter` (Debian's packages of these names).
+slow, one whose handler sometimes fails, delayed messages, transactions, an export on Spark. Needs
+Debian's packages `prometheus` and `prometheus-node-exporter`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ READY_SECONDS_MAX = 60.0
 
 @contextlib.asynccontextmanager
 async def sampled_cluster(folder: Path, seconds: float) -> AsyncIterator[str]:
-    """Work for so long, then give the address of a Prometheus that has seen it.
+    """Run the load, then yield the address of a Prometheus that has scraped it.
 
     Args:
         folder: for stores and samples.
@@ -44,7 +44,7 @@ async def sampled_cluster(folder: Path, seconds: float) -> AsyncIterator[str]:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(work(local, seconds), name="work")
                 tasks.create_task(run_export(local, folder, jobs), name="export")
-            # What the end of the export has written is seen a few times, too.
+            # Prometheus also scrapes the final metrics of the export a few times.
             await asyncio.sleep(5 * SCRAPE_SECONDS)
             yield f"127.0.0.1:{ports['prometheus']}"
 
@@ -106,7 +106,7 @@ async def wait_ready(address: str) -> None:
 
 
 async def run_export(local: LocalCluster, folder: Path, jobs: Path) -> None:
-    """Export what there is after a while, as a schedule would."""
+    """Run an export of all messages after a few seconds, as a schedule would."""
     await asyncio.sleep(5)
     command = ("-m", "rockoon.cli", "spark", "export", "--endpoint", local.nameservers[0])
     target = ("--target", str(folder / "export"), "--metrics-file", str(jobs / "export.prom"))
@@ -118,7 +118,7 @@ async def run_export(local: LocalCluster, folder: Path, jobs: Path) -> None:
 
 
 async def work(local: LocalCluster, seconds: float) -> None:
-    """Everything that the dashboards have a panel for, at a pace that a laptop bears."""
+    """The load: all operations that the dashboards have a panel for, at a moderate rate."""
 
     async def bill(_: rockoon.Message) -> None: ...
 

@@ -1,8 +1,8 @@
-"""`make demo`: a real cluster carries real messages, survives a kill, and starts readers in place.
+"""`make demo`: a cluster handles real messages, a broker kill, and new readers.
 
-Everything runs as separate processes on this machine: etcd, two nameservers, two brokers (later
-three) and the offset service; in the end a second cluster, whose broker has three copies. The
-program ends with a table of what it verified, and with exit status 1 if anything did not hold.
+All services are separate processes on this machine: etcd, two nameservers, two brokers (later
+three) and the offset service. At the end there is a second cluster whose broker has three copies.
+The program ends with a table of verified claims, and with exit status 1 if a claim did not hold.
 """
 
 import argparse
@@ -35,20 +35,20 @@ from tools.demo.verified import Received, Verified
 TOPIC = "packages"
 ARRIVAL_SECONDS_MAX = 30.0
 
-# RocketMQ 4.x takes a queue for new while its first message lies within 40 % of memory of the
-# log's end. With memory "this large", a hundred kilobytes bring a message "to disk", and the
-# demo need not write gigabytes to show what happens then.
+# RocketMQ 4.x treats a queue as new while its first message is within 40 % of memory of the log's
+# end. With a memory setting this small, a hundred kilobytes are enough to move a message "to
+# disk", and the demo need not write gigabytes.
 BROKER_MEMORY = "256KiB"
 
 console = Console(highlight=False)
 
 
-class GaveUp(Exception):
-    """Something did not happen in time; the text says what, and how far it came."""
+class ConditionNotMet(Exception):
+    """A condition did not hold in time; the text names it and the progress so far."""
 
 
 class Warnings(logging.Handler):
-    """Keeps what is logged, to tell it in one line: a broker that is away is part of the story."""
+    """Collects warnings and prints them as one line; killing a broker causes some."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -57,7 +57,7 @@ class Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.sentences.append(record.getMessage().partition("\n")[0])
 
-    def tell(self) -> None:
+    def print(self) -> None:
         """Print a line about the warnings since the last call, if there were any."""
         if self.sentences:
             more = f" (and {len(self.sentences) - 1} more)" if len(self.sentences) > 1 else ""
@@ -103,7 +103,7 @@ class Story:
 
     @asynccontextmanager
     async def group(self, name: str, members: int) -> AsyncIterator["ReadingGroup"]:
-        """Members of a consumer group that start at LAST where they have no progress."""
+        """Members of a consumer group that start at LAST if they have no progress."""
         received = Received(name)
         async with AsyncExitStack() as stack:
             consumers: list[PushConsumer] = []
@@ -112,11 +112,11 @@ class Story:
                 connection = rockoon.connect(self.local.nameservers, client_id=member)
                 cluster = await stack.enter_async_context(connection)
 
-                def take(message: Message, member: str = member) -> None:
-                    received.take(member, message)
+                def on_message(message: Message, member: str = member) -> None:
+                    received.add(member, message)
 
                 consumer = cluster.push_consumer(
-                    name, {TOPIC: "*"}, take, consume_from="last", concurrency=1
+                    name, {TOPIC: "*"}, on_message, consume_from="last", concurrency=1
                 )
                 consumers.append(await stack.enter_async_context(consumer))
             group = ReadingGroup(received, consumers)
@@ -127,7 +127,7 @@ class Story:
         return set((await self.cluster.route(TOPIC)).queues)
 
     async def carry(self) -> None:
-        """Chapter 1: every record arrives, once, in order."""
+        """Chapter 1: every record is received once, in order."""
         chapter("1. Real records, a group of two members")
         await self.cluster.admin.create_topic(TOPIC, queues_per_broker=4)
         async with (
@@ -156,7 +156,7 @@ class Story:
         )
 
     async def survive(self) -> None:
-        """Chapter 2: a broker is killed while messages are on their way."""
+        """Chapter 2: a broker is killed while messages are being sent."""
         chapter("2. A broker is killed while messages are on their way")
         async with (
             self.group("readers", members=2) as group,
@@ -169,7 +169,7 @@ class Story:
                     producer.send(TOPIC, record.line, ordering_key=record.key, tags=record.tag)
                 )
                 if number == len(self.records) // 2:
-                    # Some batches are acknowledged, some are on the wire, some not yet closed.
+                    # Some batches are acknowledged, some are being sent, some are still open.
                     await receipts[number // 2]
                     self.local.kill("broker-a")
                     console.print("broker-a: killed with SIGKILL")
@@ -187,12 +187,12 @@ class Story:
         )
 
     async def expand(self) -> None:
-        """Chapter 3: the topic grows while two groups are stopped; one follows RocketMQ's rule."""
+        """Chapter 3: the topic grows while two groups are stopped; one uses RocketMQ's rule."""
         chapter("3. The topic grows while its readers are away")
         await self.cluster.admin.create_group(
             GroupConfig(name="classic-readers", new_queue_rule=CLASSIC)
         )
-        # The second group reads to the end once, so that it has progress on every old queue.
+        # The second group reads to the end once, to have progress on every old queue.
         async with self.group("classic-readers", members=1):
             pass
         old_queues = await self.queues()
@@ -240,8 +240,8 @@ class Story:
                 )
         print_starts(console, found[0], found[1], new_queues)
 
-    async def begin_late(self) -> None:
-        """Chapter 4: a new group asks for LAST on a small topic."""
+    async def start_new_groups(self) -> None:
+        """Chapter 4: a new group requests LAST on a small topic."""
         chapter("4. New groups ask for LAST: only what comes from now on")
         topic = "greetings"
         await self.cluster.admin.create_topic(topic, queues_per_broker=1)
@@ -254,10 +254,12 @@ class Story:
             await self.cluster.admin.create_group(GroupConfig(name=name, new_queue_rule=rule))
             received = Received(name)
 
-            def take(message: Message, received: Received = received) -> None:
-                received.take("only", message)
+            def on_message(message: Message, received: Received = received) -> None:
+                received.add("only", message)
 
-            consumer = self.cluster.push_consumer(name, {topic: "*"}, take, consume_from="last")
+            consumer = self.cluster.push_consumer(
+                name, {topic: "*"}, on_message, consume_from="last"
+            )
             async with consumer:
                 group = ReadingGroup(received, [consumer])
                 await group.wait_shared(set((await self.cluster.route(topic)).queues))
@@ -295,7 +297,7 @@ class ReadingGroup:
         }
 
     async def wait_shared(self, queues: set[MessageQueue]) -> None:
-        """Wait until every queue has one reader, and every member some."""
+        """Wait until every queue has one reader, and every member has a queue."""
 
         def shared() -> bool:
             held = [queue for consumer in self.consumers for queue in consumer.assignment]
@@ -315,12 +317,12 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None
     """Wait for a condition.
 
     Raises:
-        GaveUp: it did not hold within ARRIVAL_SECONDS_MAX; with what `otherwise` says then.
+        ConditionNotMet: it did not hold within ARRIVAL_SECONDS_MAX; the text is from `otherwise`.
     """
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
     while not holds():
         if time.monotonic() > deadline:
-            raise GaveUp(otherwise())
+            raise ConditionNotMet(otherwise())
         await asyncio.sleep(0.02)
 
 
@@ -328,7 +330,7 @@ def chapter(title: str) -> None:
     console.print(f"\n[bold]{title}[/bold]")
 
 
-async def tell(records: list[Record], warnings: Warnings) -> bool:
+async def run_demo(records: list[Record], warnings: Warnings) -> bool:
     began = time.perf_counter()
     verified = Verified()
     local = LocalCluster(
@@ -342,22 +344,27 @@ async def tell(records: list[Record], warnings: Warnings) -> bool:
         async with rockoon.connect(local.nameservers) as cluster:
             story = Story(local, cluster, records, verified)
             try:
-                for told in (story.carry, story.survive, story.expand, story.begin_late):
-                    await told()
-                    warnings.tell()
-            except GaveUp as failure:
+                for chapter_of in (
+                    story.carry,
+                    story.survive,
+                    story.expand,
+                    story.start_new_groups,
+                ):
+                    await chapter_of()
+                    warnings.print()
+            except ConditionNotMet as failure:
                 verified.check("everything happens in time", False, str(failure))
-                warnings.tell()
+                warnings.print()
     if verified.all_hold:
-        await tell_of_copies(records, verified)
-        warnings.tell()
+        await run_copies(records, verified)
+        warnings.print()
     chapter("What was verified")
     verified.print(console)
     console.print(f"\n{time.perf_counter() - began:.1f} s in all; nothing is left behind")
     return verified.all_hold
 
 
-async def tell_of_copies(records: list[Record], verified: Verified) -> None:
+async def run_copies(records: list[Record], verified: Verified) -> None:
     chapter("5. Three copies: leaders are killed, and a disk is wiped")
     async with LocalCluster(replicas=COPIES) as local:
         console.print(f"another cluster, of {COPIES} replicas of its broker and of progress: ready")
@@ -379,7 +386,7 @@ def main() -> int:
     warnings = Warnings()
     logging.getLogger().addHandler(warnings)
     try:
-        return 0 if uvloop.run(tell(records, warnings)) else 1
+        return 0 if uvloop.run(run_demo(records, warnings)) else 1
     except KeyboardInterrupt:
         console.print("\nstopped; nothing is left behind")
         return 130

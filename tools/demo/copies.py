@@ -1,5 +1,5 @@
-"""Chapter 5: three copies. A broker's log loses its leader, with its disk, while messages are sent;
-the offset service loses its leader while a group works.
+"""Chapter 5: three copies. The leader of a broker's log is killed and its disk wiped while messages
+are sent; the leader of the offset service is killed while a group reads.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ TOPIC = "packages"
 LOG, OFFSET = "broker-a", "offset"
 COPIES = 3
 RECORDS = 2_000
-# What a group reads while nobody, or another one, leads the offset service.
+# Records that a group reads while the offset service elects a new leader.
 MORE_RECORDS = 500
-# How many messages are on their way at a time, each awaited by its sender.
+# Messages in flight; each sender awaits one.
 SENDERS = 16
 LOOK_SECONDS = 0.05
 COMMIT_SECONDS = 0.2
 
 
 class Senders:
-    """Send records, each sender one after the other, and note how long each send waited."""
+    """Send records concurrently, and record the time of each send."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
@@ -66,7 +66,7 @@ class Senders:
 async def lose_a_disk(
     local: LocalCluster, records: Sequence[Record], verified: Verified, console: Console
 ) -> None:
-    """Have a cluster with three copies of one log lose the leader's; TimeoutError is not caught."""
+    """Wipe the disk of a log's leader in a cluster with three copies; raises TimeoutError."""
     async with rockoon.connect(local.nameservers) as cluster:
         await cluster.admin.create_topic(TOPIC, queues_per_broker=4)
         log = await described(cluster, lambda log: log.confirmed)
@@ -122,16 +122,16 @@ async def lose_an_offset_leader(
     more: Sequence[Record],
     console: Console,
 ) -> tuple[int, int, int, set[str]]:
-    """Have the offset service's leader killed while a group works.
+    """Kill the leader of the offset service while a group reads.
 
     Returns:
-        How much the group had committed before, and at the end; how much there is; and what was
-        sent.
+        Messages that the group had committed before the kill, and at the end; messages in the
+        topic; ids of all sent messages.
     """
     wanted, arrived = set(sent), asyncio.Event()
 
-    def take(message: Message) -> None:
-        received.take("only", message)
+    def on_message(message: Message) -> None:
+        received.add("only", message)
         if not received.missing(wanted):
             arrived.set()
 
@@ -139,7 +139,7 @@ async def lose_an_offset_leader(
         cluster.push_consumer(
             received.group,
             {TOPIC: "*"},
-            take,
+            on_message,
             consume_from="first",
             timing=rockoon.Timing(commit_seconds=COMMIT_SECONDS),
         ),
@@ -155,7 +155,7 @@ async def lose_an_offset_leader(
         senders = Senders(more)
         await senders.run(producer)
         wanted |= senders.acknowledged
-        # What came while they were being sent found that nothing else was wanted.
+        # A message handled before the line above was compared with the old `wanted`.
         arrived.clear()
         if not received.missing(wanted):
             arrived.set()
@@ -168,7 +168,7 @@ async def lose_an_offset_leader(
 
 
 async def first_commit(cluster: rockoon.Cluster, group: str) -> int:
-    """How much a group has committed, once that is something."""
+    """The number of committed messages of a group, once it is not zero."""
     while True:
         if found := await committed(cluster, group):
             return found
@@ -176,14 +176,14 @@ async def first_commit(cluster: rockoon.Cluster, group: str) -> int:
 
 
 async def committed(cluster: rockoon.Cluster, group: str) -> int:
-    """Messages of the topic that a group has committed."""
+    """Number of messages of the topic that a group has committed."""
     return sum(each.offset for each in await cluster.admin.progress(group, TOPIC))
 
 
 async def described(
     cluster: rockoon.Cluster, holds: Callable[[LogDescription], bool], name: str = LOG
 ) -> LogDescription:
-    """A log, once it is as wanted."""
+    """The description of a log, once `holds` is true for it."""
     while True:
         log = await cluster.admin.logs.describe(name)
         if holds(log):

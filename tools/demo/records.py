@@ -9,8 +9,8 @@ from pathlib import Path
 
 SAMPLE = Path(__file__).with_name("packages.ndjson.gz")
 
-# A broker that is killed must have something on its way, and the new queues of chapter 3 must
-# hold more than the broker's memory: a small file is sent over and over. A large one is cut.
+# The demo needs messages in flight while a broker is killed, and chapter 3 must exceed the broker's
+# memory. Therefore a small file is sent repeatedly. A large one is cut.
 RECORDS_MIN = 5_000
 BYTES_MIN = 1_500_000
 RECORDS_MAX = 20_000
@@ -18,7 +18,7 @@ RECORDS_MAX = 20_000
 
 @dataclass(frozen=True)
 class Record:
-    """One line: what is sent, its key and its tag."""
+    """One line of the file: body, key and tag of a message."""
 
     key: str
     tag: str
@@ -26,12 +26,12 @@ class Record:
 
 
 def read_records(file: Path) -> list[Record]:
-    """Return the records of an NDJSON file, plain or .gz, repeated or cut to a fitting number.
+    """Return the records of an NDJSON file, plain or .gz, repeated or cut to a suitable number.
 
     The fields "package" (else the line's number) and "section" become key and tag.
 
     Raises:
-        SystemExit: it is no such file; with a sentence.
+        SystemExit: the file is not readable or not NDJSON; with a sentence.
     """
     try:
         found = list(itertools.islice(parse(file), RECORDS_MAX))
@@ -61,7 +61,7 @@ def repeat(found: list[Record]) -> Iterator[Record]:
     count = size = 0
     for round_number in itertools.count():
         for record in found:
-            # Keys of their own, or a file of three records would fill three queues only.
+            # Each round has other keys: otherwise a file of three records would use three queues.
             yield replace(record, key=f"{record.key}#{round_number}") if round_number else record
             count += 1
             size += len(record.line)

@@ -1,4 +1,4 @@
-"""Start positions of two groups on the same queues, side by side, with a sentence for each."""
+"""Start positions of two groups on the same queues, side by side, with an explanation for each."""
 
 from collections.abc import Mapping, Set
 
@@ -16,7 +16,7 @@ Starts = Mapping[MessageQueue, Start]
 def print_starts(
     console: Console, exact: Starts, classic: Starts, new_queues: Set[MessageQueue]
 ) -> None:
-    """Print a line for each queue, then why the rules differ, for one queue where they do."""
+    """Print a line for each queue, and for one differing queue the explanation of each rule."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("queue", "rule EXACT starts at", "rule CLASSIC starts at"):
         table.add_column(heading, no_wrap=True)

@@ -33,20 +33,20 @@ class Verified:
 
 @dataclass
 class Received:
-    """What a group's members were given, shared by all of them."""
+    """Messages that the members of a group received."""
 
     group: str
     messages: Counter[str] = field(default_factory=Counter)
-    # Message id → where it stands: more than one place if it was stored more than once.
+    # Message id → (queue, offset): more than one if the message was stored more than once.
     places: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    # The last offset seen per (member, queue): offsets must rise within one member's life.
+    # The last offset by (member, queue): a member must see ascending offsets.
     last_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     backward_steps: int = 0
 
-    def take(self, member: str, message: Message) -> None:
+    def add(self, member: str, message: Message) -> None:
         self.messages[message.message_id] += 1
-        stands = (str(message.queue), message.queue_offset)
-        self.places.setdefault(message.message_id, set()).add(stands)
+        position = (str(message.queue), message.queue_offset)
+        self.places.setdefault(message.message_id, set()).add(position)
         place = (member, str(message.queue))
         if message.queue_offset <= self.last_offsets.get(place, -1):
             self.backward_steps += 1

@@ -1,8 +1,8 @@
-"""`make demo-spark`: what Spark does with a log, on the 66,481 records of a real package index.
+"""`make demo-spark`: Spark with a log, on the 66,481 records of a real package index.
 
-A cluster of processes, one local Spark session, no disk that they share: the records are sent,
-compacted, looked up, queried, exported, indexed and streamed. The program ends with a table of what
-it verified, and with exit status 1 if anything did not hold.
+A cluster of processes and one local Spark session, which share no disk: the records are sent,
+compacted, looked up, queried, exported, indexed and streamed. The program ends with a table of
+verified claims, and with exit status 1 if a claim did not hold.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from rockoon_spark.jobs.index import build_index, verify_index
 from rockoon_spark.session import session
 from rockoon_spark.source.live_cluster import LiveCluster
 from tools.demo.verified import Verified
-from tools.demo_spark.records import SAMPLE, Record, newest, read_records
+from tools.demo_spark.records import SAMPLE, PackageRecord, newest, read_records
 
 TOPIC = "packages"
 GROUP = "packages-to-lake"
@@ -46,18 +46,18 @@ WITHDRAWN = "cowsay"
 REBUILT, REBUILD = "games", "+b9"
 ASKED_FOR = ("openssl", "curl", "firefox-esr")
 ARRIVAL_SECONDS_MAX = 30.0
-# Nothing came for so long: the reader is at the end.
+# If no message arrives for this time, the reader is at the end.
 SILENCE_SECONDS = 1.0
 _FIELDS = "package string, version string, section string, suite string, installed_kib long"
 
 console = Console(highlight=False)
 
 
-class Story:
+class SparkStory:
     """The demo's cluster, data and findings; each method is a chapter."""
 
     def __init__(
-        self, local: LocalCluster, spark: SparkSession, records: list[Record], folder: Path
+        self, local: LocalCluster, spark: SparkSession, records: list[PackageRecord], folder: Path
     ) -> None:
         self.endpoint = ",".join(local.nameservers)
         self.brokers = local.brokers
@@ -71,7 +71,7 @@ class Story:
         return rockoon.connect(self.endpoint)
 
     async def send(self) -> None:
-        """Chapter 1: every record, by package; then one package is withdrawn."""
+        """Chapter 1: all records, with the package as key; then one package is withdrawn."""
         chapter("1. A package index is sent, key by key")
         async with self.connect() as cluster:
             made = await cluster.admin.create_topic(
@@ -91,7 +91,7 @@ class Story:
                         tags=record.section,
                     )
                 await producer.flush()
-                # An empty body takes a key away.
+                # An empty body deletes a key.
                 await producer.send(TOPIC, b"", ordering_key=WITHDRAWN, keys=WITHDRAWN)
         again = len(self.records) - len(self.newest)
         console.print(
@@ -100,7 +100,7 @@ class Story:
         )
 
     def compact(self) -> None:
-        """Chapter 2: each broker's newest records, taken and handed back over the wire."""
+        """Chapter 2: compaction of each broker's records over the network."""
         chapter("2. Compaction, over the wire")
         records = left = shuffled = 0
         for place in broker_targets(self.endpoint):
@@ -120,7 +120,7 @@ class Story:
         )
 
     async def consume(self) -> None:
-        """Chapter 3: a consumer from the beginning, and three look-ups by key."""
+        """Chapter 3: a consumer from the beginning, and three queries by key."""
         chapter("3. What consumers get of it")
         async with self.connect() as cluster:
             async with cluster.pull_consumer() as consumer:
@@ -176,7 +176,7 @@ class Story:
             await asyncio.sleep(0.1)
 
     def query(self) -> None:
-        """Chapter 4: a few questions to the topic, as a table."""
+        """Chapter 4: queries on the topic as a table."""
         chapter("4. The topic as a table")
         now = self.table(compacted=True).where("package is not null").cache()
         largest = now.orderBy(f.desc("installed_kib")).limit(3).collect()
@@ -233,8 +233,8 @@ class Story:
             "queue_offset", "fields.*"
         )
 
-    def take_out(self) -> None:
-        """Chapter 5: Parquet files for others, and an index made apart from the brokers."""
+    def export(self) -> None:
+        """Chapter 5: Parquet files, and an index that Spark builds instead of a broker."""
         chapter("5. Parquet files, and an index")
         target = self.folder / "lake"
         place = LiveCluster(self.endpoint)
@@ -265,7 +265,7 @@ class Story:
         )
 
     def stream(self) -> None:
-        """Chapter 6: a stream reads what there is, and its group has no lag."""
+        """Chapter 6: a stream reads all records, and its group has no lag."""
         chapter("6. A stream with a consumer group")
         frame = (
             self.spark.readStream.format("rockoon")
@@ -293,8 +293,8 @@ class Story:
             f"{sum(counted):,} rows, lag {lag}",
         )
 
-    def go_on(self) -> None:
-        """Chapter 7: Spark sends new versions, and the next compaction goes on from the first."""
+    def compact_again(self) -> None:
+        """Chapter 7: Spark sends new versions, and the next compaction continues from the first."""
         chapter("7. Spark sends, and compaction goes on")
         rebuilt = self.table(compacted=True).where(f.col("section") == REBUILT)
         fields = [f.col(name) for name in ("package", "section", "suite", "installed_kib")]
@@ -329,21 +329,21 @@ class Story:
             f" new; {sum(report.tombstones_dropped for report in reports)} tombstone dropped",
         )
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """All chapters, in order."""
-        # A loop of its own for each: jobs use the SDK, too, in loops that come and go.
+        # Each chapter has its own event loop, because Spark jobs run the SDK in loops as well.
         chapters: Sequence[Callable[[], None]] = (
             lambda: asyncio.run(self.send()),
             self.compact,
             lambda: asyncio.run(self.consume()),
             self.query,
-            self.take_out,
+            self.export,
             self.stream,
-            self.go_on,
+            self.compact_again,
         )
-        for tell in chapters:
+        for run in chapters:
             began = time.perf_counter()
-            tell()
+            run()
             console.print(f"{time.perf_counter() - began:.1f} s", style="dim")
 
 
@@ -351,8 +351,8 @@ def chapter(title: str) -> None:
     console.print(f"\n[bold]{title}[/bold]")
 
 
-def tell(records: list[Record]) -> bool:
-    """Start everything, tell the story, and say whether all of it held."""
+def run_demo(records: list[PackageRecord]) -> bool:
+    """Start cluster and Spark, run all chapters, and return whether all claims held."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, LocalCluster(brokers=2) as local:
         console.print(f"etcd, nameserver, 2 brokers, offset service: {since(began)}")
@@ -369,14 +369,14 @@ def tell(records: list[Record]) -> bool:
         )
         try:
             console.print(f"a Spark session of this machine: {since(began)}")
-            story = Story(local, spark, records, Path(folder))
+            story = SparkStory(local, spark, records, Path(folder))
             story.verified.check(
                 "the index is the real one",
                 (len(story.records), len(story.newest)) == (66_481, 63_666),
                 f"{len(story.records):,} records, {len(story.newest):,} packages",
             )
             try:
-                story.tell()
+                story.run()
             except (RockoonError, CompactionError, PySparkException) as failure:
                 story.verified.check("every step works", False, str(failure).partition("\n")[0])
         finally:
@@ -396,7 +396,7 @@ def main() -> int:
     parser.parse_args()
     logging.getLogger("rockoon_spark").setLevel(logging.ERROR)
     try:
-        return 0 if tell(read_records(SAMPLE)) else 1
+        return 0 if run_demo(read_records(SAMPLE)) else 1
     except KeyboardInterrupt:
         console.print("\nstopped; nothing is left behind")
         return 130

@@ -1,4 +1,4 @@
-"""Records of the demo: Debian 12's package index, three suites of it, one for each package."""
+"""Records of the demo: the package index of Debian 12 in three suites, one record per package."""
 
 import json
 import lzma
@@ -14,7 +14,7 @@ SAMPLE = Path(__file__).with_name("packages.ndjson.xz")
 
 
 @dataclass(frozen=True)
-class Record:
+class PackageRecord:
     """One package of one suite."""
 
     package: str
@@ -23,14 +23,14 @@ class Record:
     suite: str
     installed_kib: int
     line: bytes
-    """As it is sent, JSON."""
+    """The message body, JSON."""
 
 
-def read_records(file: Path = SAMPLE) -> list[Record]:
-    """All records, in the order of the index; of one package the versions ascend.
+def read_records(file: Path = SAMPLE) -> list[PackageRecord]:
+    """All records in the order of the index, except that the versions of each package ascend.
 
-    The index lists the suites one after the other, and what a suite listed later has is not always
-    newer: so of a package that comes more than once the records change places among themselves.
+    The index lists one suite after the other, and the version in a later suite is not always
+    newer. Therefore the records of a package are sorted among their positions.
     """
     with lzma.open(file) as lines:
         records = [_record(line.rstrip(b"\n")) for line in lines]
@@ -46,9 +46,9 @@ def read_records(file: Path = SAMPLE) -> list[Record]:
     return ordered
 
 
-def _record(line: bytes) -> Record:
+def _record(line: bytes) -> PackageRecord:
     fields: dict[str, Any] = json.loads(line)
-    return Record(
+    return PackageRecord(
         fields["package"],
         fields["version"],
         fields["section"],
@@ -58,9 +58,9 @@ def _record(line: bytes) -> Record:
     )
 
 
-def newest(records: Iterable[Record]) -> dict[str, Record]:
-    """By package the record with the highest version; of equal ones the last."""
-    found: dict[str, Record] = {}
+def newest(records: Iterable[PackageRecord]) -> dict[str, PackageRecord]:
+    """The record with the highest version of each package; the last one of equal versions."""
+    found: dict[str, PackageRecord] = {}
     for record in records:
         known = found.get(record.package)
         if known is None or Version(record.version) >= Version(known.version):

@@ -1,7 +1,8 @@
 """Comparison of Debian versions.
 
-`[epoch:]upstream[-revision]`, compared part by part: text, in which letters sort before everything
-else and a tilde even before the end, and numbers in turn. Source: deb-version(7).
+`[epoch:]upstream[-revision]`, compared part by part, texts and numbers alternating. In texts,
+letters sort before other characters, and a tilde before everything, even the end.
+Source: deb-version(7).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`make expansion`: every way in which a topic can grow under a group, and what the group misses.
+"""`make expansion`: every way a topic can grow under a group, and the messages the group misses.
 
 Writes docs/measurements/expansion.md; exit status 1 if rule EXACT skipped or replayed a message.
 """
@@ -24,7 +24,7 @@ def main() -> int:
         "--few", action="store_true", help="LAST and added queues only, the page to stdout"
     )
     arguments = parser.parse_args()
-    # Brokers and groups come and go here; what must hold is checked at the end.
+    # Warnings about restarting brokers and groups are expected; the check follows at the end.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
     cells = matrix.all_cells()
     if arguments.few:

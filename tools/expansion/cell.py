@@ -1,4 +1,4 @@
-"""One cell of the matrix: a topic of its own, a group of its own, and what the group was handed."""
+"""One cell of the matrix: its own topic, its own group, and the messages the group received."""
 
 import asyncio
 import enum
@@ -28,16 +28,16 @@ OLD_BROKER = "broker-a"
 NEW_BROKER = "broker-b"
 QUEUES_BEFORE = 2
 QUEUES_ADDED = 2
-# Messages in every queue: before the time that TIMESTAMP names, after it, and when all is read.
+# Messages in every queue: before the time of TIMESTAMP, after it, and after the group has read all.
 EARLIER, LATER, AFTERWARDS = 10, 5, 5
 LAGGING_HANDLED = 3
 SECONDS_MAX = 60.0
-# Store times are milliseconds: a time between two batches has to be one.
+# Store times are milliseconds: the time between two batches must differ from both.
 BETWEEN_SECONDS = 0.02
 
 
 class GroupIs(enum.StrEnum):
-    """What the group does while the topic grows."""
+    """State of the group while the topic grows."""
 
     NEW = "new"
     RUNNING = "running"
@@ -60,47 +60,47 @@ class Policy(enum.StrEnum):
     TIMESTAMP = "TIMESTAMP"
 
 
-class Rule(enum.StrEnum):
-    """How it is decided that a queue is new to the group."""
+class NewQueueRule(enum.StrEnum):
+    """How the offset service decides that a queue is new to the group."""
 
     EXACT = "exact"
     CLASSIC = "classic"
 
 
 class Difference(NamedTuple):
-    """What a group was handed, against what its policy asked for, in messages."""
+    """Messages that a group skipped or received twice, compared with its policy."""
 
     skipped: int
     replayed: int
 
 
-class GaveUp(Exception):
-    """Something did not happen in time; the text says what."""
+class GrowthNotRead(Exception):
+    """A condition did not hold in time; the text names it."""
 
 
 @dataclass(slots=True)
 class Cell:
     """A group while its topic grows.
 
-    Call `prepare`, let the topic grow with `grow`, then `come_back`, then `finish`.
+    Call `prepare`, then `grow`, `come_back` and `finish`.
     """
 
     number: int
     group_is: GroupIs
     growth: Growth
     policy: Policy
-    rule: Rule
+    rule: NewQueueRule
     old_queues: list[MessageQueue] = field(default_factory=list)
     new_queues: list[MessageQueue] = field(default_factory=list)
-    # Where each queue has to be read from, and its end.
+    # The offset from which the group must read each queue, and the queue's end.
     wanted: dict[MessageQueue, int] = field(default_factory=dict)
     ends: Counter[MessageQueue] = field(default_factory=Counter)
     # The first start on each queue.
     starts: dict[MessageQueue, Start] = field(default_factory=dict)
     handled: Counter[tuple[MessageQueue, int]] = field(default_factory=Counter)
-    # Messages that were stored before the time that TIMESTAMP names.
+    # Messages stored before the time of TIMESTAMP.
     _before_time: Counter[MessageQueue] = field(default_factory=Counter)
-    # Messages that a lagging group may still handle before it hangs.
+    # Messages that a lagging group may handle before it blocks.
     _allowance: asyncio.Semaphore | None = None
     _consumer: PushConsumer | None = None
 
@@ -113,7 +113,7 @@ class Cell:
         return f"group-{self.number}"
 
     async def prepare(self, cluster: rockoon.Cluster, producer: Producer) -> None:
-        """Make topic and group, and let the group read unless it comes later."""
+        """Create topic and group; unless the group is new, let it read."""
         admin = cluster.admin
         made = await admin.create_topic(self.topic, placements={OLD_BROKER: QUEUES_BEFORE})
         route = await cluster.route(self.topic, min_revision=made.modified_revision)
@@ -133,21 +133,21 @@ class Cell:
             await self._leave()
 
     async def grow(self, cluster: rockoon.Cluster, producer: Producer) -> None:
-        """Add queues and fill them at once, before anybody can have noticed."""
+        """Add queues and fill them immediately, before a consumer sees the new route."""
         broker = OLD_BROKER if self.growth is Growth.QUEUES else NEW_BROKER
         grown = await cluster.admin.update_topic(self.topic, add={broker: QUEUES_ADDED})
         route = await cluster.route(self.topic, min_revision=grown.modified_revision)
         self.new_queues = sorted(set(route.queues) - set(self.old_queues))
         if len(self.new_queues) != QUEUES_ADDED:
-            raise GaveUp(f"{self.topic} has {self.new_queues} for new queues")
+            raise GrowthNotRead(f"{self.topic} has {self.new_queues} for new queues")
         time_ms = await self._fill(producer, self.new_queues)
         if self.group_is is GroupIs.NEW:
             await self._make_group(cluster, time_ms)
 
     async def come_back(self, cluster: rockoon.Cluster) -> None:
-        """Let the group read that did not run, or hung."""
+        """Let a stopped, new or lagging group read to the end."""
         if self.group_is is GroupIs.NEW:
-            # Its subscription is younger than all queues: everywhere its policy decides.
+            # Its subscription is younger than all queues: the policy decides for each queue.
             for queue in (*self.old_queues, *self.new_queues):
                 self.wanted[queue] = self._policy_offset(queue)
         else:
@@ -158,13 +158,13 @@ class Cell:
         await self._wait_read()
 
     async def finish(self, producer: Producer) -> None:
-        """Send some more, and see them read, too."""
+        """Send more messages and wait until the group has read them."""
         await self._send(producer, (*self.old_queues, *self.new_queues), AFTERWARDS)
         await self._wait_read()
         await self._leave()
 
     def difference(self, queues: Iterable[MessageQueue]) -> Difference:
-        """What was skipped and what was replayed on some queues, beyond what the policy asks."""
+        """Messages of the queues that were skipped or replayed, compared with the policy."""
         skipped = replayed = 0
         for queue in queues:
             for offset in range(self.ends[queue]):
@@ -192,7 +192,7 @@ class Cell:
         policy = StartPolicy(consume_from=kinds[self.policy])
         if self.policy is Policy.TIMESTAMP:
             policy.timestamp_ms = time_ms
-        rule = EXACT if self.rule is Rule.EXACT else CLASSIC
+        rule = EXACT if self.rule is NewQueueRule.EXACT else CLASSIC
         await cluster.admin.create_group(
             GroupConfig(name=self.group, start_policy=policy, new_queue_rule=rule)
         )
@@ -234,11 +234,11 @@ class Cell:
 
     async def _leave(self) -> None:
         assert self._consumer is not None
-        self._note_starts()
+        self._record_starts()
         await self._consumer.close()
         self._consumer = None
 
-    def _note_starts(self) -> None:
+    def _record_starts(self) -> None:
         assert self._consumer is not None
         for queue, start in self._consumer.starts.items():
             if queue.topic == self.topic:
@@ -265,7 +265,7 @@ class Cell:
             )
 
         await until(is_read, lambda: f"{self.describe()}: not everything is read")
-        self._note_starts()
+        self._record_starts()
 
     def describe(self) -> str:
         return f"{self.group_is} group, {self.growth}, {self.policy}, {self.rule}"
@@ -275,10 +275,10 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None
     """Wait for a condition.
 
     Raises:
-        GaveUp: it did not hold within SECONDS_MAX; with what `otherwise` says then.
+        GrowthNotRead: it did not hold within SECONDS_MAX; the text is the result of `otherwise`.
     """
     deadline = time.monotonic() + SECONDS_MAX
     while not holds():
         if time.monotonic() > deadline:
-            raise GaveUp(otherwise())
+            raise GrowthNotRead(otherwise())
         await asyncio.sleep(BETWEEN_SECONDS)

@@ -1,4 +1,4 @@
-"""All cells at once, in one cluster of real processes."""
+"""All cells concurrently, in one cluster of real processes."""
 
 import asyncio
 import itertools
@@ -8,10 +8,10 @@ from typing import Any
 import rockoon
 from rockoon.local import LocalCluster
 from rockoon.producer.producer import Producer
-from tools.expansion.cell import NEW_BROKER, OLD_BROKER, Cell, GroupIs, Growth, Policy, Rule
+from tools.expansion.cell import NEW_BROKER, OLD_BROKER, Cell, GroupIs, Growth, NewQueueRule, Policy
 
-# RocketMQ 4.x takes a queue for new while its first message lies within 40 % of memory of the log's
-# end. With memory "this large", a few hundred kilobytes bring a message "to disk".
+# RocketMQ 4.x treats a queue as new while its first message is within 40 % of memory of the log's
+# end. With a memory setting this small, a few hundred kilobytes move a message "to disk".
 BROKER_MEMORY = "256KiB"
 FLOOD_TOPIC = "flood"
 FLOOD_MESSAGES, FLOOD_BODY_BYTES = 400, 1024
@@ -20,7 +20,7 @@ CELLS_AT_ONCE = 16
 
 def all_cells() -> list[Cell]:
     """Every combination, in the order of the table."""
-    combinations = itertools.product(Rule, GroupIs, Growth, Policy)
+    combinations = itertools.product(NewQueueRule, GroupIs, Growth, Policy)
     return [
         Cell(number, group_is, growth, policy, rule)
         for number, (rule, group_is, growth, policy) in enumerate(combinations)
@@ -28,10 +28,10 @@ def all_cells() -> list[Cell]:
 
 
 async def run(cells: Sequence[Cell]) -> None:
-    """Take cells through the growth of their topics; they then know what came of it.
+    """Run the cells; each then has its result.
 
     Raises:
-        GaveUp: a group did not read on in time.
+        GrowthNotRead: a group did not read to the end in time.
     """
     settings = {"broker": {"memory_bytes": BROKER_MEMORY, "flush": "async"}}
     async with (
@@ -42,8 +42,8 @@ async def run(cells: Sequence[Cell]) -> None:
         await each(cells, lambda cell: cell.prepare(cluster, producer))
         await asyncio.to_thread(local.add_broker, NEW_BROKER)
         await each(cells, lambda cell: cell.grow(cluster, producer))
-        # Those that run hear of the new queues while their first messages are in memory; those
-        # that come back later do so when these have long gone to disk.
+        # Running groups learn of the new queues while their first messages are in memory. Groups
+        # that return later do so after these messages have been moved to disk.
         running = [cell for cell in cells if cell.group_is is GroupIs.RUNNING]
         await each(running, lambda cell: cell.come_back(cluster))
         await flood(cluster, producer)
@@ -53,7 +53,7 @@ async def run(cells: Sequence[Cell]) -> None:
 
 
 async def flood(cluster: rockoon.Cluster, producer: Producer) -> None:
-    """Append so much to both brokers that everything before counts as gone to disk."""
+    """Append enough to both brokers to count all earlier messages as moved to disk."""
     placements = {OLD_BROKER: 1, NEW_BROKER: 1}
     made = await cluster.admin.create_topic(FLOOD_TOPIC, placements=placements)
     route = await cluster.route(FLOOD_TOPIC, min_revision=made.modified_revision)
@@ -63,7 +63,7 @@ async def flood(cluster: rockoon.Cluster, producer: Producer) -> None:
 
 
 async def each(cells: Iterable[Cell], step: Callable[[Cell], Coroutine[Any, Any, None]]) -> None:
-    """Do a step of every cell, some cells at once."""
+    """Run a step of all cells, CELLS_AT_ONCE at a time."""
     turns = asyncio.Semaphore(CELLS_AT_ONCE)
 
     async def one(cell: Cell) -> None:
@@ -76,10 +76,10 @@ async def each(cells: Iterable[Cell], step: Callable[[Cell], Coroutine[Any, Any,
 
 
 def failures(cells: Iterable[Cell]) -> list[str]:
-    """What must not be: a cell of rule EXACT that skipped or replayed anything."""
+    """One sentence for each cell of rule EXACT that skipped or replayed a message."""
     found = []
     for cell in cells:
-        if cell.rule is Rule.EXACT:
+        if cell.rule is NewQueueRule.EXACT:
             for name, queues in (("new", cell.new_queues), ("old", cell.old_queues)):
                 difference = cell.difference(queues)
                 if difference != (0, 0):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rockoon.offsets.start import Start
-from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, Rule
+from tools.expansion.cell import AFTERWARDS, EARLIER, LATER, Cell, NewQueueRule
 
 HEADINGS = (
     "group",
@@ -38,7 +38,7 @@ def page(cells: Sequence[Cell]) -> str:
         "- *skipped*: messages that the group should have received and did not; *replayed*: "
         "messages that it received without a request, or twice. All queues of a line together.",
     ]
-    for rule in Rule:
+    for rule in NewQueueRule:
         parts.append(f"## Rule {rule}")
         parts.append(table(cell for cell in cells if cell.rule is rule))
     parts.append("## Explanations of the service")
@@ -72,13 +72,13 @@ def row(cell: Cell) -> tuple[str, ...]:
 
 
 def among(values: Iterable[str]) -> str:
-    """The different values, once each."""
+    """The distinct values."""
     return ", ".join(dict.fromkeys(values))
 
 
 def explanations(cells: Iterable[Cell]) -> str:
-    """The service's sentence for each rule and reason, from the first line that has it."""
-    found: dict[tuple[Rule, str], tuple[Start, Cell]] = {}
+    """An explanation of the offset service for each rule and reason, from its first line."""
+    found: dict[tuple[NewQueueRule, str], tuple[Start, Cell]] = {}
     for cell in cells:
         start = cell.starts[cell.new_queues[0]]
         found.setdefault((cell.rule, start.reason), (start, cell))

@@ -1,18 +1,18 @@
-//! Asking for memory before it is needed.
+//! Prefetching of memory.
 //!
-//! An instruction that only asks is done at once. One that reads is waited for, and while the oldest one
-//! waits, the processor does not come to more than a few of those behind it.
+//! A prefetch instruction completes immediately. A read waits for memory, and while the oldest read
+//! waits, the processor can execute only a few later instructions.
 
-/// Have an item be in the cache soon; nothing is read.
+/// Prefetch an item into the cache; reads nothing.
 #[inline]
 pub fn fetch<T>(item: Option<&T>) {
     #[cfg(target_arch = "x86_64")]
     if let Some(item) = item {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: it is unsafe for its pointer alone, and may be given any. Here something is behind it.
+        // SAFETY: a prefetch accepts any pointer and reads nothing. This pointer is valid.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(item).cast()) };
     }
-    // Elsewhere there is no stable way to say so.
+    // Other platforms have no stable prefetch.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = item;
 }

@@ -1,4 +1,4 @@
-//! The property that a whole record is checked by; `rockoon_format/checksums.py` has the rules.
+//! The checksum property of a record; `rockoon_format/checksums.py` has the rules.
 
 #![forbid(unsafe_code)]
 
@@ -12,22 +12,22 @@ pub const ROOM: [u8; PROPERTY_BYTES] = *b"__CRC32#\x01----------\x02";
 const SEPARATOR: u8 = 2;
 const ALIKE_MIN: usize = 8;
 
-/// What a record ends with.
+/// The end of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// The property, with its digits or the room for them.
+    /// The property, with its digits or the space for them.
     Property([u8; DIGITS]),
-    /// What resembles it so much that it counts as damaged.
+    /// Bytes so similar to the property that they count as damaged.
     Mangled,
     Other,
 }
 
-/// Whether a record's last bytes have the letters of the property, whatever stands before.
+/// Whether a record's last bytes have the letters of the property; earlier bytes are not checked.
 pub fn is_property(end: &[u8; PROPERTY_BYTES]) -> bool {
     end.starts_with(&HEAD) && end.ends_with(&[SEPARATOR])
 }
 
-/// Look at the end of a whole record.
+/// Classify the end of a whole record.
 #[inline]
 pub fn tail(record: &[u8], properties_length: i32) -> Tail {
     if properties_length < PROPERTY_BYTES as i32 {
@@ -38,7 +38,7 @@ pub fn tail(record: &[u8], properties_length: i32) -> Tail {
     };
     let begins = properties_length == PROPERTY_BYTES as i32 || front.last() == Some(&SEPARATOR);
     if is_property(end) && begins {
-        // It is that long: the array has twenty bytes.
+        // Never fails: the array has twenty bytes.
         return chunk(end, HEAD.len()).map_or(Tail::Other, Tail::Property);
     }
     let letters = HEAD
@@ -53,12 +53,12 @@ pub fn tail(record: &[u8], properties_length: i32) -> Tail {
     }
 }
 
-/// CRC-32 as records store it: a Java int without its sign.
+/// CRC-32 in the form of records: the low 31 bits.
 pub fn crc(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes) & CRC_MASK
 }
 
-/// Write the digits of the checksum into a record that ends with room for them.
+/// Write the digits of the checksum into a record that ends with space for them.
 pub fn write(record: &mut [u8]) -> Option<()> {
     let covered = record.len().checked_sub(PROPERTY_BYTES)?;
     let mut left = crc(record.get(..covered)?);

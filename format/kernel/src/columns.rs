@@ -1,4 +1,4 @@
-//! Fields of many records as columns, and what is worked out of them.
+//! Fields of many records as columns, and values computed from them.
 
 #![forbid(unsafe_code)]
 
@@ -18,19 +18,19 @@ pub const PARTS: usize = 9;
 const SEQUENCE_HEAD: &[u8] = b"__SEQ\x01";
 const SEQUENCE_BYTES: usize = 39;
 
-/// What a record fails by.
+/// State bit: the record is damaged.
 pub const WRONG: u8 = 1;
-/// It has a checksum of the whole, right or wrong.
+/// State bit: the record has a checksum, right or wrong.
 pub const WHOLE: u8 = 2;
 
-/// Bytes of a piece; none where it does not lie within all of them.
+/// A range of the bytes; none if it is not within them.
 pub fn piece(bytes: &[u8], start: i64, length: i64) -> Option<&[u8]> {
     let length = usize::try_from(length.max(0)).ok()?;
     bytes.get(usize::try_from(start).ok()?..)?.get(..length)
 }
 
-/// The parts of the record at a position, as `rockoon_format.frames.locate` gives them: what damaged
-/// lengths would put outside is read at the end of the bytes, so that the sum exceeds the size.
+/// The parts of the record at a position, as in `rockoon_format.frames.locate`: a position outside
+/// the bytes is clipped to their end, so that the sum of the parts exceeds the size.
 pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
     let record = piece(bytes, start, RECORD_BYTES_MIN as i64)?;
     let clipped = |at: i64, width: usize| -> usize {
@@ -76,8 +76,8 @@ pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
     Some((record.get(..PREFIX_BYTES)?, found))
 }
 
-/// The parts of a whole record, if it is one that readers can take apart: its magic and its own size are
-/// right, and the parts add up to it.
+/// The parts of a whole record, if they are valid: the magic is known, the size field is right, and
+/// the parts add up to it.
 #[inline]
 pub fn sound(record: &[u8]) -> Option<Parts> {
     let magic = be_i32(record, AT_MAGIC)?;
@@ -89,7 +89,7 @@ pub fn sound(record: &[u8]) -> Option<Parts> {
     parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
 }
 
-/// Compare a whole record with its checksum, or its body with its CRC: `WRONG` and `WHOLE`.
+/// Compare a whole record with its checksum, or its body with its CRC: bits `WRONG` and `WHOLE`.
 ///
 /// None if its parts do not add up to its size.
 pub fn compare(bytes: &[u8], start: i64, size: i64, checksums: bool) -> Option<u8> {
@@ -98,7 +98,7 @@ pub fn compare(bytes: &[u8], start: i64, size: i64, checksums: bool) -> Option<u
     compare_parts(record, &found, checksums)
 }
 
-/// The same of a whole record of which the parts are known.
+/// `compare` of a whole record with known parts.
 pub fn compare_parts(record: &[u8], found: &Parts, checksums: bool) -> Option<u8> {
     let ending = if checksums {
         tail(record, found.properties_length)
@@ -116,7 +116,7 @@ pub fn compare_parts(record: &[u8], found: &Parts, checksums: bool) -> Option<u8
     Some(wrong | if is_whole(ending) { WHOLE } else { 0 })
 }
 
-/// Whether a record that ends so has a checksum of the whole, right or wrong.
+/// Whether a record with this end has a checksum, right or wrong.
 fn is_whole(ending: Tail) -> bool {
     match ending {
         Tail::Mangled => true,
@@ -125,7 +125,7 @@ fn is_whole(ending: Tail) -> bool {
     }
 }
 
-/// Whether a whole record is not what was stored.
+/// Whether a whole record is damaged.
 pub fn is_wrong(record: &[u8], body: &[u8], ending: Tail) -> Option<bool> {
     match ending {
         Tail::Mangled => Some(true),
@@ -133,7 +133,7 @@ pub fn is_wrong(record: &[u8], body: &[u8], ending: Tail) -> Option<bool> {
             let covered = record.get(..record.len() - PROPERTY_BYTES)?;
             Some(number(&digits) != Some(u64::from(crc(covered))))
         }
-        // An empty body's CRC is not looked at, as in CommitLog#checkMessageAndReturnSize.
+        // The CRC of an empty body is ignored, as in CommitLog#checkMessageAndReturnSize.
         _ => Some(!body.is_empty() && crc(body) as i32 != be_i32(record, AT_BODY_CRC)?),
     }
 }
@@ -147,23 +147,23 @@ fn number(digits: &[u8; DIGITS]) -> Option<u64> {
     })
 }
 
-/// What a queue entry holds of the tags in properties at a place; none where `text::hash` has none.
+/// The tags code of properties at a position; none if `text::hash` has none.
 pub fn code(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
     tags_code(piece(bytes, start, length)?)
 }
 
-/// CRC-32 of a piece, not masked.
+/// CRC-32 of a range, not masked.
 pub fn piece_crc(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
     piece(bytes, start, length).map(|it| i64::from(crc32fast::hash(it)))
 }
 
-/// Distinct names in order of appearance: of topics, and of whatever else there are few of.
+/// Distinct names in order of appearance, for few distinct values such as topics.
 pub struct Topics<'a> {
     pub names: Vec<&'a [u8]>,
     numbers: HashMap<&'a [u8], i64>,
-    /// Names that came lately, by `slot`: most are found here, without a hash of all their bytes.
+    /// Recent names, by `slot`: most names are found here, without a hash of all their bytes.
     recent: [(&'a [u8], i64); SLOTS],
-    /// What came last mostly comes again.
+    /// The last name, because consecutive names are mostly equal.
     last: (&'a [u8], i64),
 }
 
@@ -181,7 +181,7 @@ impl Default for Topics<'_> {
 }
 
 impl<'a> Topics<'a> {
-    /// Which of them this one is.
+    /// The number of a name; adds it if it is new.
     #[inline]
     pub fn number(&mut self, name: &'a [u8]) -> i64 {
         if self.last.0 != name || self.last.1 < 0 {
@@ -213,8 +213,8 @@ fn slot(name: &[u8]) -> usize {
     ends.fold(name.len(), |sum, byte| sum * 31 + usize::from(*byte)) % SLOTS
 }
 
-/// Where in front of its checksum a record ends, and whether it has one, if its last property there
-/// may be `__SEQ`; none where a record does not lie within the bytes.
+/// End of a record without its checksum, and whether it has one, if its last other property may be
+/// `__SEQ`; none if a record is not within the bytes.
 pub fn sequence_end(bytes: &[u8], end: i64) -> Option<Option<(i64, bool)>> {
     let end = usize::try_from(end).ok()?;
     let record = bytes.get(end.checked_sub(RECORD_BYTES_MIN)?..end)?;
@@ -232,7 +232,7 @@ pub fn sequence_end(bytes: &[u8], end: i64) -> Option<Option<(i64, bool)>> {
 
 /// Call `take` with the index hash of each key in properties, the unique one first.
 ///
-/// `front` is the hash of what stands before each: `topic#`. None where a key is not UTF-8.
+/// `front` is the hash of the text before each key: `topic#`. None if a key is not UTF-8.
 pub fn key_hashes(
     bytes: &[u8],
     start: i64,

@@ -1,7 +1,7 @@
-//! Records as RocketMQ's 5.x clients receive them: whole answers to a receive, back to back.
+//! Records in the form for RocketMQ's 5.x clients: whole responses to a receive, back to back.
 //!
-//! The rules are those of `rockoon_gateway/messages/delivered.py`; what they say of a record that is
-//! rare (its body compressed, a host of IPv6, text that is no UTF-8) is left to it.
+//! The rules are those of `rockoon_gateway/messages/delivered.py`. Rare records (with a compressed
+//! body, an IPv6 host, or text that is not UTF-8) are left to it.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ const AT_RECONSUME_TIMES: usize = 72;
 const COMPRESSED: i32 = 1;
 const TIME_DIGITS_MAX: usize = 14;
 const PRIORITY_DIGITS_MAX: usize = 10;
-/// Compressed or not, and a length.
+/// Head of a gRPC message: a byte for compression, and a length.
 pub const FRAME_HEAD_BYTES: usize = 5;
 
 // Fields of ReceiveMessageResponse, Message, SystemProperties: number and wire type.
@@ -37,14 +37,14 @@ const TRANSACTION: u8 = 4;
 const LITE: u8 = 5;
 const PRIORITY: u8 = 6;
 
-/// Names that are the system's, by their length.
+/// Names of system properties, by their length.
 pub struct Reserved {
     by_length: Vec<Vec<Vec<u8>>>,
     prefix: Vec<u8>,
 }
 
 impl Reserved {
-    /// `prefix`: what begins with it is the system's too.
+    /// `prefix`: names with this prefix are system properties too.
     pub fn new(names: impl Iterator<Item = Vec<u8>>, prefix: &[u8]) -> Self {
         let mut by_length: Vec<Vec<Vec<u8>>> = Vec::new();
         for name in names {
@@ -67,20 +67,20 @@ impl Reserved {
     }
 }
 
-/// What messages of one delivery have in common.
+/// Common values of the messages of one delivery.
 pub struct Common<'a> {
-    /// The answer's field `topic` as it is on the wire.
+    /// The encoded field `topic` of the response.
     pub topic: &'a [u8],
     pub broker: &'a [u8],
     pub queue_id: i32,
-    /// Which delivery it is, without those that its record counts.
+    /// Number of the delivery attempt, without the attempts that the record counts.
     pub attempt: i64,
-    /// What of a receipt handle stands before a message's offset, and what behind.
+    /// The parts of a receipt handle before and after a message's offset.
     pub handle_front: &'a [u8],
     pub handle_back: &'a [u8],
 }
 
-/// Writes answers; its buffers serve one record after the other.
+/// Writes responses; reuses its buffers for each record.
 pub struct Writer<'a> {
     reserved: &'a Reserved,
     common: Common<'a>,
@@ -90,7 +90,7 @@ pub struct Writer<'a> {
     system: Vec<u8>,
 }
 
-/// Properties that are fields of their own; empty where a record has none.
+/// Properties that have their own field in a message; empty if a record has none.
 #[derive(Default)]
 struct Known<'a> {
     tags: &'a [u8],
@@ -155,10 +155,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Add the answer for a record, behind the five bytes that begin a message of gRPC. Where the
-    /// record is one of the rare ones, or none, nothing is added.
+    /// Add the response for a record, with the five-byte head of a gRPC message. Adds nothing for a
+    /// rare or invalid record.
     ///
-    /// `offset` is its queue offset as the delivery names it.
+    /// `offset` is its queue offset in the delivery.
     pub fn add(&mut self, record: &'a [u8], offset: i64, out: &mut Vec<u8>) -> Option<()> {
         let found = parts(record).filter(|found| found.end == record.len())?;
         if found.sys_flag & (COMPRESSED | BORN_HOST_V6 | STORE_HOST_V6) != 0 {
@@ -186,7 +186,7 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// Sort properties into the system's and the sender's own; none where they are not UTF-8.
+    /// Divide properties into system and user properties; none if they are not UTF-8.
     fn read(&mut self, properties: &'a [u8]) -> Option<Known<'a>> {
         std::str::from_utf8(properties).ok()?;
         let mut known = Known::default();
@@ -249,7 +249,7 @@ impl<'a> Writer<'a> {
         } else {
             text(out, 0x1A, known.unique_key);
         }
-        // MD5, and that the body is as it was sent.
+        // Type MD5, and the encoding IDENTITY: the body as its producer sent it.
         out.extend_from_slice(&[
             0x22,
             4 + md5::DIGITS as u8,
@@ -260,7 +260,7 @@ impl<'a> Writer<'a> {
         ]);
         out.extend_from_slice(&md5::hex(body));
         out.extend_from_slice(&[0x28, 1, 0x30, known.message_type()]);
-        // The record's own may be that of its batch.
+        // The record's own born timestamp may be that of its batch.
         let born_ms = time(known.born_timestamp).or(be_i64(record, AT_BORN_TIMESTAMP))?;
         timestamp(out, 0x3A, born_ms);
         let mut host = Vec::new();
@@ -315,12 +315,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Bytes of a length as protobuf writes it.
+/// Encoded size of a protobuf length.
 fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Bytes of a field of so many, with a tag of one byte.
+/// Encoded size of a field with this length and a tag of one byte.
 fn field_bytes(length: usize) -> usize {
     1 + varint_bytes(length as u64) + length
 }
@@ -372,7 +372,7 @@ fn timestamp(out: &mut Vec<u8>, tag: u8, epoch_ms: i64) {
     }
 }
 
-/// Digits and nothing else, and not too many.
+/// A number of at most `digits_max` digits, and no other characters.
 fn digits(text: &[u8], digits_max: usize) -> Option<i64> {
     let is_number = !text.is_empty() && text.len() <= digits_max;
     if !is_number || !text.iter().all(u8::is_ascii_digit) {
@@ -382,7 +382,7 @@ fn digits(text: &[u8], digits_max: usize) -> Option<i64> {
     Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
-/// A sender of another protocol may have written anything.
+/// A time in epoch milliseconds; clients of other protocols may send any text.
 fn time(text: &[u8]) -> Option<i64> {
     digits(text, TIME_DIGITS_MAX)
 }
@@ -412,7 +412,7 @@ fn address(out: &mut Vec<u8>, octets: [u8; 4]) {
     }
 }
 
-/// The id of a record with an IPv4 store host; none where it says that it lies nowhere.
+/// The offset id of a record with an IPv4 store host; none if its physical offset is negative.
 fn offset_id(record: &[u8]) -> Option<[u8; 32]> {
     let offset = be_i64(record, AT_PHYSICAL_OFFSET).filter(|offset| *offset >= 0)?;
     crate::pieces::offset_id(record, AT_STORE_HOST as i64, offset)

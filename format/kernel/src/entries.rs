@@ -1,4 +1,4 @@
-//! A queue's entries and the records that they lead to; `rockoon_broker.store.queues.check` has the rules.
+//! A queue's entries and their records; `rockoon_broker.store.queues.check` has the rules.
 
 #![forbid(unsafe_code)]
 
@@ -9,20 +9,20 @@ use crate::record::{AT_QUEUE_ID, AT_QUEUE_OFFSET, RECORD_BYTES_MIN};
 
 const FILLER_SIZE: i32 = i32::MAX;
 
-/// Where records may lie: between two physical offsets, and across no multiple of a file's size.
+/// Valid positions of records: between two physical offsets, and within one log file.
 pub struct Log {
     pub min: i64,
     pub end: i64,
     pub file_bytes: i64,
 }
 
-/// From one physical offset to another.
+/// Start and end as physical offsets.
 pub type Run = (i64, i64);
 
-/// Sizes, native int64, of the records that leading entries lead to, at most so many messages and
-/// bytes but for the first, and where each run of neighbours starts and ends.
+/// Sizes, native int64, of the records of leading entries, limited in number and bytes (at least
+/// one), and start and end of each run of adjacent records.
 ///
-/// None where an entry that is looked at cannot be right, or is of no record any more.
+/// None if a used entry is not valid, or its record was deleted.
 pub fn records_to_read(
     entries: &[u8],
     log: &Log,
@@ -57,9 +57,9 @@ pub fn records_to_read(
     Some((sizes, runs))
 }
 
-/// How many leading records, of sizes and queue offsets, are what these say, and whole.
+/// Number of leading records that are whole and have the given sizes and queue offsets.
 ///
-/// Without a topic only the latter is asked.
+/// Without a topic, only whether they are whole and their offsets are checked.
 pub fn matching(
     data: &[u8],
     places: impl Iterator<Item = (i64, i64)>,
@@ -82,7 +82,7 @@ pub fn matching(
     count
 }
 
-/// Whether a record is whole and that of a queue's offset; the topic is looked at in the first.
+/// Whether a record is whole and has a queue offset; the first record's topic is compared too.
 fn is_at(record: &[u8], topic: &[u8], queue_id: i64, queue_offset: i64, is_first: bool) -> bool {
     let Some(parts) = sound(record) else {
         return false;

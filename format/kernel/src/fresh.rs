@@ -1,7 +1,7 @@
-//! Bytes for Python that are filled without being zeroed before, which PyO3 does with its own.
+//! Python bytes that are filled without being zeroed first; PyO3 zeroes its own.
 //!
-//! Nobody else has the object before it is returned, nothing
-//! is read of it that was not copied there first, and what was not filled is zeroed.
+//! No other code has the object before it is returned, only written bytes are read, and the rest is
+//! zeroed.
 
 use std::mem::MaybeUninit;
 use std::ptr::copy_nonoverlapping;
@@ -28,8 +28,8 @@ impl Out for Fresh<'_> {
     fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]> {
         let room = self.bytes.get_mut(self.used..)?.get_mut(..bytes.len())?;
         self.used += bytes.len();
-        // SAFETY: both are as long as `bytes`, they are of two objects, and all that is returned was
-        // written in the line before.
+        // SAFETY: both ranges are as long as `bytes` and belong to different objects, and the
+        // returned range was written in the line before.
         Some(unsafe {
             copy_nonoverlapping(bytes.as_ptr(), room.as_mut_ptr().cast(), bytes.len());
             from_raw_parts_mut(room.as_mut_ptr().cast(), bytes.len())
@@ -59,7 +59,7 @@ pub struct Filling {
 impl Filling {
     pub fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
         let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err("too many bytes"))?;
-        // SAFETY: a new object that is ours, or none and an error.
+        // SAFETY: a new object that belongs to this code, or null and an error.
         let made = unsafe {
             let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
             Bound::from_owned_ptr_or_err(py, made)?
@@ -68,10 +68,10 @@ impl Filling {
         Ok(Filling { made, len, used: 0 })
     }
 
-    /// Fill bytes behind those that are filled.
+    /// Fill the bytes after the filled ones.
     pub fn fill<T>(&mut self, _py: Python<'_>, fill: impl FnOnce(&mut Fresh) -> T) -> T {
-        // SAFETY: the object has `len` bytes behind its address, and no other code knows it before
-        // it is returned. The bytes are written to as uninitialized ones.
+        // SAFETY: the object has `len` bytes at its address, and no other code has the object
+        // before it is returned. The bytes are written as uninitialized ones.
         let bytes = unsafe {
             let start = ffi::PyBytes_AsString(self.made.as_ptr());
             from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), self.len)
@@ -92,7 +92,7 @@ impl Filling {
     }
 }
 
-/// New bytes, filled from their beginning on; what is left is zeros. And what filling returns.
+/// New bytes, filled from the start, with zeros at the end, and the result of `fill`.
 pub fn filled<'py, T>(
     py: Python<'py>,
     len: usize,

@@ -1,4 +1,4 @@
-//! The index by key: keys of records, and their places in a file; `rockoon_format/index_entries.py`
+//! The key index: keys of records, and their positions in a file; `rockoon_format/index_entries.py`
 //! and `index_file.py` have the rules.
 
 #![forbid(unsafe_code)]
@@ -15,12 +15,12 @@ use crate::text::{front, ListedBy};
 const RECORD_BYTES_GUESS: usize = 256;
 pub const UNIT_BYTES: usize = 20;
 pub const SLOTS_PER_PAGE: usize = 1024;
-/// Slots lie anywhere in 20 MB: so many keys before its turn, a slot is asked for.
+/// Slots are scattered over 20 MB: a slot is prefetched this many keys before its use.
 const KEYS_AHEAD: usize = 24;
 const SECONDS_MAX: i64 = i32::MAX as i64;
 pub const TRANSACTION: i32 = 0xC;
 
-/// Keys in the order in which they are put; native int64 items, as NumPy has them.
+/// Keys in the order of insertion; native int64 items for NumPy.
 pub struct Keys {
     pub hashes: Growing,
     /// Physical offset of each key's record.
@@ -28,8 +28,8 @@ pub struct Keys {
     pub timestamps_ms: Growing,
 }
 
-/// The keys of records that fill some bytes, of which the first one's physical offset is `base`; none
-/// where they do not, or a text is not UTF-8.
+/// The keys of the records in some bytes, whose first physical offset is `base`; none if the bytes
+/// are not whole records, or a text is not UTF-8.
 pub fn keys(bytes: &[u8], base: i64) -> Option<Keys> {
     let column = || Growing::new(bytes.len() / RECORD_BYTES_GUESS * 2 * 8);
     let mut found = Keys {
@@ -52,7 +52,7 @@ pub fn keys(bytes: &[u8], base: i64) -> Option<Keys> {
             if number == fronts.len() {
                 fronts.push(front(topic)?);
             }
-            // One that was rolled back has none.
+            // Rolled-back records have no keys.
             if parts.sys_flag & TRANSACTION == TRANSACTION {
                 return Some(());
             }
@@ -80,16 +80,16 @@ pub fn keys(bytes: &[u8], base: i64) -> Option<Keys> {
 
 /// The slots of an index file.
 pub struct Slots {
-    /// The newest unit of each.
+    /// The newest unit of each slot.
     units: Vec<i32>,
-    /// Which pages of them are not on disk as they are here.
+    /// Pages of slots that differ from the file.
     changed: Vec<bool>,
 }
 
-/// What keys become of, beside their hashes: from where their seconds count.
+/// Base of the units' seconds.
 pub struct Seconds {
     pub first: i64,
-    /// Epoch milliseconds; 0 and less: there are none.
+    /// Epoch milliseconds; zero or less: the seconds are 0.
     pub begin_ms: i64,
 }
 
@@ -103,7 +103,7 @@ impl Seconds {
     }
 }
 
-/// A hash as a unit has it, and its slot among so many; none where it is no index hash.
+/// The hash in a unit, and its slot; none if it is not an index hash.
 fn slot_of(hash: i64, count: u32) -> Option<(u32, usize)> {
     let hash = u32::try_from(i32::try_from(hash).ok()?).ok()?;
     Some((hash, hash.checked_rem(count)? as usize))
@@ -121,9 +121,10 @@ impl Slots {
         self.units.len()
     }
 
-    /// Give keys their places: adds a unit of each, and returns how many slots had none.
+    /// Add a unit for each key; returns how many slots had none.
     ///
-    /// None where a hash is no index hash, or numbers go beyond what a file has: some are put then.
+    /// None if a hash is not an index hash, or the file has too few units; some keys may have been
+    /// added then.
     pub fn link(
         &mut self,
         first_unit: i32,
@@ -139,7 +140,7 @@ impl Slots {
             fetch(soon.and_then(|(_, slot)| self.units.get(slot)));
             let (hash, slot) = slot_of(hash, count)?;
             let newest = self.units.get_mut(slot)?;
-            // Not `&&`: what a slot holds cannot be foreseen, and a wrong guess costs more than the work.
+            // Not `&&`: a mispredicted branch costs more than the second comparison.
             let is_known = (0 < *newest) & (*newest <= number);
             let previous = *newest * i32::from(is_known);
             used += i64::from(!is_known);
@@ -161,7 +162,7 @@ impl Slots {
         self.units.get(slot).copied()
     }
 
-    /// Some slots as a file has them; those outside are zeros.
+    /// Slots in the form of a file; slots outside are zeros.
     pub fn stored(&self, first: usize, out: &mut [u8]) {
         let units = self.units.get(first..).unwrap_or_default();
         for (out, unit) in out.chunks_exact_mut(4).zip(units) {
@@ -169,7 +170,7 @@ impl Slots {
         }
     }
 
-    /// Take slots over as a file has them.
+    /// Replace slots by those of a file.
     pub fn load(&mut self, first: usize, stored: &[u8]) {
         let units = self.units.get_mut(first..).unwrap_or_default();
         for (unit, stored) in units.iter_mut().zip(stored.chunks_exact(4)) {
@@ -177,7 +178,7 @@ impl Slots {
         }
     }
 
-    /// Mark the pages of slots that a file has otherwise.
+    /// Mark the pages whose slots differ from a file's.
     pub fn compare(&mut self, first: usize, stored: &[u8]) {
         let units = self.units.get(first..).unwrap_or_default();
         for (number, (unit, stored)) in units.iter().zip(stored.chunks_exact(4)).enumerate() {
@@ -197,7 +198,7 @@ impl Slots {
         }
     }
 
-    /// A byte for each page, 1 if it is marked.
+    /// A byte for each page, 1 if the page is marked.
     pub fn marks(&self) -> Vec<u8> {
         self.changed.iter().map(|page| u8::from(*page)).collect()
     }

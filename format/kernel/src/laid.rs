@@ -1,4 +1,4 @@
-//! Pieces one behind the other, as Arrow has them, in memory that is used again.
+//! Values back to back in Arrow's layout, in reused memory.
 
 #![forbid(unsafe_code)]
 
@@ -6,21 +6,21 @@ use crate::pieces::Span;
 use crate::pool;
 use crate::reading::{chunk, put};
 
-/// So many bytes at once are quicker than exactly as many as there are; the next ones are written
-/// over what is too much.
+/// A copy of this many bytes is faster than a copy of the exact length; the next copy overwrites
+/// the excess.
 pub const WIDE: usize = 32;
 const WIDE_MAX: usize = 4 * WIDE;
-/// As Arrow's bounds, int32, can name.
+/// The maximum of Arrow's int32 bounds.
 const BYTES_MAX: usize = i32::MAX as usize - WIDE;
 
-/// How many of how many records are done: by them it is guessed how much more comes.
+/// Number of finished records and of all records, to estimate the remaining bytes.
 #[derive(Clone, Copy)]
 pub struct Progress {
     pub done: usize,
     pub count: usize,
 }
 
-/// Bytes that are filled from their beginning on.
+/// A buffer that is filled from its start.
 pub struct Growing {
     bytes: Vec<u8>,
     used: usize,
@@ -38,18 +38,18 @@ impl Growing {
         self.bytes.get(..self.used).unwrap_or_default()
     }
 
-    /// All memory, and how much of it is filled.
+    /// The whole buffer, and its filled length.
     pub fn into_parts(mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.bytes), self.used)
     }
 
-    /// So many bytes, to be filled by position.
+    /// A range of this length, to be filled by position.
     pub fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
         self.used = len;
         self.bytes.get_mut(..len)
     }
 
-    /// None where there would be more than Arrow takes.
+    /// None if Arrow's bounds cannot hold the size.
     #[cold]
     fn grow(&mut self, more: usize, progress: Progress) -> Option<()> {
         let least = self.used + more;
@@ -88,7 +88,7 @@ impl Growing {
         Some(())
     }
 
-    /// Add a piece; none where it does not lie within the bytes.
+    /// Add a range of bytes; none if it is not within them.
     #[inline]
     fn add(&mut self, bytes: &[u8], piece: Span, progress: Progress) -> Option<()> {
         let len = piece.len();
@@ -118,14 +118,14 @@ impl Drop for Growing {
     }
 }
 
-/// Where each piece begins and the last one ends, int32, and all of them.
+/// Start of each value and end of the last one, int32, and the values.
 pub struct Pieces {
     pub bounds: Growing,
     pub content: Growing,
 }
 
 impl Pieces {
-    /// `count` and `bytes` are as many as there will be, or a guess.
+    /// `count` and `bytes` are the final numbers, or estimates.
     pub fn new(count: usize, bytes: usize) -> Option<Pieces> {
         if bytes > BYTES_MAX {
             return None;
@@ -141,13 +141,13 @@ impl Pieces {
     #[inline]
     pub fn push(&mut self, bytes: &[u8], piece: Span, progress: Progress) -> Option<()> {
         self.content.add(bytes, piece, progress)?;
-        // It is no more: `grow` sees to that.
+        // Does not overflow: `grow` limits the size.
         let end = self.content.used as i32;
         self.bounds.put(end.to_ne_bytes(), progress)
     }
 
-    /// Add pieces that are one behind the other already: all bytes, but for what follows them, and
-    /// where each ends.
+    /// Add values that are already back to back: all bytes except a margin at the end, and the end
+    /// of each value.
     #[inline]
     pub fn push_joined(
         &mut self,
@@ -173,26 +173,26 @@ impl Pieces {
         bounds.filter_map(|it| it.first_chunk().map(|it| i32::from_ne_bytes(*it) as usize))
     }
 
-    /// Each of them.
+    /// Iterate over the values.
     pub fn each(&self) -> impl Iterator<Item = &[u8]> {
         let content = self.content.filled();
         let pairs = self.bounds().zip(self.bounds().skip(1));
         pairs.filter_map(|(start, end)| content.get(start..end))
     }
 
-    /// Whether each is UTF-8.
+    /// Whether each value is UTF-8.
     pub fn is_utf8(&self) -> bool {
         self.content.filled().is_ascii() || self.each().all(|it| std::str::from_utf8(it).is_ok())
     }
 
-    /// A bit for each, zero for those that are empty; none at all if none is.
+    /// A bit for each value, zero if it is empty; none if no value is empty.
     pub fn validity(&self) -> Option<Vec<u8>> {
         let empty = || {
             self.bounds()
                 .zip(self.bounds().skip(1))
                 .map(|(start, end)| start == end)
         };
-        // Not `any`, which looks at one after the other.
+        // Not `any`, which the compiler does not vectorise.
         if empty().fold(0, |sum, it| sum + usize::from(it)) == 0 {
             return None;
         }

@@ -1,12 +1,12 @@
-//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses. And
+//! The compiled form of `rockoon_format`'s NumPy code, selected by `rockoon_format.kernel`, and
 //! `http2`: the sessions of `rockoon_rpc`.
 //!
-//! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
-//!    Nothing here names a reason for a refusal.
-//! 2. Unsafe code: what PyO3's macros make, `fresh`, `shared` and `http2::input`, which are
-//!    short; and one line each of `ahead` and `python_http2`.
-//! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
-//!    panic, which would be no `Exception` in Python.
+//! 1. A function returns the result of the NumPy code, or reports that it cannot decide; then NumPy
+//!    decides. No function here names the reason for a refusal.
+//! 2. Unsafe code is in PyO3's macros, in `fresh`, `shared` and `http2::input`, which are short,
+//!    and in one line each of `ahead` and `python_http2`.
+//! 3. Positions from untrusted bytes are used with `get`, never as an index: a panic would not be
+//!    an `Exception` in Python.
 
 pub mod ahead;
 pub mod batch;
@@ -47,5 +47,5 @@ pub mod text;
 pub mod window;
 pub mod wire;
 
-/// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
+/// Increased when a Python function changes; `rockoon_format.kernel` accepts only its own number.
 pub const INTERFACE: u32 = 22;

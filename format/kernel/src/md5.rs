@@ -1,4 +1,4 @@
-//! MD5 of bodies, as receivers of RocketMQ's protocol compare it (RFC 1321). Not for secrets.
+//! MD5 of bodies, which clients of RocketMQ's protocol compare (RFC 1321). Not for secrets.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Pieces of records, which Arrow wants one behind the other.
+//! Parts of records for Arrow: properties by name, and pairs.
 
 #![forbid(unsafe_code)]
 
@@ -9,18 +9,18 @@ use crate::laid::{Growing, Pieces, Progress, WIDE};
 use crate::reading::{chunk, put};
 use crate::text::{property_end, NAME_END, PROPERTY_END};
 
-/// Above so many pairs in a record, a table of names is quicker than comparing each with the rest.
+/// For more pairs in a record, a hash table of names is faster than pairwise comparisons.
 const PAIRS_COMPARED_MAX: usize = 24;
-/// So many topics' names of properties are remembered.
+/// Number of topics whose property names are remembered.
 const KINDS: usize = 64;
 const WORD: usize = 16;
 /// Longer sections are read name by name.
 const LAYOUT_BYTES_MAX: usize = 256;
-/// A column's first room: how much it needs is known when some of it is there.
+/// Initial size of a column; it is estimated again when a part of it is filled.
 const FIRST_BYTES: usize = 4096;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Where a piece lies in some bytes of less than 4 GiB.
+/// A range of bytes within 4 GiB.
 #[derive(Clone, Copy, Default)]
 pub struct Span {
     start: u32,
@@ -28,7 +28,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// None where it does not end within 4 GiB.
+    /// None if its end is beyond 4 GiB.
     pub fn new(start: usize, length: usize) -> Option<Span> {
         u32::try_from(start.checked_add(length)?).ok()?;
         Some(Span {
@@ -53,62 +53,62 @@ impl Span {
         self.start() + self.len()
     }
 
-    /// None where it does not lie within them.
+    /// None if the range is not within the bytes.
     pub fn of(self, bytes: &[u8]) -> Option<&[u8]> {
         bytes.get(self.start()..self.end())
     }
 }
 
-/// The first sixteen bytes of a name with its end, and which of them count.
+/// The first sixteen bytes of a name with its separator, and a mask of the used bytes.
 struct Head {
     words: [u64; 2],
     masks: [u64; 2],
-    /// What is left of it behind those.
+    /// The rest of the name.
     rest: Vec<u8>,
-    /// The name's.
+    /// Length of the name.
     length: usize,
 }
 
-/// Names that records of one producer have, in their order: what those of the next record are
-/// expected to be.
+/// Property names of one producer's records, in order; the next record is expected to have the same
+/// names.
 #[derive(Default)]
 struct Kind {
     heads: Vec<Head>,
-    /// Which of them each name is that was asked for.
+    /// Number of each name among the requested names.
     asked: Vec<Option<usize>>,
-    /// All names one behind the other, and where each ends; behind them is room for a wide copy.
+    /// All names back to back, with space for a wide copy at the end, and the end of each name.
     joined: Vec<u8>,
     ends: Vec<i32>,
-    /// Of the section that was read last.
+    /// Values of the section that was read last.
     values: Vec<Span>,
     layout: Layout,
     misses: u32,
     layout_misses: u32,
 }
 
-/// How a section was laid out: where another one has the same bytes around its values, and in these no
-/// end of a property, its values are in the same places. That is found out for sixteen bytes at once, and
-/// not with one place after the other.
+/// Layout of a section. If another section has the same bytes around its values, and no separator
+/// inside them, its values have the same positions. This is checked for sixteen bytes per step,
+/// instead of for one position after the other.
 #[derive(Default)]
 struct Layout {
-    /// The section's, if one was learnt.
+    /// Length of the learned section, if there is one.
     length: Option<usize>,
     blocks: Vec<Block>,
-    /// Counted from the section's start.
+    /// Relative to the section's start.
     values: Vec<Span>,
 }
 
 #[derive(Clone, Copy)]
 struct Block {
     bytes: [u8; WORD],
-    /// All bits of the bytes that have to be the same.
+    /// Mask of the bytes that must be equal.
     same: [u8; WORD],
-    /// All bits of the bytes of values.
+    /// Mask of the bytes of values.
     inner: [u8; WORD],
 }
 
 impl Layout {
-    /// Learn that of a section of which the values are known.
+    /// Learn the layout of a section whose values are known.
     fn learn(&mut self, bytes: &[u8], section: Span, values: &[Span]) -> Option<()> {
         self.length = None;
         self.blocks.clear();
@@ -140,7 +140,7 @@ impl Layout {
         Some(())
     }
 
-    /// Find the values of a section that is laid out so; whether it is.
+    /// Find the values of a section; returns whether it has this layout.
     #[inline]
     fn read(&self, bytes: &[u8], section: Span, values: &mut [Span]) -> bool {
         if self.length != Some(section.len()) {
@@ -174,7 +174,7 @@ impl Layout {
 }
 
 impl Kind {
-    /// None for bytes that are no pair's.
+    /// None if the bytes are not pairs.
     fn learn(&mut self, bytes: &[u8], names: &[Span], asked: &[Vec<u8>]) -> Option<()> {
         self.heads.clear();
         self.joined.clear();
@@ -208,8 +208,8 @@ impl Kind {
         Some(())
     }
 
-    /// Find the values of a section with these names and no others; whether it is one. If not, some
-    /// may have been found.
+    /// Find the values of a section with exactly these names; returns whether it has them. If not,
+    /// some values may have been set.
     #[inline]
     fn read(&mut self, bytes: &[u8], section: Span) -> bool {
         if self.layout.read(bytes, section, &mut self.values) {
@@ -219,7 +219,7 @@ impl Kind {
             return false;
         }
         self.layout_misses += 1;
-        // As with names: where lengths differ from record to record, to learn all is in vain.
+        // If lengths differ from record to record, learning each layout is a waste of time.
         if self.layout_misses.is_power_of_two() {
             self.layout.learn(bytes, section, &self.values);
         }
@@ -256,7 +256,7 @@ impl Kind {
     }
 }
 
-/// Which of some names do not come again; none if that is all of them.
+/// For each name, whether it does not occur again; none if that holds for all names.
 fn last_ones(own: &[&[u8]]) -> Option<Vec<bool>> {
     if own.len() > PAIRS_COMPARED_MAX {
         let last: HashMap<&[u8], usize> = own.iter().copied().zip(0..).collect();
@@ -274,7 +274,7 @@ fn last_ones(own: &[&[u8]]) -> Option<Vec<bool>> {
     Some(own.iter().enumerate().map(is_last).collect())
 }
 
-/// Drop pairs whose name comes again.
+/// Remove pairs whose name occurs again.
 pub fn keep_last<'a>(names: &mut Vec<&'a [u8]>, values: &mut Vec<&'a [u8]>) {
     let Some(kept) = last_ones(names) else {
         return;
@@ -298,7 +298,7 @@ impl Pairs {
         Some(())
     }
 
-    /// Become the pairs of a section, whatever it is like.
+    /// Read the pairs of any section.
     fn read(&mut self, bytes: &[u8], section: Span) -> Option<()> {
         self.names.clear();
         self.values.clear();
@@ -316,7 +316,7 @@ impl Pairs {
         self.keep_last(bytes)
     }
 
-    /// Drop pairs whose name comes again.
+    /// Remove pairs whose name occurs again.
     fn keep_last(&mut self, bytes: &[u8]) -> Option<()> {
         let own: Vec<&[u8]> = self.names.iter().filter_map(|it| it.of(bytes)).collect();
         let Some(kept) = last_ones(&own) else {
@@ -332,36 +332,36 @@ impl Pairs {
 
 /// All pairs of records.
 pub struct Maps {
-    /// How many pairs come before those of each record, int32.
+    /// Number of pairs before each record, int32.
     pub rows: Growing,
     pub names: Pieces,
     pub values: Pieces,
 }
 
 impl Maps {
-    /// All pairs of a record are there.
+    /// Finish a record.
     fn end_row(&mut self, progress: Progress) -> Option<()> {
         let pairs = i32::try_from(self.values.count()).ok()?;
         self.rows.put(pairs.to_ne_bytes(), progress)
     }
 }
 
-/// Properties of records: some by name, of each the last value that is not empty, and all pairs if
-/// they are wanted.
+/// Properties of records: the last non-empty value of each requested name, and optionally all
+/// pairs.
 ///
-/// Pairs with an empty name or value do not count, and of equal names the last does. Records of a
-/// topic mostly have the same names in the same order: then those are only compared.
+/// Pairs with an empty name or value are ignored; of equal names the last one is used. Records of a
+/// topic mostly have the same names in the same order; then the names are only compared.
 pub struct Properties<'a> {
     names: &'a [Vec<u8>],
     kinds: Vec<Kind>,
     pairs: Pairs,
-    /// By name, of each record, empty where there is none.
+    /// The values of each requested name, empty if a record has none.
     pub asked: Vec<Pieces>,
     pub maps: Option<Maps>,
 }
 
 impl<'a> Properties<'a> {
-    /// Of so many records, the values of `names`.
+    /// For `count` records and the values of `names`.
     pub fn new(count: usize, names: &'a [Vec<u8>], with_maps: bool) -> Option<Self> {
         let unknown = || Kind {
             asked: vec![None; names.len()],
@@ -386,8 +386,8 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// Add those of the next record, by the number of its topic. None where there is more than Arrow
-    /// takes.
+    /// Add the properties of the next record, with the number of its topic. None if Arrow's bounds
+    /// cannot hold them.
     #[inline]
     pub fn add(
         &mut self,
@@ -415,7 +415,7 @@ impl<'a> Properties<'a> {
         Some(())
     }
 
-    /// The same of a record with other names than are expected.
+    /// `add` of a record with other names than expected.
     #[cold]
     fn add_other(
         &mut self,
@@ -428,7 +428,7 @@ impl<'a> Properties<'a> {
         let (names, values) = (&self.pairs.names, &self.pairs.values);
         let kind = self.kinds.get_mut(topic % KINDS)?;
         kind.misses += 1;
-        // Where each record has other names, to learn them all would be in vain.
+        // If each record has other names, learning all of them is a waste of time.
         if kind.misses.is_power_of_two() {
             kind.learn(bytes, names, self.names)?;
         }
@@ -448,8 +448,8 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// Of each record one byte: 1 it ends with room for a checksum, written or not, 2 with what resembles
-/// it so much that it counts as damaged.
+/// State of a record's end: 1 with space for a checksum, written or not; 2 with a damaged checksum;
+/// 0 otherwise.
 pub fn room(bytes: &[u8], end: i64, properties_length: i64) -> Option<u8> {
     let record = bytes.get(..usize::try_from(end).ok()?)?;
     let length = i32::try_from(properties_length).ok()?;
@@ -460,7 +460,7 @@ pub fn room(bytes: &[u8], end: i64, properties_length: i64) -> Option<u8> {
     })
 }
 
-/// The id of a record with an IPv4 store host, in hexadecimal: host, then physical offset.
+/// The offset id of a record with an IPv4 store host, in hexadecimal: host, then physical offset.
 pub fn offset_id(bytes: &[u8], host_start: i64, physical_offset: i64) -> Option<[u8; 32]> {
     let host: [u8; 8] = chunk(bytes, usize::try_from(host_start).ok()?)?;
     let mut content = [0; 16];

@@ -1,18 +1,18 @@
-//! Memory that is used again.
+//! A pool of memory for columns.
 //!
-//! Columns of a piece of a log are about a megabyte, and the next piece's as much. Given back to the
-//! system and asked for again, each page of it would be zeroed and mapped anew, which costs up to a
-//! quarter of what decoding does. What is taken holds whatever was in it before: who takes it writes all that
-//! others get to see.
+//! The columns of a chunk of a log have about a megabyte, and those of the next chunk as much.
+//! Without the pool the system would zero and map each page again, which costs up to a quarter of
+//! the decoding. A buffer from the pool has undefined content: its user must write every byte that
+//! is read later.
 
 #![forbid(unsafe_code)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What waits to be used again.
+/// Maximum size of the free buffers.
 const BYTES_MAX: usize = 16 << 20;
 const PIECES_MAX: usize = 128;
-/// Smaller ones cost the allocator nothing.
+/// Smaller buffers are cheap in the allocator.
 const PIECE_BYTES_MIN: usize = 4096;
 
 struct Pool {
@@ -29,24 +29,24 @@ fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// So many bytes at least, and not twice as many.
+/// A buffer of at least this many bytes, and less than twice as many.
 pub fn take(len: usize) -> Vec<u8> {
     if len >= PIECE_BYTES_MIN {
         let mut pool = pool();
         let fits = |it: &Vec<u8>| len <= it.len() && it.len() / 2 < len;
-        // What came last is most likely in the processor's cache.
+        // The most recent buffer is most likely in the processor's cache.
         if let Some(place) = pool.free.iter().rposition(fits) {
             let found = pool.free.remove(place);
             pool.bytes -= found.len();
             return found;
         }
     }
-    // Of few different lengths, so that they fit what is asked for next.
+    // Few different lengths, so that the buffers fit later requests.
     let step = (len.next_power_of_two() / 8).max(64);
     vec![0; len.next_multiple_of(step)]
 }
 
-/// What nobody looks at any more.
+/// Return a buffer that is no longer used.
 pub fn give(bytes: Vec<u8>) {
     if bytes.len() < PIECE_BYTES_MIN {
         return;

@@ -1,4 +1,4 @@
-//! What Python sees: bytes go in, bytes of columns come out, the interpreter is free meanwhile.
+//! Python functions: bytes in, bytes of columns out; long work releases the interpreter.
 
 #![deny(unsafe_code)]
 
@@ -22,13 +22,13 @@ use crate::scan::{
 use crate::text::tags_code;
 
 pub const WORD: usize = 8;
-/// Less is done before another thread would have begun.
+/// Less work is done before another thread could start.
 const ASIDE_BYTES_MIN: usize = 16 << 10;
 
-/// Do what reads so many bytes; other threads of Python run meanwhile if it takes a while.
+/// Run `work`, which reads this many bytes; if it takes long, release the interpreter meanwhile.
 ///
-/// To let go of the interpreter and to ask for it again costs more than a record does, and whoever
-/// takes it in between may keep it for milliseconds.
+/// Releasing and reacquiring the interpreter costs more than one record does, and another thread
+/// may keep it for milliseconds.
 pub fn aside<T: Ungil>(py: Python, bytes: usize, work: impl Ungil + FnOnce() -> T) -> T {
     if bytes < ASIDE_BYTES_MIN {
         work()
@@ -37,7 +37,7 @@ pub fn aside<T: Ungil>(py: Python, bytes: usize, work: impl Ungil + FnOnce() -> 
     }
 }
 
-/// Native int64 items; NumPy's `tobytes()` of them.
+/// Native int64 items, from NumPy's `tobytes()`.
 pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + Clone + '_ {
     bytes
         .chunks_exact(WORD)
@@ -429,7 +429,7 @@ fn encode_messages<'py>(
     Ok(is_right.map(|()| (message, PyBytes::new(py, &packed))))
 }
 
-/// An int64 column of something of each piece, or None if something has none.
+/// An int64 column of a value of each range, or None if a range has none.
 fn column<'py>(
     py: Python<'py>,
     starts: &[u8],
@@ -458,7 +458,7 @@ fn crc32(py: Python<'_>, data: &[u8]) -> u32 {
     py.detach(|| crc32fast::hash(data))
 }
 
-/// CRC-32 of each piece, or None if one does not lie within the bytes.
+/// CRC-32 of each range, or None if one is not within the bytes.
 #[pyfunction]
 fn crcs<'py>(
     py: Python<'py>,
@@ -471,7 +471,7 @@ fn crcs<'py>(
     })
 }
 
-/// The tags code of properties at each place, or None at any doubt.
+/// The tags code of properties at each position, or None if undecided.
 #[pyfunction]
 fn tags_codes<'py>(
     py: Python<'py>,
@@ -484,9 +484,9 @@ fn tags_codes<'py>(
     })
 }
 
-/// Numbers of records and the hashes of their keys, two columns int64; None at any doubt.
+/// Numbers of records and the hashes of their keys, two columns int64; None if undecided.
 ///
-/// `fronts` are the hashes of what stands before the keys of each record.
+/// `fronts` are the hashes of the text before the keys of each record.
 #[pyfunction]
 fn key_hashes<'py>(
     py: Python<'py>,
@@ -515,10 +515,10 @@ fn key_hashes<'py>(
 pub type Names<'py> = Vec<Bound<'py, PyBytes>>;
 type Scanned<'py> = (Bound<'py, PyByteArray>, Names<'py>, u8, usize);
 
-/// Records that follow one another: columns int64 as `scan::Row` has them, topics, why it stopped,
-/// and where; None at any doubt.
+/// Consecutive records: columns int64 of `scan::Row`, topics, why the scan stopped, and where; None
+/// if undecided.
 ///
-/// `end` is where the file ends, of which `data` may be only the beginning.
+/// `end` is the end of the file; `data` may be only its start.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 fn scan<'py>(
@@ -565,7 +565,7 @@ fn scan<'py>(
     )))
 }
 
-/// Sizes of records that follow one another in their places, int64, why they end, and where.
+/// Sizes of consecutive records in their positions, int64, why they end, and where.
 #[pyfunction]
 fn chain<'py>(
     py: Python<'py>,
@@ -588,8 +588,8 @@ fn chain<'py>(
     Ok((packed, why as u8, at))
 }
 
-/// Where the records end that `chain` follows to the end of the data, and whether more bytes are needed
-/// to tell what is there.
+/// End of the records of `chain` that are whole in the data, and whether more bytes are needed to
+/// decode the next one.
 #[pyfunction]
 fn extent(py: Python<'_>, data: &[u8], base: i64, end: usize) -> (usize, bool) {
     let (why, at) = py.detach(|| follow_all(data, base, end));
@@ -606,12 +606,12 @@ pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyByte
     })
 }
 
-/// Places as they come from NumPy: starts and lengths, int64.
+/// Ranges from NumPy: starts and lengths, int64.
 pub fn places<'a>(starts: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = (i64, i64)> + 'a {
     words(starts).zip(words(lengths))
 }
 
-/// Distinct pieces, and which of them each one is, int64; None at any doubt.
+/// Distinct ranges, and the number of each, int64; None if undecided.
 #[pyfunction]
 fn distinct<'py>(
     py: Python<'py>,
@@ -635,7 +635,7 @@ fn distinct<'py>(
     Ok(is_right.map(|()| (names.collect(), numbers)))
 }
 
-/// See `pieces::room`: a byte for each record that ends at `ends`; None at any doubt.
+/// See `pieces::room`: a byte for each record that ends at `ends`; None if undecided.
 #[pyfunction]
 fn rooms<'py>(
     py: Python<'py>,
@@ -656,7 +656,7 @@ fn rooms<'py>(
     Ok(is_right.map(|()| made))
 }
 
-/// Ids of records with IPv4 store hosts, 32 letters each; None at any doubt.
+/// Offset ids of records with IPv4 store hosts, 32 letters each; None if undecided.
 #[pyfunction]
 fn offset_ids<'py>(
     py: Python<'py>,
@@ -684,8 +684,8 @@ type Ends<'py> = (
     Bound<'py, PyByteArray>,
 );
 
-/// Of the records that may bear a sequence number their numbers and where they end in front of their
-/// checksums, int64, and one byte whether they have one; None at any doubt.
+/// Records that may have a sequence number: their numbers and their ends without checksums, int64,
+/// and a byte for each, 1 if it has a checksum; None if undecided.
 #[pyfunction]
 fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<'py>> {
     let (numbers, fronts, checked) = py.detach(|| {
@@ -703,9 +703,9 @@ fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<
     Some((made(&numbers), made(&fronts), made(&checked)))
 }
 
-/// Queue entries cut into runs: four columns int64 of what `runs::Head` has, bounds, int32, entries.
+/// Queue entries cut into runs: four columns int64 of `runs::Head`, bounds, int32, and entries.
 ///
-/// The columns are those of `runs::Listed`, int64; `listed` has a byte for each record.
+/// The arguments are the columns of `runs::Listed`, int64; `listed` has a byte for each record.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 fn queue_runs<'py>(

@@ -1,4 +1,4 @@
-//! What Python sees of messages on their way to receivers.
+//! Python functions for messages on their way to receivers.
 
 #![deny(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::python::{places, words, Names};
 
 const ANSWER_BYTES_GUESS: usize = 256;
 
-/// Makes answers out of records; any thread may call it.
+/// Encodes records as responses; any thread may call it.
 #[pyclass(frozen, module = "rockoon_kernel")]
 pub struct DeliveredAnswers {
     reserved: Reserved,
@@ -19,7 +19,7 @@ pub struct DeliveredAnswers {
 
 #[pymethods]
 impl DeliveredAnswers {
-    /// `reserved` and what begins with `prefix` are no properties of the sender.
+    /// `reserved` names, and names with the prefix, are not user properties.
     #[new]
     fn new(reserved: Names<'_>, prefix: &[u8]) -> Self {
         let names = reserved.iter().map(|name| name.as_bytes().to_vec());
@@ -28,10 +28,10 @@ impl DeliveredAnswers {
         }
     }
 
-    /// Answers for records, each behind its five bytes, where each ends, and how many are left to the
-    /// caller: theirs take no bytes.
+    /// Responses for records, each with its five-byte head, the end of each, and the number of
+    /// records that are left to the caller and have no bytes.
     ///
-    /// Columns int64: where records begin, their sizes, their offsets by name of the delivery.
+    /// Columns int64: starts of records, their sizes, their offsets in the delivery.
     #[allow(clippy::too_many_arguments)]
     fn framed<'py>(
         &self,

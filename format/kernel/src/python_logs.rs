@@ -1,4 +1,4 @@
-//! What Python sees of the passes over a whole log: index by key, queue entries, columns.
+//! Python functions that read a whole log: key index, queue entries, columns.
 
 #![deny(unsafe_code)]
 
@@ -24,12 +24,12 @@ type Keys<'py> = (
     Bound<'py, PyBytes>,
 );
 
-/// Index keys of the records in the first `stop` bytes: hashes, physical offsets of their records and
-/// store times, int64 each; None at any doubt.
+/// Index keys of the records in the first `stop` bytes: hashes, physical offsets of their records
+/// and store times, int64 each; None if undecided.
 #[pyfunction]
 fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize, base: i64) -> Option<Keys<'py>> {
     let found = py.detach(|| index::keys(data.get(..stop)?, base))?;
-    // They are kept for long: in as much memory as they need.
+    // Copied to their exact size, because the caller keeps them for long.
     let column = |it: &Growing| PyBytes::new(py, it.filled());
     Some((
         column(&found.hashes),
@@ -38,13 +38,13 @@ fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize, base: i64) -> Opti
     ))
 }
 
-/// Slots of an index file, in memory. Any thread may call anything.
+/// Slots of an index file, in memory. Any thread may call all methods.
 #[pyclass(frozen, module = "rockoon_kernel")]
 struct IndexSlots {
     slots: Mutex<Slots>,
 }
 
-/// What is behind a lock: nothing panics while it is held, and leaves it half done.
+/// Lock a mutex, also a poisoned one: no code panics while it holds the lock.
 fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -53,7 +53,7 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 impl IndexSlots {
     #[new]
     fn new(count: usize) -> PyResult<Self> {
-        // Beyond that no unit could be told by its number, nor memory be had.
+        // More units cannot be numbered.
         if count == 0 || i32::try_from(count).is_err() {
             return Err(PyValueError::new_err("an index file of so many slots"));
         }
@@ -62,7 +62,7 @@ impl IndexSlots {
         })
     }
 
-    /// Put keys, columns int64: their units, and how many slots had none.
+    /// Add keys, columns int64: returns their units, and how many slots had none.
     #[allow(clippy::too_many_arguments)]
     fn link<'py>(
         &self,
@@ -83,7 +83,9 @@ impl IndexSlots {
         let (units, used) = filled(py, hashes.len() / WORD * UNIT_BYTES, |units| {
             py.detach(|| held(&self.slots).link(first_unit, &seconds, keys, units))
         })?;
-        let used = used.ok_or_else(|| PyValueError::new_err("keys that no index file takes"))?;
+        let used = used.ok_or_else(|| {
+            PyValueError::new_err("a hash outside 0 to 2^31 - 1 is not an index hash")
+        })?;
         Ok((units, used))
     }
 
@@ -93,7 +95,7 @@ impl IndexSlots {
         held(&self.slots).newest(slot).ok_or_else(refuse)
     }
 
-    /// So many slots from one on, as a file has them.
+    /// Slots from `first`, in the form of a file.
     fn stored<'py>(
         &self,
         py: Python<'py>,
@@ -107,12 +109,12 @@ impl IndexSlots {
         })
     }
 
-    /// Take over slots of a file.
+    /// Replace slots by those of a file.
     fn load(&self, py: Python<'_>, first: usize, stored: &[u8]) {
         py.detach(|| held(&self.slots).load(first, stored));
     }
 
-    /// Mark the pages of slots that a file has otherwise.
+    /// Mark the pages whose slots differ from a file's.
     fn compare(&self, py: Python<'_>, first: usize, stored: &[u8]) {
         py.detach(|| held(&self.slots).compare(first, stored));
     }
@@ -122,7 +124,7 @@ impl IndexSlots {
         py.detach(|| held(&self.slots).mark_used());
     }
 
-    /// A byte for each page, 1 if it is marked.
+    /// A byte for each page, 1 if the page is marked.
     fn marks<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &held(&self.slots).marks())
     }
@@ -138,7 +140,7 @@ pub type PackedRuns<'py> = (
     Bound<'py, PyBytes>,
 );
 
-/// Four columns int64 of what `runs::Head` has, bounds, int32, entries.
+/// Four columns int64 of `runs::Head`, bounds, int32, and entries.
 pub fn packed_runs<'py>(py: Python<'py>, found: &Runs) -> PyResult<PackedRuns<'py>> {
     let (heads, bounds, entries) = found;
     let columns = PyByteArray::new_with(py, heads.len() * 4 * WORD, |out| {
@@ -153,8 +155,8 @@ pub fn packed_runs<'py>(py: Python<'py>, found: &Runs) -> PyResult<PackedRuns<'p
     Ok((columns, int32s(py, bounds)?, PyBytes::new(py, entries)))
 }
 
-/// Cuts queue entries of one piece of a log after another; see `runs::LogCutter`. Any thread may
-/// call anything.
+/// Cuts queue entries of one chunk of a log after another; see `runs::LogCutter`. Any thread may
+/// call all methods.
 #[pyclass(frozen, module = "rockoon_kernel")]
 struct QueueCutter {
     cutter: Mutex<LogCutter>,
@@ -179,7 +181,7 @@ impl QueueCutter {
         }
     }
 
-    /// Add the records in the first `stop` bytes; False at any doubt, and none is added.
+    /// Add the records in the first `stop` bytes; False if undecided, and then adds none.
     fn add(&self, py: Python<'_>, data: &[u8], stop: usize, base: i64) -> bool {
         py.detach(|| {
             data.get(..stop)
@@ -187,7 +189,7 @@ impl QueueCutter {
         })
     }
 
-    /// Topics and runs of what was added since; None where there are too many bytes.
+    /// Remove and return topics and runs; None if there are too many bytes.
     fn taken<'py>(&self, py: Python<'py>) -> PyResult<Option<(Names<'py>, PackedRuns<'py>)>> {
         let Some((topics, runs)) = py.detach(|| held(&self.cutter).taken()) else {
             return Ok(None);
@@ -197,10 +199,10 @@ impl QueueCutter {
     }
 }
 
-/// Bounds, int32, content, whether each piece is UTF-8, and a bit for each that is not empty, if any is.
+/// Bounds, int32; content; whether each value is UTF-8; a bit for each non-empty value, if one is.
 type Text = (Shared, Shared, bool, Option<Vec<u8>>);
 
-/// Columns that are asked for, in their order: fields, topics, bodies, properties by name, and all:
+/// Requested columns, in this order: fields, topics, bodies, properties by name, and all pairs:
 /// bounds of a record's pairs, int32, names and values.
 type Columns = (
     Vec<Shared>,
@@ -217,12 +219,12 @@ fn text(pieces: Pieces, may_be_missing: bool) -> Text {
     (bounds, content, is_utf8, valid)
 }
 
-/// What is not looked at as text.
+/// Values that are not text.
 fn raw(pieces: Pieces) -> Text {
     (pieces.bounds.into(), pieces.content.into(), false, None)
 }
 
-/// Records of some bytes; see `window::Window`. Any thread may call anything.
+/// Records of some bytes; see `window::Window`. Any thread may call all methods.
 #[pyclass(frozen, module = "rockoon_kernel")]
 struct Window {
     data: Py<PyBytes>,
@@ -231,7 +233,7 @@ struct Window {
 
 #[pymethods]
 impl Window {
-    /// The whole records in their places that the bytes begin with; None at any doubt.
+    /// The leading whole records whose physical offset is right; None if undecided.
     #[staticmethod]
     fn following(py: Python<'_>, data: Bound<'_, PyBytes>, base: i64, end: usize) -> Option<Self> {
         let bytes = data.as_bytes();
@@ -240,7 +242,7 @@ impl Window {
         Some(Window { data, window })
     }
 
-    /// Records at `starts`, of `sizes`, int64 both; None if one is not whole.
+    /// Records at `starts`, with `sizes`, int64 both; None if one is not whole.
     #[staticmethod]
     fn at(py: Python<'_>, data: Bound<'_, PyBytes>, starts: &[u8], sizes: &[u8]) -> Option<Self> {
         let bytes = data.as_bytes();
@@ -249,8 +251,7 @@ impl Window {
         Some(Window { data, window })
     }
 
-    /// How many records there are, where they end, and whether more bytes are needed to tell what is
-    /// there.
+    /// Number of records, their end, and whether more bytes are needed to decode the next one.
     fn extent(&self) -> (usize, usize, bool) {
         let more = matches!(self.window.why, ScanEnd::MoreBytes);
         (self.window.count(), self.window.stop, more)
@@ -272,13 +273,13 @@ impl Window {
         names.map(|name| PyBytes::new(py, name)).collect()
     }
 
-    /// All bits that any record's system flag has.
+    /// System flags of all records, combined with OR.
     fn sys_flags(&self) -> i32 {
         self.window.sys_flags
     }
 
-    /// Columns of `window::Field::ALL` by number, each record's topic, its body as it is stored, some
-    /// properties, empty where there is none, and all.
+    /// Columns of `window::Field::ALL` by number, topics, stored bodies, some properties (empty if
+    /// a record has none), and all pairs.
     fn columns(
         &self,
         py: Python<'_>,
@@ -314,7 +315,7 @@ impl Window {
         laid.ok_or_else(|| PyValueError::new_err("2 GiB of pieces"))
     }
 
-    /// A byte for each record, 1 if it is not what was stored; empty if all are.
+    /// A byte for each record, 1 if it is damaged; empty if none is.
     fn damaged<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.data.as_bytes(py);
         let found = py.detach(|| self.window.damaged(bytes));

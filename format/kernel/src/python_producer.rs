@@ -1,4 +1,4 @@
-//! What a producer does for each message that is neither a record nor checked by one.
+//! Python functions of producers, for each message.
 
 #![deny(unsafe_code)]
 
@@ -7,9 +7,9 @@ use pyo3::types::{PyBytes, PyIterator, PyList};
 
 use crate::reading::put;
 
-/// Bodies of an iterator, and how many bytes they have if all are `bytes`, of no subclass.
+/// Bodies of an iterator, and their total size if all are exactly of type `bytes`.
 ///
-/// Ends with the body that makes it so many messages or bytes, or is no `bytes`.
+/// Ends after the body that reaches the limit of messages or bytes, or that is not `bytes`.
 #[pyfunction]
 pub fn take_bodies<'py>(
     py: Python<'py>,
@@ -37,7 +37,7 @@ pub fn take_bodies<'py>(
 
 const COUNTER_BYTES: usize = 2;
 
-/// Unique keys in upper-case hex: so many times the same front, each with the next 16-bit counter.
+/// Unique keys in upper-case hex: the same front for each, with consecutive 16-bit counters.
 #[pyfunction]
 pub fn unique_keys<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Records that readers get: their fields as columns, whether they are what was stored, and pieces.
+//! Python functions for records of consumers: fields as columns, damage, and ranges.
 
 #![deny(unsafe_code)]
 
@@ -15,7 +15,7 @@ use crate::record::{length, AT_QUEUE_OFFSET, RECORD_BYTES_MIN};
 
 const ROW_BYTES: usize = (1 + PARTS) * WORD + PREFIX_BYTES;
 
-/// Prefixes, 48 bytes each, and the nine columns of `frames.Parts` behind them; None at any doubt.
+/// Prefixes, 48 bytes each, and then the nine columns of `frames.Parts`; None if undecided.
 #[pyfunction]
 fn locate<'py>(
     py: Python<'py>,
@@ -44,7 +44,7 @@ fn locate<'py>(
     Ok(is_right.and(parts).map(|parts| (prefixes, parts)))
 }
 
-/// Of each whole record one byte: 1 it is damaged, 2 it has a checksum; None at any doubt.
+/// A state byte of each whole record: 1 damaged, 2 has a checksum; None if undecided.
 #[pyfunction]
 fn compare<'py>(
     py: Python<'py>,
@@ -66,10 +66,11 @@ fn compare<'py>(
     Ok(is_right.map(|()| made))
 }
 
-/// A row for each of the records back to back between two positions, of sizes int64: int64 where it
-/// starts and the nine of `frames.Parts`, then its prefix; and, if asked, what `compare` gives of each.
+/// A row for each back-to-back record between two positions, with sizes int64: its start and the
+/// nine columns of `frames.Parts`, int64, then its prefix; and, if requested, its state as from
+/// `compare`.
 ///
-/// None unless they are records of these sizes.
+/// None unless the bytes are whole records of these sizes.
 #[pyfunction]
 fn decode<'py>(
     py: Python<'py>,
@@ -80,7 +81,7 @@ fn decode<'py>(
     compared: bool,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     let count = sizes.len() / WORD;
-    // Before there is memory for them: claims cost nobody else anything.
+    // Checked before the allocation, so that a false count cannot request memory.
     if end > data.len() || count > end.saturating_sub(start) / RECORD_BYTES_MIN {
         return Ok(None);
     }
@@ -110,8 +111,8 @@ fn decode<'py>(
     Ok(states.map(|states| (rows, PyBytes::new(py, &states))))
 }
 
-/// Of the only record between two positions its queue offset, its flags, its body as stored and, if
-/// asked, what `compare` gives; None unless it is one.
+/// Queue offset, flags, stored body and, if requested, state as from `compare` of the single record
+/// between two positions; None if it is not a single whole record.
 #[pyfunction]
 fn only_record<'py>(
     py: Python<'py>,
@@ -134,9 +135,9 @@ fn only_record<'py>(
     Some((queue_offset, found.sys_flag, PyBytes::new(py, body), state))
 }
 
-/// How many leading records, back to back, their sizes int64, are those of a queue's offsets, int64.
+/// Number of leading back-to-back records, with sizes int64, that have a queue's offsets, int64.
 ///
-/// A topic that is not empty is compared with that of the first.
+/// A topic that is not empty is compared with that of the first record.
 #[pyfunction]
 fn matching(
     py: Python<'_>,
@@ -156,8 +157,8 @@ fn matching(
     })
 }
 
-/// Records that a queue's entries lead to, as many as one read may have: their sizes, int64, and for
-/// every run of neighbours where it starts and ends; None where an entry is none of a record.
+/// Records of a queue's entries, within the limits of one read: their sizes, int64, and start and
+/// end of every run of adjacent records; None if an entry is not valid.
 #[pyfunction]
 fn records_to_read<'py>(
     py: Python<'py>,
@@ -177,7 +178,7 @@ fn records_to_read<'py>(
     Some((PyBytes::new(py, &sizes), runs))
 }
 
-/// Pieces of bytes; None if one does not lie within them, or is of a negative length.
+/// Ranges of bytes; None if one is not within them, or has a negative length.
 #[pyfunction]
 fn slices<'py>(
     py: Python<'py>,

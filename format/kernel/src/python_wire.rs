@@ -1,4 +1,4 @@
-//! What brokers and their clients say to each other, as Python sees it.
+//! Python functions for messages between brokers and their clients.
 
 #![deny(unsafe_code)]
 
@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::wire;
 
-/// Topic, queue id, where the records are, their sizes, route revision and request id.
+/// Topic, queue id, range of the records, their sizes, route revision and request id.
 type Batch<'py> = (
     Bound<'py, PyString>,
     i32,
@@ -17,7 +17,7 @@ type Batch<'py> = (
     i64,
 );
 
-/// The batches of a request of an append stream; None where protobuf is to read it.
+/// The batches of a request of an append stream; None if protobuf must parse it.
 #[pyfunction]
 pub fn append_request<'py>(
     py: Python<'py>,
@@ -37,11 +37,11 @@ pub fn append_request<'py>(
     Some(found.into_iter().map(batch).collect())
 }
 
-/// A number of an idempotent producer, which is not told; messages, queue offset, physical offset,
-/// store time and host of a batch.
+/// An unused number of an idempotent producer; messages, queue offset, physical offset, store time
+/// and host of a batch.
 type Run<'py> = (i64, i32, i64, i64, i64, Bound<'py, PyBytes>);
 
-/// The answer to a request whose batches went there, at least one, each behind its request id.
+/// The response to a request with at least one stored batch, each after its request id.
 #[pyfunction]
 pub fn append_reply<'py>(
     py: Python<'py>,
@@ -66,7 +66,7 @@ pub fn append_reply<'py>(
 /// Request id, queue offset, physical offset, messages, store time and host.
 type Stored<'py> = (i64, i64, i64, i32, i64, Bound<'py, PyBytes>);
 
-/// Where the batches of a request went; None where protobuf is to read the answer.
+/// Positions of the batches of a request; None if protobuf must parse the response.
 #[pyfunction]
 pub fn appended<'py>(py: Python<'py>, message: &Bound<'py, PyBytes>) -> Option<Vec<Stored<'py>>> {
     let batch = |of: wire::Stored| {
@@ -83,8 +83,8 @@ pub fn appended<'py>(py: Python<'py>, message: &Bound<'py, PyBytes>) -> Option<V
     Some(found.into_iter().map(batch).collect())
 }
 
-/// Status, next, least and last offset, the records' source and where in it they are, their sizes,
-/// subscription id, and whether it is over.
+/// Status, next, minimum and maximum offset, the records' source and range in it, their sizes,
+/// subscription id, and whether the subscription has ended.
 type Found<'py> = (
     i32,
     i64,
@@ -97,8 +97,8 @@ type Found<'py> = (
     bool,
 );
 
-/// What a message of a pull stream answers; None where protobuf is to read it. Records are copied
-/// out where there are several answers: none is to keep the others' in memory.
+/// The responses in a message of a pull stream; None if protobuf must parse it. Records of several
+/// responses are copied, so that one response does not keep the others in memory.
 #[pyfunction]
 pub fn pull_answers<'py>(
     py: Python<'py>,
@@ -128,7 +128,7 @@ pub fn pull_answers<'py>(
     all.into_iter().map(answer).collect()
 }
 
-/// What precedes the records of an answer to a pull; without a subscription, of a pull by itself.
+/// The part of a pull response before the records; without a subscription, of a unary pull.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 #[pyo3(signature = (status, next_offset, min_offset, max_offset, frames_bytes, sizes, subscription_id, ended))]

@@ -1,4 +1,4 @@
-//! Big-endian integers at a position, and where nothing is at it, none.
+//! Big-endian integers at a position; none if the position is outside.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ pub fn be_i64(bytes: &[u8], at: usize) -> Option<i64> {
     chunk(bytes, at).map(i64::from_be_bytes)
 }
 
-/// Overwrite what is at a position, if it all lies within the bytes.
+/// Overwrite the bytes at a position, if they are within the buffer.
 pub fn put(bytes: &mut [u8], at: usize, what: &[u8]) -> Option<()> {
     bytes
         .get_mut(at..)?

@@ -1,4 +1,4 @@
-//! One record's bytes; `rockoon_format/record.py` has the drawing.
+//! Bytes of one record; `rockoon_format/record.py` has the drawing.
 
 #![forbid(unsafe_code)]
 
@@ -20,30 +20,30 @@ pub const AT_QUEUE_ID: usize = 12;
 pub const AT_QUEUE_OFFSET: usize = 20;
 pub const AT_PHYSICAL_OFFSET: usize = 28;
 pub const AT_SYS_FLAG: usize = 36;
-// Positions of an IPv4 record.
+// Positions in a record with IPv4 hosts.
 pub const AT_STORE_TIMESTAMP: usize = 56;
 pub const AT_PREPARED_OFFSET: usize = 76;
 pub const AT_BODY_LENGTH: usize = 84;
 
-/// Where the parts of one record lie, relative to its first byte.
+/// Positions of the parts of one record, relative to its first byte.
 pub struct Parts {
     pub magic: i32,
     pub sys_flag: i32,
     pub born_extra: usize,
     pub hosts_extra: usize,
     pub body_start: usize,
-    /// Lengths are as stored: they may be negative.
+    /// As stored; lengths may be negative.
     pub body_length: i32,
     pub topic_start: usize,
     pub topic_length: i32,
     pub properties_start: usize,
     pub properties_length: i32,
-    /// What the parts add up to.
+    /// Sum of the parts.
     pub end: usize,
 }
 
 impl Parts {
-    /// The columns of `rockoon_format.frames.Parts` but for the first two, of a record at a position.
+    /// Columns of `rockoon_format.frames.Parts` without the first two, for a record at a position.
     pub fn columns(&self, start: usize) -> [i64; 9] {
         let place = |at: usize| (start + at) as i64;
         [
@@ -60,12 +60,12 @@ impl Parts {
     }
 }
 
-/// A length as readers take it: negative ones are zero.
+/// A stored length; negative ones are read as zero.
 pub fn length(stored: i32) -> usize {
     usize::try_from(stored).unwrap_or(0)
 }
 
-/// Find the parts of the record that `bytes` begin with; none if one would lie behind them.
+/// Find the parts of the record at the start of `bytes`; none if a part is outside.
 #[inline]
 pub fn parts(bytes: &[u8]) -> Option<Parts> {
     let magic = be_i32(bytes, AT_MAGIC)?;

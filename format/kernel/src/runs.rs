@@ -1,4 +1,5 @@
-//! Entries of ConsumeQueues, cut for all queues at once; `rockoon_format/queue_runs.py` has the rules.
+//! Entries of ConsumeQueues, cut for all queues together; `rockoon_format/queue_runs.py` has the
+//! rules.
 
 #![forbid(unsafe_code)]
 
@@ -12,10 +13,10 @@ use crate::scan::{records, ScanEnd};
 use crate::text::tags_code;
 
 const SLOTS: usize = 256;
-/// Topic's number, queue, file, first queue offset.
+/// Topic number, queue id, file number, first queue offset.
 pub type Head = [i64; 4];
 
-/// What of a record its queue's entry says, and where it belongs.
+/// The fields of a record for its queue entry.
 pub struct Listed {
     pub topic: i64,
     pub queue: i64,
@@ -35,21 +36,21 @@ struct Queue {
 struct Run {
     file: i64,
     first: i64,
-    /// Where in the entries it begins.
+    /// Start of the run in the entries.
     at: usize,
-    /// Queue offset behind the file's last.
+    /// Queue offset after the last entry of the file.
     end: i64,
 }
 
 /// Runs of each queue, the queues by topic and number: heads, bounds and entries.
 pub type Runs = (Vec<Head>, Vec<i32>, Vec<u8>);
 
-/// Cuts entries as they come.
+/// Cuts entries in the order of the log.
 struct Cutter {
     file_entries: i64,
     queues: Vec<((i64, i64), Queue)>,
     known: HashMap<(i64, i64), usize>,
-    /// Where a queue's number was found lately: mostly that is all that is looked at.
+    /// Recent positions of queues; most queues are found here.
     recent: [usize; SLOTS],
 }
 
@@ -63,7 +64,7 @@ impl Cutter {
         }
     }
 
-    /// How much each queue has.
+    /// The lengths of each queue's data, for `go_back`.
     fn sizes(&self) -> Vec<(usize, usize, i64)> {
         let queues = self.queues.iter().map(|it| &it.1);
         queues
@@ -71,7 +72,7 @@ impl Cutter {
             .collect()
     }
 
-    /// Have no more than `sizes` once said.
+    /// Truncate to earlier `sizes`.
     fn go_back(&mut self, sizes: &[(usize, usize, i64)]) {
         self.queues.truncate(sizes.len());
         self.known.retain(|_, number| *number < sizes.len());
@@ -95,7 +96,7 @@ impl Cutter {
             }
         }
         let queue = &mut self.queues.get_mut(*slot)?.1;
-        // A division for a run, not for an entry.
+        // One division per run, not per entry.
         let goes_on = queue.next_offset == record.queue_offset
             && queue
                 .runs
@@ -139,7 +140,7 @@ impl Cutter {
     }
 }
 
-/// Entries of records of which the fields are known.
+/// Entries of records with known fields.
 pub fn cut(listed: impl Iterator<Item = Listed>, file_entries: i64) -> Option<Runs> {
     let mut cutter = Cutter::new(file_entries);
     for record in listed {
@@ -148,22 +149,22 @@ pub fn cut(listed: impl Iterator<Item = Listed>, file_entries: i64) -> Option<Ru
     cutter.done()
 }
 
-/// Entries of records of one piece of a log after another, cut together.
+/// Entries of records of one chunk of a log after another, cut together.
 pub struct LogCutter {
     cutter: Cutter,
     topics: Vec<Vec<u8>>,
-    /// Where in `topics` each is.
+    /// Index of each topic in `topics`.
     numbers: HashMap<Vec<u8>, usize>,
     rules: Rules,
 }
 
 /// Which records have entries.
 pub struct Rules {
-    /// Physical offset below which those of a topic have none.
+    /// By topic, the physical offset below which its records have no entries.
     pub marks: HashMap<Vec<u8>, i64>,
-    /// Topics of which nothing is known here.
+    /// Topics that this code does not support.
     pub others: HashSet<Vec<u8>>,
-    /// System flags of records that no queue has.
+    /// System flags of records without an entry.
     pub unlisted: i32,
     pub file_entries: i64,
 }
@@ -178,10 +179,10 @@ impl LogCutter {
         }
     }
 
-    /// Add records that fill some bytes, of which the first has a physical offset.
+    /// Add the records in some bytes, whose first physical offset is `base`.
     ///
-    /// Nothing is added where the bytes are not such records, where a topic is one of `others`, or
-    /// where a text is not UTF-8.
+    /// Adds nothing if the bytes are not whole records in their position, if a topic is one of
+    /// `others`, or if a text is not UTF-8.
     pub fn add(&mut self, bytes: &[u8], base: i64) -> bool {
         let (sizes, topics) = (self.cutter.sizes(), self.topics.len());
         let is_added = self.add_records(bytes, base).is_some();
@@ -195,7 +196,7 @@ impl LogCutter {
 
     fn add_records(&mut self, bytes: &[u8], base: i64) -> Option<()> {
         let mut named = Topics::default();
-        // Of each topic its number among all pieces', and its mark.
+        // For each topic in these bytes: its number in `topics`, and its mark.
         let mut told: Vec<(i64, i64)> = Vec::new();
         let (why, _) = records(
             bytes,
@@ -246,7 +247,7 @@ impl LogCutter {
         Some((number as i64, mark))
     }
 
-    /// Topics and runs of all that was added since it was asked last.
+    /// Remove and return topics and runs of all added records.
     pub fn taken(&mut self) -> Option<(Vec<Vec<u8>>, Runs)> {
         let cutter = std::mem::replace(&mut self.cutter, Cutter::new(self.rules.file_entries));
         self.numbers.clear();

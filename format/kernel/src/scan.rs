@@ -1,4 +1,4 @@
-//! Records that follow one another: walked, compared and taken apart in one pass.
+//! Consecutive records: walked, compared and decoded in one pass.
 
 #![forbid(unsafe_code)]
 
@@ -11,15 +11,15 @@ use crate::record::{
 };
 use crate::text::tags_code;
 
-/// Fields of a record, in the order of `rockoon_format.scan`'s: start, size, topic's number, queue,
-/// queue offset, physical offset, store time, system flag, tags' code, properties' start and length.
+/// Fields of a record, in the order of `rockoon_format.scan`: start, size, topic number, queue,
+/// queue offset, physical offset, store time, system flag, tags code, properties' start and length.
 pub const FIELDS: usize = 11;
 pub type Row = [i64; FIELDS];
 
-/// Longer properties leave no room for a checksum.
+/// Records with longer properties have no space for a checksum.
 const PROPERTIES_CHECKED_BYTES_MAX: i32 = i16::MAX as i32 - PROPERTY_BYTES as i32 - 1;
 
-/// Why a scan stopped; in the order of `rockoon_format.scan`'s.
+/// Why a scan stopped; in the order of `rockoon_format.scan`.
 #[derive(Clone, Copy)]
 pub enum ScanEnd {
     Limit,
@@ -31,19 +31,19 @@ pub enum ScanEnd {
     SizeMismatch,
     BadCrc,
     NoChecksum,
-    /// The next record does not lie within the bytes, but before the end: with more it may go on.
+    /// The next record is not within the bytes, but before the end: call again with more bytes.
     MoreBytes,
 }
 
-/// Where a scan has to stop.
+/// Limits of a scan.
 pub struct Limits {
-    /// Where the file ends, of which the bytes may be only the beginning.
+    /// End of the file; the bytes may be only its start.
     pub end: usize,
     pub bytes: usize,
     pub records: usize,
 }
 
-/// What is compared: checksums of whole records too, and from where on there has to be one.
+/// Checks of a scan: checksums of whole records, and the position from which they are required.
 pub struct Checks {
     pub checksums: bool,
     pub checksums_from: Option<i64>,
@@ -56,7 +56,7 @@ pub struct Scanned<'a> {
     pub stop: usize,
 }
 
-/// The record at a position by what it says of its own size, or why none is there.
+/// The record at a position, by its size field, or why there is none.
 fn next(bytes: &[u8], at: usize, end: usize) -> Result<&[u8], ScanEnd> {
     let left = end.saturating_sub(at);
     if left == 0 {
@@ -90,7 +90,7 @@ pub fn whole(record: &[u8]) -> Option<Parts> {
     parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
 }
 
-/// Scan as `rockoon_format.scan` does; None where tags are no UTF-8.
+/// `rockoon_format.scan`; none if tags are not UTF-8.
 pub fn scan<'a>(
     bytes: &'a [u8],
     limits: &Limits,
@@ -153,11 +153,11 @@ pub fn scan<'a>(
     })
 }
 
-/// Call `take` with the position, bytes and parts of records that are whole, up to one that starts at
-/// `stop` or behind it, or up to what is no such record; then why it ended, and where.
+/// Call `take` with the position, bytes and parts of whole records, up to one that starts at or
+/// after `stop`, or to the first invalid one; returns why and where it stopped.
 ///
-/// `base` is the physical offset of the first byte: each record has to be in the place that it
-/// names. Checksums are not compared. None where `take` says so.
+/// `base` is the physical offset of the first byte; each record must contain its real physical
+/// offset. Checksums are not compared. None if `take` returns none.
 pub fn records<'a>(
     bytes: &'a [u8],
     base: Option<i64>,
@@ -189,14 +189,13 @@ pub fn records<'a>(
     Some((why, at))
 }
 
-/// Where records end that are in their places, as `records` follows them to the last one that `bytes`
-/// hold.
+/// End of the records of `records`, to the last one that is whole in `bytes`.
 pub fn extent(bytes: &[u8], base: i64, end: usize) -> (ScanEnd, usize) {
     let all = records(bytes, Some(base), end, bytes.len(), |_, _, _| Some(()));
     all.unwrap_or((ScanEnd::Limit, 0))
 }
 
-/// Sizes of records as `records` follows them.
+/// Sizes of the records of `records`.
 pub fn chain(
     bytes: &[u8],
     base: i64,

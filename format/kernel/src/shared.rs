@@ -1,8 +1,8 @@
-//! Memory of the pool that Python looks at, and that goes back there when Python lets go of it.
+//! Memory of the pool that Python reads, and that returns to the pool when Python releases it.
 //!
-//! PyO3 asks for unsafe code where an object lends its memory. What is lent is read only: all of it
-//! was written before, nothing writes to it while the object is there, and whoever looks holds the
-//! object.
+//! PyO3 requires unsafe code for objects that export a buffer. The buffer is read-only: all of it
+//! was written before the export, no code writes to it while the object exists, and each view holds
+//! a reference to the object.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::laid::Growing;
 use crate::pool;
 
-/// Bytes by Python's buffer protocol.
+/// Bytes with Python's buffer protocol.
 #[pyclass(frozen, module = "rockoon_kernel")]
 pub struct Shared {
     bytes: Vec<u8>,
@@ -42,8 +42,8 @@ impl Shared {
         let filled = own.bytes.get(..own.used).unwrap_or_default();
         let size = isize::try_from(filled.len()).map_err(|_| PyBufferError::new_err("too long"))?;
         let start = filled.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: `view` is what the interpreter gave to be filled. The view keeps the object, which
-        // keeps the memory where it is, and 1 says that nobody may write to it.
+        // SAFETY: the interpreter passes `view` to fill it. The view holds the object, which keeps
+        // the memory at its address, and the argument 1 makes it read-only.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, size, 1, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),

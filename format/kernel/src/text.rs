@@ -12,15 +12,15 @@ const LOW_HALVES: u64 = 0x0000_FFFF_0000_FFFF;
 const POWER_4: i32 = 31 * 31 * 31 * 31;
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// Java's `String.hashCode` of a text; none if it is not UTF-8, which Java would mend.
+/// Java's `String.hashCode` of a text; none if it is not UTF-8, which Java would replace.
 pub fn hash(text: &[u8]) -> Option<i32> {
     hash_behind(0, text)
 }
 
-/// The same of a text behind another one, of which the hash is known.
+/// The hash of a text after another text with a known hash.
 pub fn hash_behind(front: i32, text: &[u8]) -> Option<i32> {
     let step = |code: i32, unit: i32| code.wrapping_mul(31).wrapping_add(unit);
-    // Eight at once, in lanes of a word: each alone would wait for the one before.
+    // Eight bytes per step, in lanes of a word; one byte per step would wait for the previous one.
     let (mut code, mut seen) = (front, 0);
     let mut words = text.chunks_exact(WORD);
     while let Some(word) = words.next().and_then(|it| it.first_chunk()) {
@@ -46,7 +46,7 @@ pub fn hash_behind(front: i32, text: &[u8]) -> Option<i32> {
     Some(units.fold(front, |code, unit| step(code, i32::from(unit))))
 }
 
-/// Where the first end of a property is in some bytes from `at` on, before `end`; `end` if there is none.
+/// Position of the first property separator in `at..end`; `end` if there is none.
 #[inline]
 pub fn property_end(bytes: &[u8], at: usize, end: usize) -> usize {
     let mut at = at;
@@ -59,7 +59,7 @@ pub fn property_end(bytes: &[u8], at: usize, end: usize) -> usize {
                     .position(|byte| *byte == PROPERTY_END)
                     .unwrap_or(end - at);
         };
-        // The lowest byte that is an end gets its highest bit set; those above it may, wrongly.
+        // The highest bit is set in the lowest separator byte; in higher bytes it may be wrong.
         let zeros = u64::from_le_bytes(word) ^ (ONES * PROPERTY_END as u64);
         let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
         if marks != 0 {
@@ -70,20 +70,20 @@ pub fn property_end(bytes: &[u8], at: usize, end: usize) -> usize {
     end
 }
 
-/// What stands before the first end of a property, and what behind it, if there is one.
+/// The bytes before and after the first property separator; no second part if there is none.
 fn split_first(bytes: &[u8]) -> (&[u8], Option<&[u8]>) {
     split_at(bytes, property_end(bytes, 0, bytes.len()))
 }
 
 fn split_at(bytes: &[u8], at: usize) -> (&[u8], Option<&[u8]>) {
     match bytes.split_at_checked(at) {
-        // Where there is no end, it is all, and nothing is behind.
+        // Without a separator, all bytes are the first part.
         Some((front, behind)) => (front, behind.get(1..)),
         None => (bytes, None),
     }
 }
 
-/// What lies between the ends of properties.
+/// The segments between property separators.
 pub fn segments(properties: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(properties);
     std::iter::from_fn(move || {
@@ -96,20 +96,20 @@ pub fn segments(properties: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The value of a segment, if it has the name and the value is not empty.
 #[inline]
 pub fn value_of<'a, const N: usize>(segment: &'a [u8], name: &[u8; N]) -> Option<&'a [u8]> {
-    // Of a known length, so that no call is made for a few bytes.
+    // A constant length, so that the compiler emits no call for a few bytes.
     let (front, rest) = segment.split_first_chunk::<N>()?;
     let (end, value) = rest.split_first()?;
     (front == name && *end == NAME_END && !value.is_empty()).then_some(value)
 }
 
-/// The last value of a property that is not empty; empty if there is none.
+/// The last non-empty value of a property; empty if there is none.
 #[inline]
 pub fn last_value<'a, const N: usize>(properties: &'a [u8], name: &[u8; N]) -> &'a [u8] {
     let values = segments(properties).filter_map(|segment| value_of(segment, name));
     values.last().unwrap_or_default()
 }
 
-/// What of its properties a record is listed by: the last values that are not empty.
+/// Properties that indexes use: the last non-empty values.
 #[derive(Default)]
 pub struct ListedBy<'a> {
     tags: &'a [u8],
@@ -133,7 +133,7 @@ impl<'a> ListedBy<'a> {
         found
     }
 
-    /// The code that a queue entry holds of a record's tags; none where `hash` has none.
+    /// The tags code in the queue entry; none if `hash` has none.
     pub fn tags_code(&self) -> Option<i64> {
         hash(self.tags).map(i64::from)
     }
@@ -152,7 +152,7 @@ impl<'a> ListedBy<'a> {
     /// Call `take` with the index hash of each key; `front` is that of the topic and `#`.
     pub fn each_hash(&self, front: i32, mut take: impl FnMut(i64)) -> Option<()> {
         self.each_key(|key| {
-            // Its absolute value; the one number that has none is zero: IndexFile#indexKeyHashMethod.
+            // The absolute value; the smallest number becomes zero: IndexFile#indexKeyHashMethod.
             take(i64::from(
                 hash_behind(front, key)?.checked_abs().unwrap_or(0),
             ));
@@ -161,12 +161,12 @@ impl<'a> ListedBy<'a> {
     }
 }
 
-/// What stands before the keys of a topic in what is hashed of them, by its hash.
+/// Hash of the text before the keys of a topic: `topic#`.
 pub fn front(topic: &[u8]) -> Option<i32> {
     hash_behind(hash(topic)?, b"#")
 }
 
-/// The code that a queue entry holds of a record's tags; none where `hash` has none.
+/// The tags code in the queue entry of a record; none if `hash` has none.
 pub fn tags_code(properties: &[u8]) -> Option<i64> {
     hash(last_value(properties, b"TAGS")).map(i64::from)
 }

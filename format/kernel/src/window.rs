@@ -1,4 +1,4 @@
-//! Records of one piece of a log: found once, then columns of them as Arrow has them.
+//! Records of one chunk of a log: located once, then read as columns in Arrow's layout.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +17,10 @@ const AT_FLAG: usize = 16;
 const AT_BORN_TIMESTAMP: usize = 40;
 const AT_RECONSUME_TIMES: usize = AT_PREPARED_OFFSET - 4;
 const RECORD_BYTES_GUESS: usize = 256;
-/// So many records are in the nearest cache together.
+/// Number of records that fit in the first-level cache together.
 const TOGETHER: usize = 64;
 
-/// Where a record and its parts lie; a window has less than 4 GiB.
+/// Positions of a record and its parts; a window has less than 4 GiB.
 struct Place {
     all: Span,
     body: Span,
@@ -57,10 +57,10 @@ impl Place {
     }
 }
 
-/// A field of one length, as `rockoon_spark.records.window` numbers them.
+/// A field of fixed length, numbered as in `rockoon_spark.records.window`.
 #[derive(Clone, Copy)]
 pub enum Field {
-    // Eight bytes.
+    // Fields of eight bytes.
     Start,
     Size,
     PhysicalOffset,
@@ -69,7 +69,7 @@ pub enum Field {
     BornTime,
     StoreTime,
     PreparedOffset,
-    // Four.
+    // Fields of four bytes.
     Queue,
     Flag,
     SysFlag,
@@ -103,7 +103,7 @@ impl Field {
         }
     }
 
-    /// Write it of each record.
+    /// Write the field of each record.
     fn of(self, bytes: &[u8], places: &[Place], out: &mut [u8]) -> Option<()> {
         let word = |at: usize| chunk(bytes, at).map(i64::from_be_bytes);
         let time = |at: usize| word(at).map(|ms| ms.wrapping_mul(1000));
@@ -153,18 +153,18 @@ fn each<const N: usize>(
     Some(())
 }
 
-/// Records of some bytes, which whoever asks has to give again.
+/// Positions of the records of some bytes; the caller passes the same bytes to each method.
 pub struct Window {
     places: Vec<Place>,
     /// Distinct topics, in order of appearance.
     pub topics: Vec<Vec<u8>>,
     pub why: ScanEnd,
     pub stop: usize,
-    /// All bits that any record's system flag has.
+    /// System flags of all records, combined with OR.
     pub sys_flags: i32,
 }
 
-/// Columns that are asked for.
+/// Requested columns.
 pub struct Wanted<'a> {
     pub fields: &'a [Field],
     pub topics: bool,
@@ -175,7 +175,7 @@ pub struct Wanted<'a> {
     pub maps: bool,
 }
 
-/// Columns as Arrow has them.
+/// Columns in Arrow's layout.
 pub struct Columns {
     pub fields: Vec<Growing>,
     pub topics: Option<Pieces>,
@@ -185,8 +185,7 @@ pub struct Columns {
 }
 
 impl Window {
-    /// Whole records in their places, as `scan::records` follows them to the last one that `bytes`
-    /// hold.
+    /// Whole records whose physical offset is right, to the last one that is whole in `bytes`.
     pub fn following(bytes: &[u8], base: i64, end: usize) -> Option<Window> {
         let mut places = Vec::with_capacity(bytes.len() / RECORD_BYTES_GUESS);
         let (mut topics, mut sys_flags) = (Topics::default(), 0);
@@ -198,7 +197,7 @@ impl Window {
         Some(Window::of(places, topics, sys_flags, why, stop))
     }
 
-    /// Records at positions, of sizes; none if one is not whole.
+    /// Records at positions, with sizes; none if one is not whole.
     pub fn at(bytes: &[u8], given: impl Iterator<Item = (i64, i64)>) -> Option<Window> {
         let mut places = Vec::with_capacity(given.size_hint().0);
         let (mut topics, mut sys_flags) = (Topics::default(), 0);
@@ -232,7 +231,7 @@ impl Window {
         field.of(bytes, &self.places, out)
     }
 
-    /// Columns of all records, of a few records after the other: while these are in the nearest cache.
+    /// Columns of all records, a few records per step, while these are in the first-level cache.
     pub fn columns(&self, bytes: &[u8], wanted: &Wanted) -> Option<Columns> {
         let count = self.count();
         let room = |field: &Field| Growing::new(count * field.bytes());
@@ -282,13 +281,13 @@ impl Window {
         Some(found)
     }
 
-    /// Where each record's body is, as it is stored, and its properties, with the number of its topic.
+    /// Range of each record's stored body and properties, and the number of its topic.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = (Span, Span, usize)> + '_ {
         let places = self.places.iter();
         places.map(|it| (it.body, it.properties, it.topic as usize))
     }
 
-    /// A byte for each record, 1 if it is not what was stored; none at all if all are.
+    /// A byte for each record, 1 if it is damaged; none if no record is.
     pub fn damaged(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut wrong = Vec::new();
         for (number, place) in self.places.iter().enumerate() {

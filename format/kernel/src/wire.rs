@@ -1,7 +1,7 @@
-//! Requests and answers of append streams, and answers of pull streams: protobuf messages.
+//! Requests and responses of append streams, and responses of pull streams: protobuf messages.
 //!
-//! What nearly all of them say is read here. Anything else is none of ours, right or wrong: a field
-//! that is not listed, one of another kind, a number beyond its type. Protobuf reads those.
+//! This code parses only the common forms. Messages with unlisted fields, other wire types or
+//! numbers out of range are left to protobuf, valid or not.
 
 #![forbid(unsafe_code)]
 
@@ -9,24 +9,25 @@ use std::ops::Range;
 
 use crate::encode::field_head;
 
-/// Of a message, each batch of a request being one, and of what is within it. `large_requests` has the same bounds: each
-/// takes time, and those of a hostile message may have two bytes.
+/// Limits of the fields in a message, where each batch of a request is a field, and of the fields
+/// in a nested message. `large_requests` has the same limits: each field costs time, and a hostile
+/// client can send fields of two bytes.
 const FIELDS_MAX: usize = 1024;
 const FURTHER_FIELDS_MAX: usize = 64;
-/// A pull stream answers for many queues at once.
+/// Limit of responses in a message of a pull stream, which may contain many queues.
 const ANSWERS_MAX: usize = 1 << 16;
 const VARINT_BYTES_MAX: usize = 9;
 const LENGTH_BYTES_MAX: usize = 5;
 const NUMBER: u8 = 0;
 const BYTES: u8 = 2;
 
-/// What a field has.
+/// Value of a field.
 enum Value {
     Number(i64),
     Bytes(Range<usize>),
 }
 
-/// A number of 63 bits at most, and where it ends.
+/// A number of at most 63 bits, and its end.
 fn varint(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let mut number = 0;
     for (place, byte) in bytes.get(at..)?.iter().take(VARINT_BYTES_MAX).enumerate() {
@@ -38,8 +39,8 @@ fn varint(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     None
 }
 
-/// Have each field taken of the message that lies in a range of the bytes, in their order, if they
-/// are not too many.
+/// Call `take` with each field of the message in a range of the bytes, in order, unless there are
+/// too many.
 fn fields(
     bytes: &[u8],
     range: Range<usize>,
@@ -54,7 +55,7 @@ fn fields(
         if count > most {
             return None;
         }
-        // Those of all that is known have a byte: their numbers are less than 16.
+        // Known tags have one byte, because their field numbers are less than 16.
         let tag = *bytes.get(at)?;
         let (number, end) = varint(bytes, at + 1)?;
         let value = match tag & 7 {
@@ -82,7 +83,7 @@ fn fields(
 pub struct Request<'a> {
     pub topic: &'a str,
     pub queue_id: i32,
-    /// Where its records are.
+    /// Range of the records.
     pub frames: Range<usize>,
     pub sizes: &'a [u8],
     pub route_revision: i64,
@@ -91,7 +92,7 @@ pub struct Request<'a> {
 
 type Further<'f> = &'f mut dyn FnMut(Range<usize>) -> Option<()>;
 
-/// What a message says, and what each of the same kind within it does, which has none of its own.
+/// A message, followed by the nested messages of the same type, which contain no further ones.
 fn with_further<'a, T>(
     message: &'a [u8],
     one: fn(&'a [u8], Range<usize>, usize, Further) -> Option<T>,
@@ -105,7 +106,7 @@ fn with_further<'a, T>(
     Some(found)
 }
 
-/// The batches of a request, if they have nothing special.
+/// The batches of a request, if all of them have the common form.
 pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
     with_further(message, request)
 }
@@ -133,7 +134,7 @@ fn request<'a>(
     Some(found)
 }
 
-/// Where a batch went that was stored together.
+/// Position of a batch that was stored in one range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stored<'a> {
     pub request_id: i64,
@@ -145,7 +146,7 @@ pub struct Stored<'a> {
 }
 
 fn put_number(out: &mut Vec<u8>, tag: u8, number: i64) {
-    // Negative ones take ten bytes.
+    // Negative numbers have ten bytes.
     let mut left = number as u64;
     if left != 0 {
         out.push(tag);
@@ -162,7 +163,7 @@ fn put_bytes(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// The answer to a request with these batches, of which there is at least one.
+/// The response to a request with these batches, at least one.
 pub fn reply(batches: &[Stored]) -> Option<Vec<u8>> {
     let (first, further) = batches.split_first()?;
     let mut out = Vec::with_capacity(64 * batches.len());
@@ -189,7 +190,7 @@ fn put_stored(out: &mut Vec<u8>, batch: &Stored) {
     put_bytes(out, 2 << 3 | BYTES, &appended);
 }
 
-/// Where a request's batches went, if all were stored, each together, and nothing else is told.
+/// Positions of a request's batches, if all were stored in one range each and have no other fields.
 pub fn stored(message: &[u8]) -> Option<Vec<Stored<'_>>> {
     with_further(message, stored_one)
 }
@@ -224,26 +225,26 @@ fn stored_one<'a>(
         }
         Some(())
     })?;
-    // Of several protobuf makes one, and none is no place.
+    // protobuf merges repeated fields, and a missing one means that the batch was not stored.
     (places == 1).then_some(found)
 }
 
-/// What was found in a queue.
+/// Result of a read of a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found<'a> {
     pub status: i32,
     pub next_offset: i64,
     pub min_offset: i64,
     pub max_offset: i64,
-    /// Where the records are.
+    /// Range of the records.
     pub frames: Range<usize>,
     pub sizes: &'a [u8],
     pub subscription_id: i64,
     pub ended: bool,
 }
 
-/// The answer of a pull, all but its records, with which it ends; on a stream what precedes one of
-/// several answers, too.
+/// A pull response without its records, which are its last field; on a stream, the front of one of
+/// several responses.
 pub fn front(found: &Found, on_stream: bool) -> Vec<u8> {
     let mut own = Vec::with_capacity(64 + found.sizes.len());
     put_number(&mut own, 1 << 3, i64::from(found.status));
@@ -266,7 +267,7 @@ pub fn front(found: &Found, on_stream: bool) -> Vec<u8> {
     out
 }
 
-/// The answers in a message of a pull stream, if none is a refusal.
+/// The responses in a message of a pull stream, if none is a refusal.
 pub fn found(message: &[u8]) -> Option<Vec<Found<'_>>> {
     let mut all = Vec::new();
     fields(message, 0..message.len(), ANSWERS_MAX, |number, value| {

@@ -4,25 +4,26 @@
     >>> wanted.matches({"price": "12", "region": "south"})
     True
 
-An expression answers True, False, or None: NULL, what SQL says of things it does not know. A
-message is wanted when the answer is True.
+An expression evaluates to True, False, or None: NULL, SQL's unknown value. A message matches if the
+value is True.
 
-- A property that a message does not have is NULL. So is a property that spells no number where it
-  is compared with one. What is compared with NULL is NULL; NOT, AND and OR have SQL's truth tables.
+- A property that a message does not have is NULL. A property that is not a number is NULL in a
+  comparison with a number. A comparison with NULL is NULL; NOT, AND and OR have SQL's truth tables.
 - Numbers are compared as numbers: '10' > 9.5. Integers are exact. A number is an optional sign and
   decimal digits with at most one point and exponent, without blanks.
 - = and <> compare a property with a text, or with another property, as text. With TRUE or FALSE
-  they compare whether it spells true, in any case; all other texts count as false.
-- IN takes texts, the other comparisons numbers or properties; nothing is larger than a text.
-- CONTAINS, STARTSWITH and ENDSWITH compare a property with a text that is not empty, with the case
-  of letters. `a NOT CONTAINS 'x'` is `NOT (a CONTAINS 'x')`.
-- Keywords have any case, names of properties have theirs. Two quotes in a text are one.
+  they compare the property's truth value: "true" in any case is true, every other text is false.
+- IN accepts texts, other comparisons numbers or properties; texts have no order.
+- CONTAINS, STARTSWITH and ENDSWITH compare a property with a non-empty text, case-sensitively.
+  `a NOT CONTAINS 'x'` is `NOT (a CONTAINS 'x')`.
+- Keywords are case-insensitive, property names are case-sensitive. Two quotes in a text are one.
 
-Differs from RocketMQ where its answer depends on how an expression is spelled: there `5 = a` is
-FALSE but `a = 5` NULL when there is no a, two missing properties are equal, `NOT` takes in less
-(see `grammar`), a text that is no number makes the whole expression fail, 5.0 as a property is no
-number beside 5, and CONTAINS, STARTSWITH, ENDSWITH and their opposites are FALSE of a property that
-is missing: `NOT (a CONTAINS 'x')` matches a message without a there, and does not here.
+Differs from RocketMQ if RocketMQ's result depends on the spelling of an expression: in RocketMQ,
+`5 = a` is FALSE but `a = 5` NULL without a property a; two missing properties are equal; `NOT`
+covers less (see `grammar`); a text that is not a number makes the whole expression fail; the
+property 5.0 is not a number beside 5; and CONTAINS, STARTSWITH, ENDSWITH and their negations are
+FALSE for a missing property: `NOT (a CONTAINS 'x')` matches a message without a in RocketMQ, and
+does not match here.
 Comments are not supported.
 Source: ComparisonExpression, UnaryExpression, LogicExpression, SelectorParser.
 """
@@ -47,16 +48,16 @@ class Expression:
         predicate = parse(text)
         self.text = text
         self.comparisons = comparisons(predicate)
-        """How many comparisons an answer takes at most: each costs about as much."""
+        """Maximum number of comparisons per message; each costs about the same."""
         self._of_mapping = question(predicate, _property)
         self._of_bytes = question(predicate, find_value)
 
     def matches(self, properties: Mapping[str, str]) -> bool | None:
-        """Return the answer for a message with these properties; None is NULL."""
+        """Return the value for a message with these properties; None is NULL."""
         return self._of_mapping(properties)
 
     def matches_encoded(self, properties: bytes) -> bool | None:
-        """Return the answer for properties as a record holds them; reads only those it needs."""
+        """Return the value for properties encoded as in a record; reads only the needed ones."""
         return self._of_bytes(properties)
 
     def __eq__(self, other: object) -> bool:
@@ -73,11 +74,11 @@ def compile(text: str) -> Expression:
     """Compile an expression of at most 4096 characters, nested at most 50 deep.
 
     Raises:
-        InvalidExpression: it is none; says what is wrong, and where.
+        InvalidExpression: not a valid expression; has the reason and the position.
     """
     return Expression(text)
 
 
 def _property(properties: Mapping[str, str], name: str) -> str | None:
-    # A record holds no empty values: readers drop them.
+    # Empty values count as missing, because readers of records drop them.
     return properties.get(name) or None

@@ -1,7 +1,7 @@
-"""Turns parsed expressions into closures: no tree is walked and no type asked for per message.
+"""Compiles parsed expressions to closures, so that a message needs no walk of the syntax tree.
 
-A question answers True, False or None (NULL). Closures return exactly these, so that `is` is enough
-to tell them apart.
+A question returns True, False or None (NULL), and no other object, so that callers can compare its
+result with `is`.
 """
 
 import operator
@@ -28,7 +28,7 @@ from rockoon_format.sql92.nodes import (
 
 Source = TypeVar("Source")
 Find = Callable[[Source, str], str | None]
-"""Finds a property in where a message's properties are; None is NULL."""
+"""Finds a property in the message's properties; None is NULL."""
 Question = Callable[[Source], bool | None]
 
 _COMPARE: dict[str, Callable[[Number, Number], bool]] = {
@@ -43,17 +43,17 @@ TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
-"""Whether a text has another one in it, at its beginning, or at its end."""
+"""Tests whether a text contains, starts with or ends with another text."""
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
-# Beyond so many digits an integer is compared as a double.
+# An integer with more digits is compared as a double.
 _INTEGER_CHARACTERS_MAX = 40
 
 
 def number_of(text: str) -> Number | None:
-    """Return the number that a text spells in decimal; None when it spells none.
+    """Return the decimal number in a text; None if it is not a number.
 
-    Integers stay exact: ids of more than 53 bits must not become their neighbours.
+    Integers stay exact: ids of more than 53 bits must not become equal to their neighbours.
     """
     if len(text) <= _INTEGER_CHARACTERS_MAX and text.isascii():
         if text.isdigit():
@@ -64,7 +64,7 @@ def number_of(text: str) -> Number | None:
 
 
 def question(node: Predicate, find: Find[Source]) -> Question[Source]:
-    """Return what answers whether a predicate holds for a message."""
+    """Return a function that evaluates a predicate for a message."""
     match node:
         case Equal(left, right):
             return _equal(left, right, find)
@@ -87,7 +87,7 @@ def question(node: Predicate, find: Find[Source]) -> Question[Source]:
 
 
 def _joined(terms: list[Question[Source]], *, decisive: bool) -> Question[Source]:
-    """AND (one False decides) or OR (one True does); without a decision one NULL makes NULL."""
+    """AND (one False decides) or OR (one True decides); undecided with a NULL term, it is NULL."""
 
     def answer(source: Source) -> bool | None:
         result: bool | None = not decisive
@@ -167,7 +167,7 @@ def _is_truth(name: str, truth: bool, find: Find[Source]) -> Question[Source]:
 
 
 def _truth_of(text: str) -> bool:
-    """As Java's Boolean.valueOf: what is not true is false."""
+    """Java's Boolean.valueOf: every text except "true" is false."""
     return text.lower() == "true"
 
 

@@ -10,15 +10,15 @@
                           | IS [NOT] NULL ]
     operand     = name | text | [ + | - ] number | TRUE | FALSE | ( expression )
 
-NOT takes in a whole comparison, as in SQL. (RocketMQ's SelectorParser has it take the next operand
-alone: `NOT a > 5` is refused there, and `NOT a = 5` never matches anything.)
+NOT covers a whole comparison, as in SQL. (In RocketMQ's SelectorParser it covers only the next
+operand: `NOT a > 5` is refused there, and `NOT a = 5` never matches.)
 
-What can never be true, or means nothing, is refused here, so that whoever subscribes hears of it:
-ordering by text, `= NULL`, numbers among the texts of IN, an empty text behind CONTAINS, a property
-where a condition is needed.
+Expressions that can never be true, or have no meaning, are refused here, so that the subscriber is
+informed: ordering of texts, `= NULL`, numbers among the texts of IN, an empty text after CONTAINS,
+a property instead of a condition.
 
-CONTAINS, STARTSWITH and ENDSWITH are keywords only behind an operand: properties may have these
-names.
+CONTAINS, STARTSWITH and ENDSWITH are keywords only after an operand, because properties may have
+these names.
 """
 
 import math
@@ -41,11 +41,11 @@ from rockoon_format.sql92.nodes import (
     Property,
     Truth,
 )
-from rockoon_format.sql92.tokens import InvalidExpression, Kind, Token, tokens
+from rockoon_format.sql92.tokens import InvalidExpression, Token, TokenKind, tokens
 
 CHARACTERS_MAX = 4096
 DEPTH_MAX = 50
-"""Parentheses and NOTs within one another."""
+"""Nested parentheses and NOTs."""
 
 _LONG = range(-(1 << 63), 1 << 63)
 _ORDER = frozenset({"<", "<=", ">", ">="})
@@ -75,13 +75,13 @@ class _Parser:
 
     def whole(self) -> Predicate:
         predicate = self._condition(self._token, self._expression())
-        if self._token.kind is Kind.END:
+        if self._token.kind is TokenKind.END:
             return predicate
         if self._is(")"):
             self._refuse("this parenthesis closes nothing")
         if self._at_comparison():
             self._refuse("comparisons do not follow one another: join them with AND")
-        self._refuse(f"AND, OR or the end should stand here, not {self._token}")
+        self._refuse(f"expected AND, OR or the end, not {self._token}")
 
     def _expression(self) -> Predicate | Operand:
         return self._joined("OR")
@@ -92,7 +92,7 @@ class _Parser:
         if not self._is(keyword):
             return first
         terms = [self._condition(start, first)]
-        while self._take(keyword):
+        while self._accept(keyword):
             start = self._token
             term = self._joined("AND") if keyword == "OR" else self._negation()
             terms.append(self._condition(start, term))
@@ -115,21 +115,21 @@ class _Parser:
             symbol = self._token.value
             self._advance()
             return self._comparison(start, left, symbol)
-        if self._take("IS"):
-            negated = self._take("NOT")
-            if not self._take("NULL"):
+        if self._accept("IS"):
+            negated = self._accept("NOT")
+            if not self._accept("NULL"):
                 self._refuse("IS is followed by NULL or NOT NULL")
             null = IsNull(self._name(start, left))
             return Not(null) if negated else null
         negated = self._is("NOT")
         if negated:
             self._advance()
-        if self._take("BETWEEN"):
+        if self._accept("BETWEEN"):
             return self._between(start, left, negated=negated)
-        if self._take("IN"):
+        if self._accept("IN"):
             one = OneOf(self._name(start, left), self._texts())
             return Not(one) if negated else one
-        keyword = self._token.value.upper() if self._token.kind is Kind.NAME else ""
+        keyword = self._token.value.upper() if self._token.kind is TokenKind.NAME else ""
         if keyword in TEXT_TESTS:
             self._advance()
             test = self._text_test(start, left, keyword)
@@ -142,10 +142,10 @@ class _Parser:
 
     def _text_test(self, start: Token, left: Predicate | Operand, keyword: str) -> Predicate:
         token = self._token
-        if token.kind is not Kind.TEXT:
+        if token.kind is not TokenKind.TEXT:
             self._refuse(f"{keyword} is followed by a text in single quotes")
         if not token.value:
-            self._refuse(f"the text behind {keyword} is empty")
+            self._refuse(f"the text after {keyword} is empty")
         self._advance()
         match left:
             case Property(name):
@@ -171,7 +171,7 @@ class _Parser:
         operand = self._ordinal(start, value)
         low_at = self._token
         low = self._ordinal(low_at, self._primary())
-        if not self._take("AND"):
+        if not self._accept("AND"):
             self._refuse("BETWEEN needs two bounds, joined by AND")
         high_at = self._token
         high = self._ordinal(high_at, self._primary())
@@ -187,53 +187,53 @@ class _Parser:
         return All((Ordered(operand, ">=", low), Ordered(operand, "<=", high)))
 
     def _texts(self) -> frozenset[str]:
-        if not self._take("("):
+        if not self._accept("("):
             self._refuse("IN is followed by texts in parentheses")
         texts = set()
         while True:
-            if self._token.kind is not Kind.TEXT:
+            if self._token.kind is not TokenKind.TEXT:
                 self._refuse("IN compares texts: put each in single quotes")
             texts.add(self._token.value)
             self._advance()
-            if self._take(")"):
+            if self._accept(")"):
                 return frozenset(texts)
-            if not self._take(","):
-                self._refuse("a comma or a closing parenthesis should stand here")
+            if not self._accept(","):
+                self._refuse("expected a comma or a closing parenthesis")
 
     def _primary(self) -> Predicate | Operand:
         token = self._token
         match token.kind:
-            case Kind.NAME:
+            case TokenKind.NAME:
                 self._advance()
                 return Property(token.value)
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 self._advance()
                 return Constant(token.value)
-            case Kind.NUMBER:
+            case TokenKind.NUMBER:
                 return Constant(self._number(""))
         if token.value in ("TRUE", "FALSE"):
             self._advance()
             return Constant(token.value == "TRUE")
         if token.value in ("+", "-"):
             self._advance()
-            if self._token.kind is not Kind.NUMBER:
-                self._refuse("a sign stands before a number only")
+            if self._token.kind is not TokenKind.NUMBER:
+                self._refuse("a sign must be followed by a number")
             return Constant(self._number(token.value))
         if token.value == "(":
             return self._parenthesised()
         if token.value == "NULL":
             self._refuse("nothing equals NULL: ask with IS NULL or IS NOT NULL")
-        self._refuse(f"a property, a text or a number should stand here, not {token}")
+        self._refuse(f"expected a property, a text or a number, not {token}")
 
     def _parenthesised(self) -> Predicate | Operand:
         opening = self._token
         self._enter()
         self._advance()
         inner = self._expression()
-        if not self._take(")"):
-            if self._token.kind is Kind.END:
+        if not self._accept(")"):
+            if self._token.kind is TokenKind.END:
                 self._refuse("this parenthesis is never closed", opening)
-            self._refuse(f"a closing parenthesis should stand here, not {self._token}")
+            self._refuse(f"expected a closing parenthesis, not {self._token}")
         self._depth -= 1
         return inner
 
@@ -244,9 +244,9 @@ class _Parser:
         if digits[-1] in "lL":
             digits = digits[:-1]
             if not digits.isdecimal():
-                self._refuse("L stands behind integers only", token)
+                self._refuse("L is allowed after integers only", token)
         if digits.isdecimal():
-            # So many digits are too many in any case, and more of them take ever longer to read.
+            # A number with 100 digits is too large in any case, and longer ones are slow to parse.
             number = int(sign + digits) if len(digits) < 100 else _LONG.stop
             if number not in _LONG:
                 self._refuse("integers have at most 64 bits", token)
@@ -260,9 +260,9 @@ class _Parser:
         if isinstance(found, Constant) and isinstance(found.value, bool):
             return Truth(found.value)
         if isinstance(found, Property):
-            self._refuse(f"a condition should stand here: {found.name} = TRUE, perhaps", start)
+            self._refuse(f"expected a condition: {found.name} = TRUE, perhaps", start)
         if isinstance(found, Constant):
-            self._refuse("a condition should stand here, not a value", start)
+            self._refuse("expected a condition, not a value", start)
         return found
 
     def _operand(self, start: Token, found: Predicate | Operand) -> Operand:
@@ -278,7 +278,7 @@ class _Parser:
 
     def _name(self, start: Token, found: Predicate | Operand) -> str:
         if not isinstance(found, Property):
-            self._refuse("the name of a property should stand here", start)
+            self._refuse("expected the name of a property", start)
         return found.name
 
     def _enter(self) -> None:
@@ -287,12 +287,15 @@ class _Parser:
             self._refuse(f"it is nested more than {DEPTH_MAX} deep")
 
     def _is(self, value: str) -> bool:
-        return self._token.value == value and self._token.kind in (Kind.KEYWORD, Kind.SYMBOL)
+        return self._token.value == value and self._token.kind in (
+            TokenKind.KEYWORD,
+            TokenKind.SYMBOL,
+        )
 
     def _at_comparison(self) -> bool:
-        return self._token.kind is Kind.SYMBOL and self._token.value in _COMPARISONS
+        return self._token.kind is TokenKind.SYMBOL and self._token.value in _COMPARISONS
 
-    def _take(self, value: str) -> bool:
+    def _accept(self, value: str) -> bool:
         if not self._is(value):
             return False
         self._advance()

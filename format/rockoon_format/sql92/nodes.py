@@ -1,4 +1,4 @@
-"""Nodes of a parsed filter expression. All of them are well typed: see `grammar`."""
+"""Nodes of a parsed filter expression; `grammar` has checked their types."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A message's property; its value is text, or NULL where the message has none."""
+    """A message's property; its value is text, or NULL if the message does not have it."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """`left < right` and the like; constants are numbers."""
+    """`left < right` and similar; constants are numbers."""
 
     left: Operand
     symbol: str
@@ -50,7 +50,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class HasText:
-    """`property CONTAINS text` and the like."""
+    """`property CONTAINS text` and similar."""
 
     name: str
     keyword: str
@@ -60,21 +60,21 @@ class HasText:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """`property IS NULL`: the one question that NULL does not answer with NULL."""
+    """`property IS NULL`: the only test whose result for NULL is not NULL."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """TRUE or FALSE by itself."""
+    """The condition TRUE or FALSE."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite; of NULL, NULL."""
+    """Negation; the negation of NULL is NULL."""
 
     term: "Predicate"
 
@@ -94,7 +94,7 @@ class Any:
 
 
 def comparisons(node: "Predicate") -> int:
-    """How many questions a message may be asked: what an answer costs at most."""
+    """Maximum number of comparisons for a message."""
     match node:
         case All(terms) | Any(terms):
             return sum(map(comparisons, terms))

@@ -1,4 +1,4 @@
-"""A filter expression as tokens, and the one way in which an expression can be wrong."""
+"""Tokens of a filter expression, and the error of an invalid one."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ EXCERPT_CHARACTERS_MAX = 72
 
 KEYWORDS = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE"})
 
-# Text repeats without giving back, so that a missing quote costs one pass and no more.
+# Possessive repeats: a missing quote costs one pass without backtracking.
 _TOKEN = re.compile(
     r"""
     (?P<blank>  [ \t\r\n\f]+ )
@@ -26,13 +26,12 @@ _NOT_OURS = {"!=": "write <> for 'not equal'", "==": "write a single = for 'equa
 class InvalidExpression(ValueError):
     """An expression that cannot be compiled.
 
-    Its text is the reason and the place; `pointer` shows the place.
+    The message has the reason and the position; `pointer` shows the position.
 
     Args:
-        reason: what is wrong, as a clause.
+        reason: the fault, as a clause.
         text: the expression.
-        position: index of the character at which it is wrong; its length when something is missing
-            at the end.
+        position: index of the character with the fault; the text's length if the end is missing.
     """
 
     def __init__(self, reason: str, text: str, position: int) -> None:
@@ -43,16 +42,16 @@ class InvalidExpression(ValueError):
 
     @property
     def pointer(self) -> str:
-        """Two lines: the expression around the place, and a caret under it."""
+        """Two lines: the expression around the position, and a caret under it."""
         start = max(0, self.position - EXCERPT_CHARACTERS_MAX // 2)
         shown = self.text[start : start + EXCERPT_CHARACTERS_MAX]
-        # A line break or a tab would put the caret under something else.
+        # Line breaks and tabs would move the caret.
         line = "".join(each if each.isprintable() else " " for each in shown)
         return f"{line}\n{' ' * (self.position - start)}^"
 
 
-class Kind(Enum):
-    """What a token is."""
+class TokenKind(Enum):
+    """Type of a token."""
 
     KEYWORD = "keyword"
     NAME = "property name"
@@ -63,24 +62,24 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """One word of an expression."""
+    """A token of an expression."""
 
-    kind: Kind
+    kind: TokenKind
     value: str
-    """Keywords in capitals, texts without their quotes, all else as written; "" at the end."""
+    """Keywords in capitals, texts without quotes, other tokens as written; "" at the end."""
     position: int
 
     def __str__(self) -> str:
-        if self.kind is Kind.END:
+        if self.kind is TokenKind.END:
             return "the end"
-        return f"'{self.value}'" if self.kind is Kind.TEXT else self.value
+        return f"'{self.value}'" if self.kind is TokenKind.TEXT else self.value
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Cut an expression up; the last token is the end.
+    """Split an expression into tokens; the last token is the end.
 
     Raises:
-        InvalidExpression: something in it is no token.
+        InvalidExpression: a part of it is not a token.
     """
     position = 0
     while position < len(text):
@@ -90,7 +89,7 @@ def tokens(text: str) -> Iterator[Token]:
         if match.lastgroup != "blank":
             yield _token(match)
         position = match.end()
-    yield Token(Kind.END, "", len(text))
+    yield Token(TokenKind.END, "", len(text))
 
 
 def _token(match: re.Match[str]) -> Token:
@@ -99,14 +98,14 @@ def _token(match: re.Match[str]) -> Token:
         case "word":
             # Only ASCII: capitals of other alphabets can spell keywords too.
             if value.isascii() and value.upper() in KEYWORDS:
-                return Token(Kind.KEYWORD, value.upper(), position)
-            return Token(Kind.NAME, value, position)
+                return Token(TokenKind.KEYWORD, value.upper(), position)
+            return Token(TokenKind.NAME, value, position)
         case "text":
-            return Token(Kind.TEXT, value[1:-1].replace("''", "'"), position)
+            return Token(TokenKind.TEXT, value[1:-1].replace("''", "'"), position)
         case "number":
-            return Token(Kind.NUMBER, value, position)
+            return Token(TokenKind.NUMBER, value, position)
         case _:
-            return Token(Kind.SYMBOL, value, position)
+            return Token(TokenKind.SYMBOL, value, position)
 
 
 def _complaint(text: str, position: int) -> str:
@@ -114,7 +113,7 @@ def _complaint(text: str, position: int) -> str:
     if here == "'":
         return "this text has no closing quote"
     if here == '"':
-        return "text stands in single quotes"
+        return "text must be in single quotes"
     if here.isdecimal() or here == ".":
         return "this is not a number"
     advice = _NOT_OURS.get(text[position : position + 2])

@@ -5,18 +5,18 @@ import gc
 import os
 import sys
 
-# Of <malloc.h>.
+# Parameter numbers in <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 64 << 20
 _OWN_PAGES_BYTES = 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep up to 64 MiB that are free, where it is glibc; others do as they do.
+    """Let glibc keep up to 64 MiB of free memory; other C libraries are left as they are.
 
-    A batch is copied into some buffers of a megabyte, one after the other. By itself glibc gives
-    each back to the system when it is freed, and the next one costs a page fault for every 4 KiB:
-    a third of what a broker spent on a pull. Threads also wait for one another meanwhile.
+    A batch is copied through several buffers of a megabyte. By default glibc returns each buffer to
+    the system when it is freed, and the next one costs a page fault for every 4 KiB: a third of a
+    broker's CPU time of a pull. Threads also block each other during page faults.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -27,12 +27,12 @@ def keep_freed_memory() -> None:
 
 
 def run_with_system_allocator() -> None:
-    """Start this process again, with Python's objects in the memory of the C library.
+    """Restart this process with Python's objects in memory of the C library.
 
-    Python's own allocator returns memory in arenas of 1 MiB, each only when no object is left in
-    it: one object of a client that stays keeps the memory of ten thousand objects of clients that
-    have left. `return_freed_memory` returns single pages of the C library's memory. If PYTHONMALLOC
-    is set, it decides, and this does nothing.
+    Python's own allocator returns memory in arenas of 1 MiB, each only when it contains no object:
+    one remaining object of a client keeps the memory of ten thousand objects of disconnected
+    clients. `return_freed_memory` returns single pages of the C library's memory. If PYTHONMALLOC
+    is set, this function does nothing.
     """
     if "PYTHONMALLOC" not in os.environ and sys.platform == "linux" and sys.executable:
         environment = {**os.environ, "PYTHONMALLOC": "malloc"}
@@ -43,8 +43,8 @@ def return_freed_memory() -> None:
     """Collect garbage, and return free pages to the system, also pages between used ones.
 
     The collection also frees the memory that Python keeps for new tuples and other small objects.
-    After ten thousand calls that is a megabyte, in pages all over the memory, and keeps twenty.
-    Needs milliseconds, and more if the process has many objects.
+    After ten thousand calls that is a megabyte, spread over pages of twenty megabytes.
+    Takes milliseconds, and more if the process has many objects.
     """
     gc.collect()
     try:

@@ -1,7 +1,7 @@
-"""Call times by method and answer; RocketMQ's histogram of the same name.
+"""Call durations by method and result: RocketMQ's histogram `rocketmq_rpc_latency`.
 
-Filled by the server with every call that has one request and one answer (streams have no latency),
-and by who takes requests out of a stream for each of these.
+The server records every call with one request and one response; a stream has no duration. A handler
+of a request stream records each of its requests.
 """
 
 import functools
@@ -12,8 +12,8 @@ from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, Time
 
 SUCCESS = "success"
 
-# RemotingMetricsManager of RocketMQ 5 has these bounds. One of a millisecond would say nothing of
-# most calls here, so there are two below it.
+# The bounds of RocketMQ 5's RemotingMetricsManager, and two below its 1 ms, because most calls here
+# are faster.
 BOUNDS_MS = (0.3, 0.6, 1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 
 RPC_LATENCY = histogram(
@@ -29,21 +29,21 @@ RPC_LATENCY = histogram(
 
 
 class Call(NamedTuple):
-    """Which calls are counted together."""
+    """Key of calls that are counted together."""
 
     method: str
-    """As RocketMQ writes the names of requests: lower case, words joined by underscores."""
+    """RocketMQ's spelling of request names: lower case, words joined by underscores."""
     answer: str
     """"success", or the error's name in lower case."""
     may_wait: bool
-    """The caller allowed the service to wait until there is an answer."""
+    """True if the caller allows the service to wait for data (long polling)."""
 
 
 class CallTimes:
-    """Every call since the process began. Used by the event loop's thread alone."""
+    """Durations of all calls since the process started. Used only by the event loop's thread."""
 
     def __init__(self) -> None:
-        # Bounded: methods times errors.
+        # Bounded by the number of methods times errors.
         self._times: dict[Call, Times] = {}
 
     def note(self, call: Call, seconds: float) -> None:
@@ -53,7 +53,7 @@ class CallTimes:
         times.note(seconds)
 
     def note_of(self, method: str, request: object, answer: str, seconds: float) -> None:
-        """Note a call of a method; its request says whether the service may wait."""
+        """Record a call of a method; its request says whether the service may wait."""
         may_wait = getattr(request, "wait_ms", 0)
         self.note(Call(method, answer, may_wait > 0), seconds)
 
@@ -67,7 +67,7 @@ class CallTimes:
 def with_calls(
     table: Iterable[Metric], measure: Measure, calls: CallTimes
 ) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and how long its calls took."""
+    """A service's metrics, and the durations of its calls."""
 
     async def measured() -> Iterable[Measurement]:
         return [*await measure(), *calls.measurements()]
@@ -77,6 +77,6 @@ def with_calls(
 
 @functools.lru_cache(maxsize=256)
 def method_name(path: str) -> str:
-    """ "/rockoon.v1.OffsetService/ReadAll" is read_all."""
+    """ "/rockoon.v1.OffsetService/ReadAll" is converted to read_all."""
     name = path.rpartition("/")[2]
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")

@@ -1,4 +1,4 @@
-"""Connections of a service: the settings of their bounds, and the metrics of closed ones."""
+"""Connections of a service: settings of their bounds, and metrics of closed ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,100 +14,101 @@ CLOSED = counter(
 )
 CALMED = counter(
     "rockoon_connections_calmed_total",
-    "Connections closed because their address had used up a budget (floods), in the pause of "
-    "calm_seconds too",
+    "Connections closed because their address had used up a budget (floods), including those "
+    "closed during calm_seconds",
 )
 TABLE = (CLOSED, CALMED)
 
 
-# Without slots: a class can inherit from one class with slots only, and there are other parts.
+# Without slots: a class can inherit from one class with slots only, and services inherit several.
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """The part of a service's settings that is about connections; to be inherited."""
+    """The connection settings of a service; a base class of its settings."""
 
     connections_max: int = setting(
         20_000,
-        "open connections of one listener, further ones are closed; half of the process's open "
-        "files if that is less",
+        "maximum open connections of one listener, or half of the process's open files if that is "
+        "less; more are closed",
         minimum=1,
         maximum=1_000_000,
     )
     connections_per_address_max: int = setting(
         2000,
-        "connections that one address may have at once, further ones are closed (a proxy and all "
-        "that is behind it are one address); 0 means no bound",
+        "maximum open connections per client address, 0 = unlimited; more are closed. Clients "
+        "behind one proxy share an address",
         minimum=0,
         maximum=1_000_000,
     )
     calls_per_address_max: int = setting(
         0,
-        "calls in progress that one address may have, streams and waiting pulls included, further "
-        "ones are refused; 0 means half of the calls that the service accepts",
+        "maximum calls in progress per client address, streams and waiting pulls included, 0 = "
+        "half of the calls that the service accepts; more are refused",
         minimum=0,
         maximum=1_000_000,
     )
     streams_per_connection_max: int = setting(
         1000,
-        "calls in progress on one connection, further ones are refused; clients open another "
+        "maximum calls in progress on one connection; more are refused, and clients open another "
         "connection",
         minimum=1,
         maximum=100_000,
     )
     headers_bytes_max: int = setting(
         16 << 10,
-        "headers of one call, bytes, 32 added for each header",
+        "maximum headers of one call, bytes, with 32 added for each header",
         minimum=4096,
         maximum=1 << 20,
     )
     request_seconds_max: float = setting(
         30.0,
-        "from the headers of a call with one request to the end of the request, seconds",
+        "maximum time to receive the request of a call with one request, seconds",
         minimum=0.1,
         maximum=3600,
     )
     unread_answers_bytes_max: int = setting(
         8 << 20,
-        "answers that a connection's peer does not read, bytes; beyond it nothing is read from "
-        "the connection",
+        "maximum response bytes that a connection's client has not read; beyond it the service "
+        "reads nothing from the connection",
         minimum=1 << 16,
         maximum=1 << 30,
     )
     turn_bytes: int = setting(
         64 << 10,
-        "received bytes of one connection that are handled before other connections have a turn",
+        "received bytes of one connection that are handled before other connections are handled",
         minimum=16 << 10,
         maximum=1 << 24,
     )
     turn_calls: int = setting(
         64,
-        "new calls of one connection that begin before other connections have their turn",
+        "new calls of one connection that start before other connections are handled",
         minimum=1,
         maximum=10_000,
     )
     idle_frames_per_second: int = setting(
         1000,
-        "frames without effect (PING, SETTINGS, window updates) that one connection may send per "
-        "second beside those that its calls allow, with a burst of ten times as many; more end it",
+        "maximum frames without effect (PING, SETTINGS, window updates) that one connection may "
+        "send per second in addition to those that its calls need, with a burst of ten times as "
+        "many; more close it",
         minimum=10,
         maximum=1_000_000,
     )
     resets_per_second: int = setting(
         2000,
-        "calls that one connection may cancel per second, with a burst of ten times as many; more "
-        "end it. A call beyond streams_per_connection_max counts as 20",
+        "maximum calls that one connection may cancel per second, with a burst of ten times as "
+        "many; more close it. A call beyond streams_per_connection_max counts as 20",
         minimum=10,
         maximum=1_000_000,
     )
     calm_seconds: float = setting(
         5.0,
-        "for which new connections of an address are closed after one of its connections has used "
-        "up these budgets, seconds; 0 means no pause",
+        "time for which new connections of an address are closed after one of its connections has "
+        "used up these budgets, seconds, 0 = none",
         minimum=0,
         maximum=3600,
     )
 
     def limits(self, message_bytes_max: int) -> Limits:
-        """The limits of each connection."""
+        """The limits of each connection, from the settings."""
         return Limits(
             message_bytes_max=message_bytes_max,
             header_list_bytes_max=self.headers_bytes_max,
@@ -124,14 +125,14 @@ class ConnectionSettings:
         )
 
     def addresses(self) -> Addresses:
-        """The shares of addresses, for all listeners of the service together."""
+        """The bounds per address, shared by all listeners of the service."""
         return Addresses(self.connections_per_address_max, self.calm_seconds)
 
 
 def with_connections(
     table: Iterable[Metric], measure: Measure, addresses: Addresses
 ) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and how many connections were closed."""
+    """A service's metrics, and the numbers of closed connections."""
 
     async def measured() -> Iterable[Measurement]:
         return [*await measure(), CLOSED.at(addresses.closed), CALMED.at(addresses.calmed)]

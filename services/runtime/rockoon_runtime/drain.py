@@ -1,4 +1,4 @@
-"""Drain: the settings, and when a service's callers have stopped calling."""
+"""Drain: shutdown settings, and the wait until clients have stopped calling."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 
 from rockoon_runtime.settings import setting
 
-# A service that has left the routes still takes calls until none has come for so long.
+# After leaving the routes, a service accepts calls until none has arrived for this time.
 QUIET_SECONDS = 0.1
 
 
-# Without slots: a class can inherit from one class with slots only, and there are other parts.
+# Without slots: a class can inherit from one class with slots only, and services inherit several.
 @dataclass(frozen=True, kw_only=True)
 class DrainSettings:
-    """The part of a service's settings that is about its end; to be inherited."""
+    """The shutdown settings of a service; a base class of its settings."""
 
     drain_seconds_max: float = setting(
         5.0,
-        "how long an orderly end may take from the signal on; calls that run longer are cut off, "
-        "seconds",
+        "maximum time of an orderly shutdown, from the signal on; calls that run longer are cut "
+        "off, seconds",
         minimum=0,
         maximum=3600,
     )
 
 
 class Drain:
-    """The time an orderly end may take, from the moment it is made.
+    """The time limit of an orderly shutdown; starts when the object is created.
 
     Args:
-        settings: how long.
+        settings: the limit.
         clock: monotonic seconds.
     """
 
@@ -39,17 +39,17 @@ class Drain:
 
     @property
     def seconds_left(self) -> float:
-        """Until calls that still run are cut off."""
+        """Time until running calls are cut off."""
         return max(self._began + self._settings.drain_seconds_max - self._clock(), 0.0)
 
     async def wait_quiet(self, last_call: Callable[[], float], quiet_seconds: float) -> None:
-        """Wait until callers have learnt that the service leaves; not for ever.
+        """Wait until clients have stopped calling, at most half of the drain time.
 
         Args:
-            last_call: when something was last asked of it, on the same clock.
-            quiet_seconds: how long nobody must have called.
+            last_call: returns the time of the last call, on the same clock.
+            quiet_seconds: required time without a call.
         """
-        # Half of it stays for calls that run, whatever clients still ask.
+        # The other half is reserved for running calls.
         latest = self._began + self._settings.drain_seconds_max / 2
         while True:
             pause = min(last_call() + quiet_seconds, latest) - self._clock()

@@ -25,8 +25,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_rpc.server_call import ServerCall, no_objection
-from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.access.gated import gated
+from rockoon_runtime.access.gate import Gate, gated
 from rockoon_runtime.calls import SUCCESS, CallTimes, method_name
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRACEPARENT_METADATA_KEY = "traceparent"
-# The message goes out twice, as text with three bytes for each that is not ASCII.
+# The message is sent twice, as text with three bytes for each non-ASCII byte.
 ERROR_BYTES_MAX = 1000
 ERROR_DETAIL_BYTES_MAX = 500
-# Open to all: probes have no access keys.
+# Health checks need no access key.
 HEALTH = "/grpc.health."
 
 Handler = Callable[[Any, Any], Any]
@@ -47,12 +46,12 @@ Handler = Callable[[Any, Any], Any]
 async def abort(context: Any, error: RockoonError) -> None:
     """End a call with an error of the table.
 
-    Long texts are cut: callers accept 8 KiB of metadata. They would get RESOURCE_EXHAUSTED, which
-    may be retried, for a refused name of 20,000 letters, which may not.
+    Long texts are cut, because clients accept 8 KiB of metadata. Longer metadata would turn the
+    refusal of a name with 20,000 letters into RESOURCE_EXHAUSTED, which clients retry.
     """
     wire = error.to_wire()
     wire.message = clipped(wire.message, ERROR_BYTES_MAX)
-    # A map that changes while it is iterated may leave some out.
+    # A copy, because an iteration over a map that changes may skip entries.
     for name, value in list(wire.details.items()):
         wire.details[name] = clipped(value, ERROR_DETAIL_BYTES_MAX)
     metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
@@ -66,7 +65,7 @@ def clipped(text: str, bytes_max: int) -> str:
 
 
 def invalid(failure: DecodeError) -> InvalidArgument:
-    """The error for bytes that are no request."""
+    """The error for bytes that are not a valid request."""
     return InvalidArgument(reason=f"it cannot be read: {failure}")
 
 
@@ -74,21 +73,21 @@ class ErrorTableGuard:
     """Guards methods; see the module. It refuses callers of another cluster, and calls that the
     gate refuses.
 
-    A method is guarded once, when it is first called. A guarded method is one coroutine more, two
-    behind a gate.
+    A method is guarded once, when it is first called. A guard is one more coroutine per call; with
+    a gate there are two.
 
     Args:
         service: name for errors, for example "broker".
         cluster: callers that name another cluster are refused.
         calls: the times of calls with one request and one answer are added to it.
         gate: refuses calls; None lets every call pass.
-        may_answer: called before a call begins and before each answer; raises the refusal.
+        may_answer: called before a call begins and before each response; raises the refusal.
         internal: paths of the methods that only the cluster's own services call. A connection with
             such a call does not wait behind connections of clients.
 
     Attributes:
-        last_call: when a call came last, monotonic seconds.
-        tracer: set before the first call, by a service that exports traces.
+        last_call: time of the last call, monotonic seconds.
+        tracer: set before the first call if the service exports traces.
     """
 
     def __init__(
@@ -128,8 +127,8 @@ class ErrorTableGuard:
                 else grpc.stream_unary_rpc_method_handler
             )
             return make(guard, request_deserializer=requests, **serializer)
-        # Requests are bytes here: signatures are over bytes, and a request that cannot be read is
-        # in the error table.
+        # Requests are bytes here: signatures cover bytes, and a request that cannot be parsed is an
+        # error of the table.
         if handler.unary_unary:
             make = grpc.unary_unary_rpc_method_handler
             guard = self._timed(path, handler.unary_unary, parse if self._gate is None else None)
@@ -144,8 +143,8 @@ class ErrorTableGuard:
         return make(guard, **serializer)
 
     def _checked(self, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-        """A deserialiser of a stream's requests. The stream ends with the first one that cannot be
-        read, or that comes when nothing may be answered: it is not executed then either."""
+        """A deserialiser of a stream's requests. The stream ends at the first request that cannot
+        be parsed, or that arrives when `may_answer` raises; such a request is not executed."""
         may_answer = self._may_answer
 
         def checked(raw: bytes) -> Any:
@@ -158,7 +157,7 @@ class ErrorTableGuard:
         return checked
 
     def _sending(self, behaviour: Handler) -> Handler:
-        """A method that sends a stream of answers, as a coroutine."""
+        """A method with a stream of responses, as a coroutine."""
 
         may_answer = None if self._may_answer is no_objection else self._may_answer
 
@@ -182,7 +181,7 @@ class ErrorTableGuard:
     def _guarded(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None = None
     ) -> Handler:
-        """A method with a stream of requests or answers."""
+        """A method with a stream of requests or responses."""
 
         async def guarded(request: Any, context: Any) -> Any:
             self.last_call = time.monotonic()
@@ -211,7 +210,7 @@ class ErrorTableGuard:
     def _timed(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None
     ) -> Handler:
-        """A method with one request and one answer. Nothing here is made for each call."""
+        """A method with one request and one response. Creates no object per call."""
         name = method_name(path)
         check_call, may_answer, calls = self._check_call, self._may_answer, self._calls
         times = partial(calls.note_of, name)
@@ -219,7 +218,7 @@ class ErrorTableGuard:
         async def guarded(request: Any, context: Any) -> Any:
             began = self.last_call = time.monotonic()
             try:
-                # Before, so that a refused call is not executed; and again with the answer.
+                # Before the call, so that a refused call is not executed; again before the reply.
                 check_call(path, context)
                 if parse is not None:
                     try:
@@ -259,7 +258,7 @@ class ErrorTableGuard:
         return behaviour
 
     def _overruled(self, error: RockoonError) -> RockoonError:
-        """The error for the caller: an error is an answer, which may be refused too."""
+        """The error for the caller: an error is a response, and `may_answer` may refuse it."""
         try:
             self._may_answer()
         except RockoonError as refusal:

@@ -1,6 +1,6 @@
-"""Frontend of a service: what stands between its callers and what it does, the same for each one.
+"""Frontend of a service: servers, access, TLS and telemetry, equal for all services.
 
-A service is a library with a `serve(settings, stop)`, which its program hands to `process.run`:
+A service is a library with a `serve(settings, stop)`, which its program passes to `process.run`:
 
     frontend = Frontend("gateway", settings, RULES)
     async with frontend.telemetry(TABLE, metrics.measure) as telemetry:
@@ -11,7 +11,7 @@ A service is a library with a `serve(settings, stop)`, which its program hands t
             server.begin_drain()
             await server.wait_quiet()
 
-`rockoon_node.frontend.NodeFrontend` is the one of a service that registers with the nameservers.
+`rockoon_node.frontend.NodeFrontend` is the frontend of services that register with nameservers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,15 +22,14 @@ from grpc import aio
 
 from rockoon_rpc.limits import MESSAGE_BYTES_MAX
 from rockoon_rpc.server_call import no_objection
-from rockoon_runtime.access.metrics import with_access
+from rockoon_runtime.access.gate import with_access
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.connections import ConnectionSettings, with_connections
 from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.telemetry.metrics import Measure, Metric
-from rockoon_runtime.telemetry.settings import TelemetrySettings
-from rockoon_runtime.telemetry.telemetry import Telemetry
+from rockoon_runtime.telemetry.telemetry import Telemetry, TelemetrySettings
 from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
 from rockoon_runtime.wire import CALLS_MAX, GrpcServer
 
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 class ServiceSettings(
     TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
 ):
-    """The settings that every service has; each says for itself what its own three are about.
+    """The settings that every service has; each service documents its own three below.
 
     Attributes:
         cluster: the cluster's name.
-        name: the service's, for people and in the routes.
+        name: the service's name, for people and in the routes.
         listen: "host:port".
     """
 
@@ -56,22 +55,22 @@ class ServiceSettings(
 
 
 class Frontend:
-    """See the module. Made once by a service, before anything is opened.
+    """See the module. A service creates it once, before it opens anything.
 
     Args:
         service: short name, for example "broker".
-        settings: the service's.
-        rules: what each of its calls needs.
+        settings: settings of the service.
+        rules: the rule of each of its methods.
         may_answer: see `GrpcServer`.
 
     Raises:
-        SettingsError: a certificate, or a cluster secret, cannot be used.
+        SettingsError: a certificate or a cluster secret is not valid.
 
     Attributes:
-        tls: what callers are shown; None when connections are plain.
-        credentials: how this service signs its own calls; None when it does not.
-        gate: whom it does not let pass is refused; None when access is off.
-        calls: how long calls took: noted by servers, and in streams by who reads their messages.
+        tls: certificate for callers; None if connections are plain.
+        credentials: signs this service's own calls; None if access is off.
+        gate: refuses calls; None if access is off.
+        calls: durations of calls, recorded by servers and by handlers of request streams.
     """
 
     def __init__(
@@ -92,12 +91,12 @@ class Frontend:
         self._addresses = settings.addresses()
 
     def telemetry(self, table: Iterable[Metric], measure: Measure, node_id: str = "") -> Telemetry:
-        """The service's metrics, with those that every service has, and its traces.
+        """The telemetry of the service: its metrics, those of every service, and its traces.
 
         Args:
-            table: every metric of its own.
-            measure: asks for their values.
-            node_id: what its process is called, where others have the service's name too.
+            table: all metrics of the service itself.
+            measure: returns their values.
+            node_id: name of the process, if several processes have the service's name.
         """
         measured = with_certificate(table, measure, self.tls)
         measured = with_calls(*with_access(*measured, self.gate), self.calls)
@@ -120,14 +119,14 @@ class Frontend:
         own_access: bool = False,
         accepts_plain: bool = False,
     ) -> GrpcServer:
-        """A server to be entered.
+        """A server that the caller enters.
 
         Args:
             register, service_names, calls_max, kept, reuse_port, accepts_plain: see `GrpcServer`.
             message_bytes_max: longer requests are refused.
-            tracer: the telemetry's.
-            also_listen: where a further server listens; the first one does where the settings say.
-            own_access: the calls are let pass, or not, by who answers them, and not by the gate.
+            tracer: of the telemetry.
+            also_listen: address of a further server; empty means the address in the settings.
+            own_access: the servicer permits or refuses calls; the gate is not used.
         """
         settings = self._settings
         server = GrpcServer(
@@ -144,7 +143,7 @@ class Frontend:
             limits=settings.limits(message_bytes_max),
             tls=self.tls,
             accepts_plain=accepts_plain,
-            # At one of the listeners.
+            # One health listener per service.
             health_listen="" if also_listen else settings.tls_health_listen,
             calls=self.calls,
             gate=None if own_access else self.gate,

@@ -1,7 +1,7 @@
-"""grpc.health.v1 as every service answers it: is it ready, does it live.
+"""grpc.health.v1 of every service: readiness and liveness.
 
-The servicer that comes with grpcio keeps a watch open for ever, so that whoever watches a service
-holds up its end; and it takes a process that drains for one that hangs.
+The servicer of grpcio is not used: it keeps a watch open for ever, so that a client that watches a
+service delays its shutdown, and it reports a draining process as a process that does not work.
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
@@ -17,16 +17,16 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
-# The name under which it is said that the process lives, ready or not: one that recovers its store
-# or drains must not be taken for one that hangs.
+# Service name for liveness: a process that recovers its store or drains is not ready, but must not
+# be restarted.
 LIVENESS = "liveness"
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpcio brings no types
-    """What a process says of itself.
+    """Health status of a process.
 
     Args:
-        names: the services whose readiness it tells, beside "", which means all of them.
+        names: the services whose readiness it reports, in addition to "", which means all.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -34,16 +34,16 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpcio br
         # Written by `set_serving` alone.
         self._statuses = dict.fromkeys(self._names, NOT_SERVING) | {LIVENESS: SERVING}
         self._closed = False
-        # Set, and replaced by a new one, when one of the two above changes.
+        # Set, and replaced by a new event, when a status or `_closed` changes.
         self._changed = asyncio.Event()
 
     def set_serving(self, *, serving: bool) -> None:
-        """Say whether calls are welcome (readiness)."""
+        """Set whether the service accepts calls (readiness)."""
         self._statuses.update(dict.fromkeys(self._names, SERVING if serving else NOT_SERVING))
         self._announce_change()
 
     def close(self) -> None:
-        """End every watch, after it was told the last word."""
+        """End every watch after it has received the last status."""
         self._closed = True
         self._announce_change()
 
@@ -62,12 +62,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpcio br
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        told = None
+        sent = None
         while True:
             changed = self._changed
             status = self._statuses.get(request.service, SERVICE_UNKNOWN)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield health_pb2.HealthCheckResponse(status=status)
                 continue
             if self._closed:

@@ -1,4 +1,4 @@
-"""Node identities: which node may bear which name, by its certificate (mutual TLS)."""
+"""Node identities: the node names that a certificate permits (mutual TLS)."""
 
 import re
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ NAME_PLACE = "{name}"
 
 
 class NodeIdentities:
-    """A broker or offset service registers only under a name that its certificate bears.
+    """Permits a broker or offset service to register only under a name in its certificate.
 
     Args:
-        pattern: what a certificate must bear, as common name or DNS name; `{name}` stands for the
-            node's name and `*` for any text.
+        pattern: required common name or DNS name of the certificate; `{name}` is replaced by the
+            node's name, and `*` matches any text.
 
     Raises:
-        ValueError: the pattern does not say `{name}`: every node could take any name.
+        ValueError: the pattern has no `{name}`, so every node could use any name.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -25,17 +25,17 @@ class NodeIdentities:
         self._pattern = pattern
 
     def check(self, node_name: str, certificate_names: Sequence[str]) -> None:
-        """See that a node may be called so.
+        """Check that a node may use a name.
 
         Args:
-            node_name: the name it wants.
-            certificate_names: those that its certificate bears.
+            node_name: the requested name.
+            certificate_names: the names in its certificate.
 
         Raises:
-            WrongIdentity: none of them allows it.
+            WrongIdentity: no name of the certificate permits it.
         """
         wanted = self._pattern.replace(NAME_PLACE, node_name)
-        # Only the pattern's stars are stars: a node's name may come from anybody.
+        # Only the stars of the pattern are wildcards: any client can send a node name.
         parts = (
             re.escape(text.replace(NAME_PLACE, node_name)) for text in self._pattern.split("*")
         )

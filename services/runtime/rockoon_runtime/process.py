@@ -2,9 +2,9 @@
 
     settings → logging → event loop → serve(stop) → exit
 
-`serve` runs until `stop` is set by SIGTERM or SIGINT (or by the parent's end), then drains and
-returns. A second signal ends the process at once. Whatever stops a service from doing its work
-ends it with one sentence on standard error and an exit status that says which kind it was.
+`serve` runs until `stop` is set by SIGTERM or SIGINT, or by the end of the parent process. Then it
+drains and returns. A second signal ends the process immediately. If a service cannot work, it ends
+with one sentence on standard error and an exit status that says why.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ log = logging.getLogger(__name__)
 
 
 class ExitStatus(enum.IntEnum):
-    """What the exit status of a Rockoon service means."""
+    """Meanings of the exit status of a Rockoon service."""
 
     STOPPED = 0
-    # An exception nobody foresaw: a bug.
+    # An unexpected exception: a bug.
     FAILED = 1
     # As sysexits.h: a setting is wrong, or an address cannot be listened on.
     CONFIGURATION = 78
-    # The store is damaged, of another shape, or locked by another process.
+    # The store is damaged, has another layout, or is locked by another process.
     STORE = 74
-    # A disk that failed while the service was running: nothing may be acknowledged any more.
+    # A disk failed while the service was running: nothing may be acknowledged any more.
     DISK_FAILED = 76
-    # Something the service needs did not answer at start.
+    # A required service did not answer during the start.
     UNAVAILABLE = 69
 
 
 class Fatal(Exception):
-    """A condition in which stopping is the right answer.
+    """A condition in which the process must stop.
 
     Args:
-        status: what the process exits with.
-        reason: one sentence for the person who looks at the log.
+        status: exit status of the process.
+        reason: one sentence for the operator.
     """
 
     def __init__(self, status: ExitStatus, reason: str) -> None:
@@ -66,12 +66,12 @@ class Fatal(Exception):
 
 
 class Stop:
-    """The wish to stop: set once, from a signal handler or by the service itself."""
+    """Stop request: set once, by a signal handler or by the service itself."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.reason = ""
-        # Written by the task that found the condition; read by `run` after `serve` has returned.
+        # Written by the task that found the condition; read after `serve` has returned.
         self.fatal: Fatal | None = None
 
     def request(self, reason: str) -> None:
@@ -80,7 +80,7 @@ class Stop:
             self._event.set()
 
     def fail(self, fatal: Fatal) -> None:
-        """Stop because of a fatal condition; the exit status will be its own."""
+        """Stop because of a fatal condition, with its exit status."""
         self.fatal = self.fatal or fatal
         self.request(str(fatal))
 
@@ -93,7 +93,7 @@ class Stop:
         return self.reason
 
     async def or_event(self, event: asyncio.Event) -> bool:
-        """Wait for an event; False when the wish to stop came first."""
+        """Wait for an event; returns False if the stop request comes first."""
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._event.wait(), name="stop while starting")
             waiting = tasks.create_task(event.wait(), name="start")
@@ -104,7 +104,7 @@ class Stop:
 
 
 def announce(service: str, name: str, address: str) -> None:
-    """Tell whoever started the process that it serves, as one JSON line on standard output."""
+    """Report readiness to the parent process, as one JSON line on standard output."""
     line = json.dumps({"ready": service, "name": name, "address": address, "pid": os.getpid()})
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -118,7 +118,7 @@ class Program(Generic[Settings]):
         service: short name, for example "broker".
         description: one line for `--help`.
         settings_class: its settings dataclass.
-        serve: the service; returns after `stop` was requested and everything is put away.
+        serve: runs the service; returns after `stop` was requested and everything is closed.
     """
 
     service: str
@@ -128,7 +128,7 @@ class Program(Generic[Settings]):
 
 
 def node_name(settings: object) -> str:
-    """The name of a process in log lines: of one replica of a log, its own and not its log's."""
+    """The name of a process in log lines; a replica's own name, not the name of its log."""
     return str(getattr(settings, "process_name", getattr(settings, "name", "")))
 
 
@@ -148,7 +148,7 @@ def run(program: Program[Settings]) -> int:
         return ExitStatus.STOPPED
     set_up_logging(
         service,
-        # A service without settings of telemetry writes for people.
+        # Settings without telemetry have no log_format.
         getattr(loaded.value, "log_format", "text"),
         node_name(loaded.value),
     )
@@ -158,8 +158,8 @@ def run(program: Program[Settings]) -> int:
 
 
 def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Loaded[Settings]:
-    """A service's settings, of its command line's `--config`, the environment and the rest of the
-    command line. Raises SettingsError."""
+    """A service's settings from the file of `--config`, the environment and the command line.
+    Raises SettingsError."""
     config = arguments.pop("config")
     return load(
         program.settings_class,
@@ -173,20 +173,20 @@ def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Lo
 def run_loop(
     service: str, serve: Callable[[Stop], Awaitable[None]], *, stop_with_parent: bool
 ) -> int:
-    """Run what serves until it ends; returns the exit status.
+    """Run the event loop until `serve` ends; returns the exit status.
 
     Args:
-        service: short name, for complaints.
-        serve: as of `Program`, its settings known.
+        service: short name, for error messages.
+        serve: as in `Program`, without the settings.
         stop_with_parent: stop when standard input is closed.
     """
     if implementation.name() != implementation.COMPILED:
         name = implementation.name()
-        log.warning("HTTP/2: %s, since no compiled kernel is used; calls cost more", name)
+        log.warning("HTTP/2: %s, because no compiled kernel is used; calls cost more CPU", name)
     raise_open_files_limit()
     keep_freed_memory()
-    # What programs are made of is no garbage: to look through it again and again takes tens of
-    # milliseconds each time, in which nobody is answered.
+    # The objects of loaded modules are not garbage. Each traversal of them would block the event
+    # loop for tens of milliseconds.
     gc.freeze()
     try:
         return uvloop.run(supervise(service, serve, stop_with_parent))
@@ -199,31 +199,31 @@ def run_loop(
 
 
 def open_closed_descriptors() -> None:
-    """Give `<&-`, `>&-` and `2>&-` something to hold.
+    """Open /dev/null for descriptors 0 to 2 that were closed by `<&-`, `>&-` or `2>&-`.
 
-    The first files that are opened would get these numbers: a store's, into which whatever writes
-    to standard error writes, or libuv's, which ends the process when it is to close one of them.
+    Otherwise the first opened files get these numbers. A store's file would receive the text of
+    standard error, and libuv ends the process when it has to close one of these descriptors.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    # Python has looked at them before.
+    # Python checked them before, and set closed streams to None.
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def raise_open_files_limit() -> None:
-    """Allow as many open files as the system permits: logs and queues are many files."""
+    """Raise the limit of open files to the hard limit: logs and queues are many files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
-        # Some systems name a maximum and then refuse it; the present limit holds then.
+        # Some systems report a hard limit and refuse it; then the present limit stays.
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def end_when_descriptor_lost(disk: Disk, stop: Stop) -> None:
-    """Have the process end when other code has closed a descriptor of its store."""
+    """Stop the service if other code has closed a descriptor of its store."""
     loop = asyncio.get_running_loop()
 
     def lost(reason: str) -> None:
@@ -273,7 +273,7 @@ def parent_gone(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
 
 
 def root_cause(failure: BaseException) -> BaseException:
-    """The first exception inside nested groups (a TaskGroup wraps what its tasks raise)."""
+    """The first exception inside nested groups (a TaskGroup wraps the exceptions of its tasks)."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure

@@ -1,8 +1,8 @@
-"""Settings: one frozen dataclass per service, read once, from four places in rising order.
+"""Settings: one frozen dataclass per service, read once, from four sources of rising priority.
 
 The default in the class, a TOML file (`--config`), the environment (`ROCKOON_BROKER_LISTEN`), the
-command line (`--listen`). Each value remembers where it came from, for `--print-settings`. Keys
-that no field bears are refused, wherever they stand: a typo never silently means the default.
+command line (`--listen`). The source of each value is kept for `--print-settings`. Unknown keys are
+refused in every source: a typing error never silently means the default.
 """
 
 import argparse
@@ -38,14 +38,14 @@ def setting(
     """A field of a settings class.
 
     Args:
-        default: its value when nobody says otherwise.
+        default: value if no source sets it.
         doc: one line for `--help` and `--print-settings`, with the unit.
         minimum: smallest number allowed.
         maximum: largest number allowed.
         choices: the only texts allowed; empty means any.
-        secret: taken from the environment only, where `ps` and a file in a repository do not show
-            it, and never printed, in the object's own text neither.
-        shared: should be the same on all nodes of a cluster; differences are told when one joins.
+        secret: read only from the environment, so that neither `ps` nor a file in a repository
+            shows it; never printed, and not part of the object's repr.
+        shared: should be equal on all nodes of a cluster; differences are reported when one joins.
     """
     bounds = {
         "doc": doc,
@@ -60,7 +60,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded(Generic[Settings]):
-    """Settings with the place each value came from (field name → "default", a path, ...)."""
+    """Settings with the source of each value (field name → "default", a path, ...)."""
 
     value: Settings
     sources: Mapping[str, str]
@@ -77,8 +77,9 @@ def load(
     """Read a service's settings.
 
     Args:
-        settings_class: a frozen dataclass whose fields were made with `setting`. Its `REMOVED`, if
-            there is one, maps the name of a removed setting to a sentence with its replacement.
+        settings_class: a frozen dataclass whose fields were made with `setting`. Its attribute
+            `REMOVED`, if present, maps the name of a removed setting to a sentence with its
+            replacement.
         service: its name, for example "broker"; also the prefix of its environment variables.
         file: a TOML file, or None.
         environment: usually `os.environ`.
@@ -94,7 +95,7 @@ def load(
     sources = dict.fromkeys(fields, "default")
     prefix = f"ROCKOON_{service.upper()}_"
 
-    def take(name: str, raw: object, source: str) -> None:
+    def set_value(name: str, raw: object, source: str) -> None:
         if name in removed:
             raise SettingsError(f"{name} (from {source}) was removed: {removed[name]}")
         if name not in fields:
@@ -110,12 +111,12 @@ def load(
 
     if file is not None:
         for name, raw in read_toml(file).items():
-            take(name, raw, str(file))
+            set_value(name, raw, str(file))
     for variable, raw in environment.items():
         if variable.startswith(prefix):
-            take(variable.removeprefix(prefix).lower(), raw, f"environment {variable}")
+            set_value(variable.removeprefix(prefix).lower(), raw, f"environment {variable}")
     for name, raw in arguments.items():
-        take(name, raw, f"--{name.replace('_', '-')}")
+        set_value(name, raw, f"--{name.replace('_', '-')}")
     return Loaded(settings_class(**values), sources)
 
 
@@ -136,7 +137,7 @@ def unknown(name: str, fields: Mapping[str, object], source: str) -> str:
 
 
 def convert(name: str, raw: object, kind: Any, source: str) -> object:
-    """Turn text or a TOML value into the field's type."""
+    """Convert text or a TOML value to the field's type."""
     optional = isinstance(kind, types.UnionType) and type(None) in typing.get_args(kind)
     if optional:
         if raw is None or raw == "":
@@ -205,7 +206,7 @@ def command_line(
 
     Args:
         settings_class, service, description: see `Program`.
-        arguments: None takes the process's.
+        arguments: None means those of the process.
     """
     parser = argparse.ArgumentParser(
         prog=f"rockoon-{service}", description=description, argument_default=argparse.SUPPRESS
@@ -218,7 +219,7 @@ def command_line(
         "--stop-with-parent",
         action="store_true",
         default=False,
-        help="stop when standard input is closed, as it is when the process that started us ends",
+        help="stop when standard input is closed, which happens when the parent process ends",
     )
     own = parser.add_argument_group("settings")
     for field in dataclasses.fields(settings_class):
@@ -233,7 +234,7 @@ def command_line(
 
 
 def render(loaded: Loaded[Any]) -> str:
-    """A settings listing that is itself a TOML file, with the source of each value beside it."""
+    """All settings as a TOML file, with the source of each value in a comment."""
     lines = []
     for field in dataclasses.fields(loaded.value):
         value = getattr(loaded.value, field.name)
@@ -248,7 +249,7 @@ def render(loaded: Loaded[Any]) -> str:
 
 
 def shared_settings(settings: Any) -> dict[str, str]:
-    """What nodes of a cluster should have in common: name to value, as TOML has it."""
+    """The settings that should be equal on all nodes: name to value, in TOML."""
     return {
         field.name: toml_text(getattr(settings, field.name))
         for field in dataclasses.fields(settings)

@@ -1,4 +1,4 @@
-"""TLS as a service has it: its settings, what its server shows, and who its callers are."""
+"""TLS of a service: settings, the server's certificate, and identities of callers."""
 
 import dataclasses
 import logging
@@ -21,7 +21,7 @@ from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, gaug
 
 log = logging.getLogger(__name__)
 
-# A renewal that has not come by then will need a person.
+# A certificate that is not renewed by then probably needs an operator.
 EXPIRY_WARNING_SECONDS = 7 * 86_400.0
 
 CERTIFICATE_LEFT = gauge(
@@ -32,12 +32,12 @@ CERTIFICATE_LEFT = gauge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The settings that every service has for its connections."""
+    """The TLS settings of every service."""
 
     tls: str = setting(
         "off",
-        "off: plain connections; on: callers see this service's certificate, and it asks for that "
-        "of services it calls; mutual: both sides show one",
+        "off: plain connections; on: this service presents its certificate, and verifies those of "
+        "services that it calls; mutual: both sides present a certificate",
         choices=("off", "on", "mutual"),
         shared=True,
     )
@@ -48,22 +48,22 @@ class TlsSettings:
         None, "PEM file: the certificate's key, not encrypted"
     )
     tls_ca: Path | None = setting(  # noqa: RUF009 - a field, made once
-        None, "PEM file: the authorities that sign the certificates of services and callers"
+        None, "PEM file: the CAs that sign the certificates of services and callers"
     )
     tls_server_name: str = setting(
         "",
-        "name that the certificates of services called must bear (empty: the host in their "
-        "address)",
+        "name required in the certificates of services that this service calls (empty: the host in "
+        "their address)",
     )
     tls_health_listen: str = setting(
         "",
-        "host:port where grpc.health.v1 alone is answered, plainly: Kubernetes' probes know no "
-        "TLS (empty: nowhere)",
+        "host:port of a listener for grpc.health.v1 only, without TLS, because Kubernetes' probes "
+        "do not support TLS (empty: none)",
     )
 
 
 def client_tls(settings: TlsSettings) -> Tls | None:
-    """How this service calls others; None when plainly.
+    """TLS of this service's calls to other services; None if they are plain.
 
     Raises:
         SettingsError: a file is missing.
@@ -82,10 +82,10 @@ def client_tls(settings: TlsSettings) -> Tls | None:
 
 
 def server_tls(settings: TlsSettings) -> "ServerTls | None":
-    """What this service's server shows and asks for; None when it is plain.
+    """TLS of this service's server; None if it is plain.
 
     Raises:
-        SettingsError: a file is missing or cannot be used.
+        SettingsError: a file is missing or not valid.
     """
     if settings.tls == "off":
         given = [
@@ -115,15 +115,15 @@ def required(settings: TlsSettings, name: str) -> Path:
 
 
 class ServerTls:
-    """What a server shows its callers. Renewed files come into force for new connections.
+    """The certificate that a server presents. New connections use renewed files.
 
     Args:
         certificate: with its chain.
         key: of the certificate.
-        callers_ca: authorities that sign callers' certificates; None asks for no certificate.
+        callers_ca: CAs that sign callers' certificates; None requires no certificate.
 
     Raises:
-        PemError: a file cannot be used.
+        PemError: a file is not valid.
     """
 
     def __init__(self, certificate: Path, key: Path, callers_ca: Path | None) -> None:
@@ -136,7 +136,7 @@ class ServerTls:
             return found, self._made(certificate, key, callers_ca)
 
         self._files = RenewedFiles(self._paths, make)
-        mutual = ", callers show theirs" if callers_ca is not None else ""
+        mutual = ", callers must present a certificate" if callers_ca is not None else ""
         log.info("TLS: %s%s", self.certificate, mutual)
 
     def _made(self, certificate: Path, key: Path, callers_ca: Path | None) -> ssl.SSLContext:
@@ -150,20 +150,20 @@ class ServerTls:
                 context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as failure:
             raise PemError(f"{certificate}: {failure}") from failure
-        context.sni_callback = self._greeted
+        context.sni_callback = self._on_handshake
         return context
 
     @property
     def certificate(self) -> Certificate:
-        """The certificate in force."""
+        """The certificate in use."""
         return self._files.value[0]
 
     def context(self) -> ssl.SSLContext:
-        """For a server. Each handshake takes the certificate that is in force by then."""
+        """The context of a server. Each handshake uses the certificate that is then in use."""
         return self._files.value[1]
 
     def look(self) -> None:
-        """Take over renewed files, and say so; say also when a certificate is about to expire."""
+        """Load renewed files and log the renewal; log also if a certificate expires soon."""
         if self._files.look():
             log.info("TLS: renewed, %s", self.certificate)
         left = self.certificate.seconds_left()
@@ -171,8 +171,8 @@ class ServerTls:
             state = "has expired" if left <= 0 else f"expires in {left / 3600:.1f} hours"
             log.warning("TLS: %s %s", self.certificate, state)
 
-    def _greeted(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        """A handshake begins, with or without a name."""
+    def _on_handshake(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called at the start of a handshake, with or without a server name."""
         if self._files.look():
             log.info("TLS: renewed, %s", self.certificate)
         connection.context = self._files.value[1]
@@ -181,7 +181,7 @@ class ServerTls:
 def with_certificate(
     table: Iterable[Metric], measure: Measure, tls: ServerTls | None
 ) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and when its certificate expires if it has one."""
+    """A service's metrics, and the lifetime of its certificate if it has one."""
     if tls is None:
         return table, measure
 
@@ -193,11 +193,11 @@ def with_certificate(
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Whom a caller's certificate names.
+    """Names in a caller's certificate.
 
     Attributes:
-        common_name: of its subject; may be empty.
-        dns_names: its alternative names that are DNS names.
+        common_name: common name of the subject; may be empty.
+        dns_names: alternative names that are DNS names.
     """
 
     common_name: str
@@ -205,18 +205,18 @@ class PeerIdentity:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, without those that are empty."""
+        """All names that are not empty."""
         return tuple(name for name in (self.common_name, *self.dns_names) if name)
 
 
 def peer_identity(context: Any) -> PeerIdentity | None:
-    """Who is calling, by the certificate that this connection was opened with.
+    """The identity in the certificate with which this connection was opened.
 
     Args:
         context: of the call.
 
     Returns:
-        None when the caller showed no certificate that was verified: plain, or not mutual TLS.
+        None if no certificate was verified: the connection is plain, or TLS is not mutual.
     """
     found: Mapping[str, list[bytes]] = context.auth_context()
     if not found.get("x509_pem_cert"):

@@ -1,13 +1,13 @@
-"""Several services in one process, on one event loop: a cluster on a machine of one's own.
+"""Several services in one process, on one event loop: a cluster on a developer's machine.
 
     python -m rockoon_runtime.together rockoon_nameserver --listen=... rockoon_broker --name=... ...
 
-Each package is followed by the options of its program, written with "=". Each service is what it
-would be in a process of its own, and they meet on the wire. The first is started first and stopped
-last, since the others look for it. When one ends, all do, and the exit status is its own.
+Each package is followed by the options of its program, written with "=". Each service behaves as in
+its own process, and the services communicate over the network. The first service starts first and
+stops last, because the further ones need it. If one service ends, all end, with its exit status.
 
-A start is mostly the loading of Python modules, by one core, and else waiting for a disk. So each
-program is loaded, in a thread, while those before it open their stores and find one another.
+Most of the start is the loading of Python modules on one core. Therefore a thread loads each
+program while the former ones open their stores and connect.
 """
 
 import argparse
@@ -34,14 +34,14 @@ from rockoon_runtime.settings import SettingsError, command_line
 from rockoon_runtime.telemetry.logs import set_up_logging
 
 SERVICE = "single"
-# So long a thread that loads a program keeps the interpreter from the loop: a start changes between
-# its threads a hundred times, and Python's 5 ms each would be most of it.
+# Switch interval while a thread loads a program. A start switches threads a hundred times; with
+# Python's 5 ms each, most of the start would be waiting.
 SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One of the services."""
+class HostedService:
+    """One of the services of this process."""
 
     program: Program[Any]
     settings: Any
@@ -50,23 +50,23 @@ class Member:
 
 
 async def serve_together(
-    first: Member, packages: Iterable[Sequence[str]], stop: Stop, ready_text: str
+    first: HostedService, packages: Iterable[Sequence[str]], stop: Stop, ready_text: str
 ) -> None:
     """Run services until `stop` is requested, or one of them ends.
 
     Args:
-        first: there for the others.
-        packages: the others, each with its options; loaded here.
-        stop: the wish to stop.
-        ready_text: printed when all serve; empty means the line for programs.
+        first: the service that all further ones need.
+        packages: the other packages, each with its options; loaded here.
+        stop: requests the end of all services.
+        ready_text: printed when all serve; empty means the JSON line of `announce`.
 
     Raises:
-        Exception: what the first one raised that failed, or could not be loaded.
+        Exception: the error of the first service that failed or could not be loaded.
     """
     failures: list[Exception] = []
-    others: list[Member] = []
+    others: list[HostedService] = []
 
-    async def live(member: Member) -> None:
+    async def live(member: HostedService) -> None:
         def announced(*_: str) -> None:
             member.ready.set()
 
@@ -113,8 +113,8 @@ async def serve_together(
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """While programs are loaded: a thread that does so gives way to the loop sooner, and what they
-    are made of, which is no garbage, is not looked through."""
+    """Context for loading programs: the loading thread yields to the event loop sooner, and the
+    garbage collector does not traverse the loaded modules."""
     gc.disable()
     usual = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -135,7 +135,7 @@ def main() -> int:
         usage="%(prog)s [OPTION...] PACKAGE [ITS OPTION...] PACKAGE [ITS OPTION...] ...",
     )
     parser.add_argument("--stop-with-parent", action="store_true")
-    parser.add_argument("--log-file", default="", help="in the place of standard error")
+    parser.add_argument("--log-file", default="", help="write log lines to this file")
     parser.add_argument("--ready-text", default="", help="printed when all serve")
     given = parser.parse_args(own)
     if not rest:
@@ -157,7 +157,7 @@ def main() -> int:
 
 
 def by_package(arguments: Sequence[str]) -> list[list[str]]:
-    """Options in front of the first package, then each package with its own."""
+    """The options before the first package, then each package with its options."""
     parts: list[list[str]] = [[]]
     for argument in arguments:
         if not argument.startswith("-"):
@@ -166,7 +166,7 @@ def by_package(arguments: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def member(package: str, options: Sequence[str]) -> Member:
+def member(package: str, options: Sequence[str]) -> HostedService:
     """Raises SettingsError."""
     program: Program[Any] = importlib.import_module(f"{package}.__main__").PROGRAM
     arguments = vars(
@@ -174,7 +174,7 @@ def member(package: str, options: Sequence[str]) -> Member:
     )
     for of_process in ("print_settings", "stop_with_parent"):
         arguments.pop(of_process)
-    return Member(program, loaded_settings(program, arguments).value)
+    return HostedService(program, loaded_settings(program, arguments).value)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Waking of tasks that have nothing to do, so that none looks again and again."""
+"""Wake-ups for idle tasks, so that no task polls."""
 
 import asyncio
 
 
 class Bell:
-    """Wakes all that wait for it. Used by the event loop's thread alone.
+    """Wakes all waiting tasks. Used only by the event loop's thread.
 
-    Ringing it while nobody waits costs a look at a list. It remembers nothing: who waits looks
-    first, and begins to wait without a pause in between.
+    `ring` costs one check of a list if no task waits. The bell stores no state: a task first checks
+    its condition, and then waits without an await in between.
     """
 
     __slots__ = ("_waiting",)
@@ -24,10 +24,10 @@ class Bell:
                 each.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until it rings.
+        """Wait until the bell rings.
 
         Args:
-            seconds: how long at most; None means without limit.
+            seconds: maximum time; None means no limit.
         """
         rung = asyncio.get_running_loop().create_future()
         self._waiting.append(rung)
@@ -42,13 +42,13 @@ class Bell:
 
 
 class Turns:
-    """When a task that works in turns has its next one. Used by the event loop's thread alone.
+    """Schedules the rounds of a periodic task. Used only by the event loop's thread.
 
-    News that comes during a turn, and may be too late for it, leads to another one.
+    A `ring` during a round causes another round, because the round may have missed the event.
 
     Args:
-        apart_seconds: from the beginning of a turn to the next one's at least, so that what comes
-            close together is one turn's work.
+        apart_seconds: minimum time between the starts of two rounds, so that one round handles
+            events that arrive close together.
     """
 
     def __init__(self, apart_seconds: float) -> None:
@@ -57,19 +57,19 @@ class Turns:
         self._began_seconds = 0.0
 
     def ring(self) -> None:
-        """There is news."""
+        """Request a round."""
         self._news.set()
 
     def begin(self) -> None:
-        """A turn begins: whatever there is, it sees."""
+        """Start a round: it handles all events until now."""
         self._news.clear()
         self._began_seconds = asyncio.get_running_loop().time()
 
     async def wait_next(self, seconds: float | None) -> None:
-        """Wait until there is news, or something is due.
+        """Wait until a round is requested or due.
 
         Args:
-            seconds: until something is due; None when nothing is.
+            seconds: until a round is due; None if none is.
         """
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""A gRPC server as every Rockoon service runs it: bounds, health, reflection, errors, drain."""
+"""The gRPC server of every Rockoon service: bounds, health, reflection, errors, drain."""
 
 import asyncio
 import logging
@@ -33,38 +33,38 @@ __all__ = ["CLUSTER_METADATA_KEY", "LIVENESS", "GrpcServer", "ListenError"]
 
 log = logging.getLogger(__name__)
 
-# An open connection is an open file. At most so many, and half of what the process may open: the
-# store's files have the rest. Further ones are closed at once; without a bound, connections that
-# nobody uses would end a broker.
+# An open connection is an open file. The bound is this number, or half of the process's open files;
+# the store needs the other half. Further connections are closed immediately: without a
+# bound, unused connections could exhaust a broker's files.
 CONNECTIONS_MAX = 20_000
-# How long a connection may take until it speaks HTTP/2, behind its TLS handshake.
+# From the end of the TLS handshake to the HTTP/2 preface.
 HANDSHAKE_SECONDS_MAX = 15.0
-# How long one may be open without a call; clients make another when they need it.
+# Connections without a call are closed after this time; clients open another when they need it.
 IDLE_SECONDS_MAX = 600.0
 
-# Every watch, stream and waiting pull is a call in progress. More are refused at once; without a
-# bound, callers that come faster than they are answered would take all memory.
+# Every watch, stream and waiting pull is a call in progress. Further calls are refused immediately:
+# without a bound, callers that are faster than the responses could exhaust the memory.
 CALLS_MAX = 20_000
 
-# Certificates are looked at with every new connection, and so often when there is none.
-CERTIFICATE_LOOK_SECONDS = 3600.0
+# Certificates are checked at each new connection, and at this interval.
+CERTIFICATE_CHECK_SECONDS = 3600.0
 
-# Probes, and those who watch.
+# Bounds of the health listener, for probes and watches.
 HEALTH_CALLS_MAX = 100
 HEALTH_CONNECTIONS_MAX = 100
 
-# The headers that the guard and the gate read; only these are kept.
+# Headers that the guard and the gate read; the server drops other headers.
 KEPT = (CLUSTER_METADATA_KEY, ACCESS_METADATA_KEY, TRACEPARENT_METADATA_KEY)
 
 
 def connections_bound(connections_max: int) -> int:
-    """How many connections may be open: so many, and half of the files the process may open."""
+    """The given bound, or half of the files that the process may open if that is less."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(min(connections_max, files // 2), 1)
 
 
 class ListenError(RuntimeError):
-    """The address cannot be listened on; the text says which."""
+    """The server cannot listen on an address; the text names it."""
 
 
 class GrpcServer:
@@ -73,30 +73,30 @@ class GrpcServer:
     Args:
         service: name for logs and errors, for example "broker".
         cluster: callers that name another cluster are refused.
-        listen: "host:port"; port 0 takes a free one.
+        listen: "host:port"; port 0 selects a free one.
         register: adds the servicers; called once before listening.
         service_names: full proto service names, for health and reflection.
-        drain: how long the end may take; by default as long as it is by the settings' defaults.
-        calls_max: calls in progress at once, streams included; further ones are refused.
+        drain: how long the shutdown may last; None means the settings' defaults.
+        calls_max: calls in progress, streams included; further ones are refused.
         calls_per_address_max: calls of one address in progress; None for half of `calls_max`.
-        connections_max: open connections; further ones are closed at once.
-        addresses: shares of addresses, which several servers may have together; None bounds none.
-        limits: of each connection; None has the defaults.
-        handshake_seconds_max: how long a connection may take until it speaks HTTP/2.
-        tls: what callers are shown; None means plain connections.
+        connections_max: open connections; further ones are closed immediately.
+        addresses: bounds per client address, shared by several servers; None means no bounds.
+        limits: of each connection; None means the defaults.
+        handshake_seconds_max: time limit for a connection to start HTTP/2.
+        tls: certificate for callers; None means plain connections.
         accepts_plain: with `tls`, connections without TLS are accepted at `listen` too.
-        health_listen: with TLS, "host:port" at which health is told plainly; empty for none.
-        calls: is told how long each call took.
-        gate: whom it does not let pass is refused; None lets everybody pass.
-        may_answer: asked before each answer, those of streams included; raises what the caller is
-            told in its place. Health is told without it.
+        health_listen: with TLS, "host:port" of a health listener without TLS; empty for none.
+        calls: records the duration of each call.
+        gate: refuses calls; None permits every call.
+        may_answer: called before each response, also of streams; raises the error that the caller
+            receives instead. Health checks do not call it.
         internal: paths of methods that only the cluster's own services call; their connections do
             not wait behind those of clients.
         kept: names of further headers that servicers read; None keeps all headers.
-        reuse_port: other processes listen on the same port, and share its callers.
+        reuse_port: other processes listen on the same port and share its callers.
 
     Raises:
-        ListenError: on entering, when the address cannot be had.
+        ListenError: on entering, if the server cannot listen on the address.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class GrpcServer:
         self._tls = tls
         self._accepts_plain = accepts_plain
         self._health_listen = health_listen
-        self._next_look: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
         self._service_names = tuple(service_names)
         self._drain_settings = drain or DrainSettings()
-        # Made when the end begins.
+        # Set when the shutdown begins.
         self._drain: Drain | None = None
         self._health = Health(self._service_names)
         self._guard_of_calls = ErrorTableGuard(
@@ -150,7 +150,7 @@ class GrpcServer:
             reuse_port=reuse_port,
             on_many_ended=return_freed_memory,
         )
-        # Generated code says that it takes gRPC's own server; it calls what ours has as well.
+        # Generated code is typed for gRPC's own server; this server has the methods that it calls.
         registered = cast("aio.Server", self._server)
         register(registered)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, registered)
@@ -177,38 +177,38 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port."""
+        """The address that the server listens on, with the real port."""
         return f"{self._listen.rpartition(':')[0]}:{self.port}"
 
     def trace(self, tracer: "Tracer | None") -> None:
-        """Have spans of calls whose callers trace them; before entering, and None for none."""
+        """Create spans for calls that have a trace; call before entering. None: no spans."""
         self._guard_of_calls.tracer = tracer
 
     async def set_serving(self, serving: bool) -> None:
-        """Say through grpc.health.v1 whether calls are welcome (readiness)."""
+        """Report through grpc.health.v1 whether the service accepts calls (readiness)."""
         self._health.set_serving(serving=serving)
 
     def note_call(self) -> None:
-        """A message of a stream has come; calls are noted by the guard."""
+        """Record the time of a message of a stream; the guard records calls."""
         self._guard_of_calls.last_call = time.monotonic()
 
     def begin_drain(self) -> Drain:
-        """The end begins: not ready any more, from now on; calls are answered as before."""
+        """Start the shutdown: readiness becomes false, calls are still answered."""
         self._health.set_serving(serving=False)
         if self._drain is None:
             self._drain = Drain(self._drain_settings, time.monotonic)
         return self._drain
 
     async def wait_quiet(self, seconds: float = QUIET_SECONDS) -> None:
-        """Wait until nobody has called for so long, but for half of the drain's time at most."""
+        """Wait until no call has arrived for `seconds`, at most half of the drain time."""
         await self.begin_drain().wait_quiet(lambda: self._guard_of_calls.last_call, seconds)
 
     async def __aenter__(self) -> "GrpcServer":
-        await self._listen_at_all()
-        self._look_at_certificate()
+        await self._listen_on_all()
+        self._check_certificate()
         return self
 
-    async def _listen_at_all(self) -> None:
+    async def _listen_on_all(self) -> None:
         listen = self._listen
         try:
             context = None if self._tls is None else self._tls.context()
@@ -223,11 +223,11 @@ class GrpcServer:
             reason = f"cannot listen on {listen}: {failure.strerror or failure}"
             raise ListenError(f"{reason}; is the port in use?") from failure
 
-    def _look_at_certificate(self) -> None:
+    def _check_certificate(self) -> None:
         if self._tls is not None:
             self._tls.look()
-            self._next_look = asyncio.get_running_loop().call_later(
-                CERTIFICATE_LOOK_SECONDS, self._look_at_certificate
+            self._next_check = asyncio.get_running_loop().call_later(
+                CERTIFICATE_CHECK_SECONDS, self._check_certificate
             )
 
     async def __aexit__(
@@ -236,10 +236,10 @@ class GrpcServer:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         drain = self.begin_drain()
-        # A watch of its health would never end by itself.
+        # A watch of this server's health does not end before it is closed.
         self._health.close()
         await self._server.stop(drain.seconds_left)
         if self._plain is not None:

@@ -1,1 +1,1 @@
-"""Access keys on a service's side: who is calling, and whether he may."""
+"""Access keys of a service: authentication of callers and their permissions."""

@@ -1,4 +1,4 @@
-"""Authentication: the caller, from the signature of a call."""
+"""Authentication: finds the access key of a caller by the signature of a call."""
 
 import datetime
 from collections.abc import Callable, Sequence
@@ -12,18 +12,17 @@ from rockoon_runtime.access.replays import NoRoom, UsedSignatures
 
 
 class Authentication:
-    """Takes each signature once, while it is recent.
+    """Accepts each signature once, while it is recent.
 
     Args:
-        keys: those in force, looked at again for every call.
-        window_seconds: how far a signature's time may be from the clock.
-        clock: epoch milliseconds, never going back.
+        keys: the current keys, read for every call.
+        window_seconds: largest difference between a signature's time and the clock.
+        clock: epoch milliseconds, never decreasing.
 
     Attributes:
-        audiences: the addresses at which this service is called, once known: a call is only taken
-            when it was signed for one of them, so that what was overheard at one node is of no use
-            at another. Empty where callers may have any address: nameservers, behind names and
-            balancers.
+        audiences: the addresses at which clients call this service, once known. A call must be
+            signed for one of them, so that a signature recorded at one node is useless at another.
+            Empty if clients may use any address: nameservers behind DNS names and load balancers.
     """
 
     def __init__(self, keys: KeyTable, window_seconds: float, clock: Callable[[], int]) -> None:
@@ -32,26 +31,26 @@ class Authentication:
         self._clock = clock
         self._window_ms = round(window_seconds * 1000)
         self._used = UsedSignatures(self._window_ms)
-        # What was used before is not known.
+        # Signatures used before the start are unknown.
         self._started_ms = clock()
 
     def admit(
         self, method: str, metadata: Sequence[tuple[str, Any]], body: bytes | None
     ) -> tuple[KnownKey, bytes]:
-        """Who is calling.
+        """Authenticate a call.
 
         Args:
             method: "/package.Service/Method".
-            metadata: of the call.
-            body: the request as it came; None for a stream of them.
+            metadata: metadata of the call.
+            body: the request as received; None for a stream of requests.
 
         Returns:
             The key, and the verifier of the secret that signed.
 
         Raises:
-            NotAuthenticated: the signature is missing, does not hold, is stale or has been used.
-            NotReady: it cannot be told yet.
-            Busy: too many callers have signed lately to remember one more.
+            NotAuthenticated: the signature is missing, wrong, stale or already used.
+            NotReady: the access keys are not loaded yet, or the call was signed before the start.
+            Busy: the memory of recent callers is full.
         """
         signature = signature_in(metadata)
         now_ms = self._clock()
@@ -104,8 +103,8 @@ class Authentication:
                 server_ms=now_ms,
             )
         if signature.time_ms < self._started_ms:
-            # Its time is told too: a caller whose clock is behind would be told this, at each
-            # restart of a service, for as long as it is.
+            # Contains the server's time: a caller whose clock is slow would otherwise receive this
+            # error at each restart of a service, until its clock passes the start.
             raise NotReady(
                 service="this service",
                 reason="the call was signed before it started",
@@ -118,18 +117,18 @@ def is_signed(metadata: Sequence[tuple[str, Any]]) -> bool:
 
 
 def signature_in(metadata: Sequence[tuple[str, Any]]) -> Signature:
-    """Raises NotAuthenticated when there is none."""
+    """Raises NotAuthenticated if the metadata has no valid signature header."""
     header = next((value for name, value in metadata if name == ACCESS_METADATA_KEY), None)
     if header is None:
-        raise refused("no key", "the call bears no access key, and this cluster wants one")
+        raise refused("no key", "the call has no access key, and this cluster requires one")
     signature = Signature.parse(header) if isinstance(header, str) else None
     if signature is None:
-        raise refused("wrong signature", "the signature is of no form that is known here")
+        raise refused("wrong signature", "the format of the signature is unknown")
     return signature
 
 
 def clock_text(epoch_ms: int) -> str:
-    """A moment for people and for comparing two of them: UTC, to the second."""
+    """A time as UTC text with seconds, for error texts that compare two clocks."""
     try:
         moment = datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Callers: who makes the call that is being answered, with its permissions."""
+"""Callers: the access key of the call in progress, with its permissions."""
 
 from contextvars import ContextVar
 
@@ -8,12 +8,12 @@ from rockoon_runtime.access.refusals import refused
 
 
 class Caller:
-    """Who makes a call.
+    """The caller of one call.
 
     Args:
-        keys: those in force, looked at again for every question.
-        key_id: his key's name.
-        call: his.
+        keys: the current keys, read for every check.
+        key_id: name of the caller's key.
+        call: the caller's call.
     """
 
     def __init__(self, keys: KeyTable, key_id: str, call: OpenCall) -> None:
@@ -23,23 +23,23 @@ class Caller:
 
     @property
     def permissions_revision(self) -> int:
-        """etcd's revision of the last change of what he may do; 0 when it never changes."""
+        """etcd revision of the last permission change; 0 if permissions never change."""
         key = self._keys.get(self.key_id)
         return 0 if key is None else key.info.modified_revision
 
     def may(self, action: Action, resource: str) -> bool:
-        """See `KnownKey.may`; a key that is no more may nothing."""
+        """See `KnownKey.may`; a deleted key has no permission."""
         key = self._keys.get(self.key_id)
         return key is not None and key.may(action, resource)
 
     def require_open(self) -> None:
-        """Raises why the call has to end, if it has to: it may go on for as long as its caller does
-        not read what he is being sent."""
+        """Raises the reason if the call must end. A call whose caller does not read the responses
+        may otherwise continue."""
         if self._call.refusal is not None:
             raise self._call.refusal
 
     def require(self, action: Action, resource: str) -> None:
-        """Raises NotPermitted without the permission; otherwise as `require_open`."""
+        """Raises NotPermitted without the permission, or the error of `require_open`."""
         self.require_open()
         key = self._keys.get(self.key_id)
         if key is None:
@@ -47,16 +47,16 @@ class Caller:
         require(key, action, resource)
 
 
-# Set for the time of a call; unset where access is off.
+# Set during a call; unset if access is off.
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """Who makes the call that is being answered; None when access is off."""
+    """The caller of the call in progress; None if access is off."""
     return CALLER.get()
 
 
 def sees(resource: str) -> bool:
-    """Whether who is calling may know of a resource; always when access is off."""
+    """True if the caller may see a resource; always if access is off."""
     caller = CALLER.get()
     return caller is None or caller.may("see", resource)

@@ -1,17 +1,20 @@
-"""The gate before a service's calls: signatures, permissions, and calls in progress.
+"""The gate in front of a service's methods: signatures, permissions, and calls in progress.
 
-A call passes when its signature holds, is recent and has not been used (`authentication`), and its
-key has every permission that the rule for the method asks for (`rules`). All of it is decided from
-memory. When keys change, the calls in progress are judged again, and those that would not pass now
-end (`open_calls`).
+A call passes if its signature is valid, recent and unused (`authentication`), and its key has every
+permission that the rule of the method requires (`rules`). The gate decides from memory. When keys
+change, it checks the calls in progress again and ends those that are no longer permitted
+(`open_calls`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from rockoon_core.errors import NotAuthenticated, NotPermitted
+from google.protobuf.message import DecodeError
+
+from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted, RockoonError
 from rockoon_core.signature import steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
@@ -20,26 +23,36 @@ from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall, OpenCalls
 from rockoon_runtime.access.refusals import Refusals
 from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, check
+from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
 
-# What the server can be asked of its own methods.
+# Server reflection: describes the server's own methods.
 REFLECTION = "/grpc.reflection."
+
+REFUSED = counter(
+    "rockoon_access_refused_total", "Calls refused because of access keys, by reason", "reason"
+)
+KEYS = gauge("rockoon_access_keys", "Access keys that this service knows; -1 before it knows any")
+TABLE = (REFUSED, KEYS)
+
+Abort = Callable[[Any, RockoonError], Awaitable[None]]
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Gate:
     """See the module.
 
     Args:
-        rules: what each method needs; one that is not in it is refused.
-        cluster_verifiers: by which the other services' calls are known.
-        optional: also let those pass who do not sign, and let them do everything but what a rule
-            says is never open.
-        window_seconds: how far a signature's time may be from the clock.
-        clock: epoch milliseconds, never going back.
+        rules: the permissions that each method requires; a method without a rule is refused.
+        cluster_verifiers: verifiers of the cluster secrets, for calls of other services.
+        optional: also accept unsigned calls, with all permissions except where a rule is
+            `never_open`.
+        window_seconds: largest difference between a signature's time and the clock.
+        clock: epoch milliseconds, never decreasing.
 
     Attributes:
-        keys: those in force; written by `update`.
-        authentication: tells who is calling.
-        refusals: the calls that did not pass.
+        keys: the current keys; written by `update`.
+        authentication: finds the caller's key.
+        refusals: counts of refused calls.
     """
 
     def __init__(
@@ -60,7 +73,7 @@ class Gate:
         self._calls = OpenCalls(self.keys, clock)
 
     def rule(self, method: str) -> Rule:
-        """Raises NotPermitted for a method that no rule names: forgotten is not allowed."""
+        """Raises NotPermitted for a method without a rule: a missing rule never permits a call."""
         if method.startswith(REFLECTION):
             return ANY_KEY
         try:
@@ -74,35 +87,35 @@ class Gate:
     def passing(
         self, method: str, metadata: Sequence[tuple[str, Any]], body: bytes | None, request: Any
     ) -> Iterator[OpenCall]:
-        """The time of a call that passes.
+        """Context of a call that passes the gate.
 
         Args:
-            method, metadata, body: as of `Authentication.admit`.
-            request: makes the request from its bytes, after the signature has held; None for a
-                stream of requests.
+            method, metadata, body: see `Authentication.admit`.
+            request: parses the request after the signature was verified; returns None for a stream
+                of requests.
 
         Raises:
-            RockoonError: it does not pass.
+            RockoonError: the call is refused.
         """
         rule = self.rule(method)
-        # Only what is not signed passes unproven: a wrong signature is refused in this mode too, or
-        # nobody would notice it before the mode ends.
+        # Only unsigned calls pass without a check. A wrong signature is refused in this mode too:
+        # otherwise operators would notice it only after the mode has ended.
         if self._optional and not rule.never_open and not is_signed(metadata):
             yield OpenCall(rule, request(), b"")
             return
         try:
             key, verifier = self.authentication.admit(method, metadata, body)
-            # After the signature: bytes of strangers are not parsed.
+            # After the signature check: requests of strangers are not parsed.
             made = request()
             check(key, rule, made)
         except (NotAuthenticated, NotPermitted) as refusal:
-            self.refusals.note(method, refusal)
+            self.refusals.record(method, refusal)
             raise
         call = OpenCall(rule, made, verifier)
-        # After the check, and without an await in between: a change of the key finds the call here,
-        # or was seen by the check.
+        # After the check, without an await in between: a change of the key either was visible to
+        # the check, or finds the call here.
         self._calls.add(key.key_id, call)
-        # Each call has a context of its own, so no other call finds it set.
+        # Each call has its own context, so no other call sees this caller.
         CALLER.set(Caller(self.keys, key.key_id, call))
         try:
             yield call
@@ -110,13 +123,77 @@ class Gate:
             refusal_since = call.interrupted()
             if refusal_since is None:
                 raise
-            # The cancellation was ours, by a changed key. Anybody else's is left alone above.
+            # The gate cancelled the call because its key changed. Other cancellations pass above.
             raise refusal_since from None
         finally:
             self._calls.remove(key.key_id, call)
 
     def update(self, infos: Sequence[AccessKeyInfo]) -> None:
-        """Take over all keys; calls in progress that would not pass now end."""
-        # The new keys are in force before calls are ended, which come again at once.
+        """Replace all keys; end calls in progress that are no longer permitted."""
+        # The keys are replaced before calls end, because their clients retry immediately.
         for key_id in self.keys.replace(infos):
             self._calls.key_changed(key_id)
+
+
+def gated(
+    gate: Gate,
+    path: str,
+    behaviour: Behaviour,
+    parse: Callable[[bytes], Any] | None,
+    abort: Abort,
+    *,
+    is_stream: bool,
+) -> Behaviour:
+    """A coroutine method that runs `behaviour` for permitted calls.
+
+    Requests arrive as bytes because signatures cover bytes, and because requests of strangers are
+    not parsed before their signature is verified.
+
+    Args:
+        gate: permits or refuses calls.
+        path: path of the method.
+        behaviour: the method; it handles its own errors.
+        parse: parses a request.
+        abort: ends a call with an error.
+        is_stream: the method has a stream of requests. The method checks each request itself.
+    """
+
+    async def answer(request: Any, context: Any) -> Any:
+        metadata = context.invocation_metadata()
+        try:
+            if is_stream:
+                with gate.passing(path, metadata, None, no_request):
+                    return await behaviour(request, context)
+            with gate.passing(path, metadata, request, partial(parsed, parse, request)) as call:
+                return await behaviour(call.request, context)
+        except RockoonError as refusal:
+            await abort(context, refusal)
+
+    return answer
+
+
+def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
+    """Raises InvalidArgument for bytes that are not a valid request."""
+    try:
+        return raw if parse is None else parse(raw)
+    except DecodeError as failure:
+        raise InvalidArgument(reason=f"it cannot be read: {failure}") from failure
+
+
+def no_request() -> None:
+    """The request of a stream: none, because the method checks each request itself."""
+
+
+def with_access(
+    table: Iterable[Metric], measure: Measure, gate: Gate | None
+) -> tuple[Iterable[Metric], Measure]:
+    """A service's metrics, and those of its gate if it has one."""
+    if gate is None:
+        return table, measure
+
+    async def measured() -> Iterable[Measurement]:
+        refused = (REFUSED.at(count, reason) for reason, count in gate.refusals.counts.items())
+        known = KEYS.at(len(gate.keys) if gate.keys.loaded else -1)
+        return [*await measure(), *refused, known]
+
+    return (*table, *TABLE), measured

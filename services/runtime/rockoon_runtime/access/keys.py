@@ -1,7 +1,7 @@
-"""The access keys that a service knows, and what each may do. Pure.
+"""The access keys that a service knows, and the permissions of each. No I/O.
 
-A service decides by a snapshot in memory. Each key's answers are remembered with the key; a key
-that has changed is another object, so no remembered answer outlives the permission it came from.
+A service decides by a snapshot in memory. Each key caches its answers. A changed key is a new
+object, so no cached answer outlives the permission that it came from.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from rockoon_proto.v1.access_pb2 import (
     AccessPermission,
 )
 
-# "see" is no permission of its own: any of the three will do.
+# "see" is not a permission of its own: read, write or admin includes it.
 Action = Literal["read", "write", "admin", "see"]
 ACTIONS: Mapping[int, Action] = {
     ACCESS_READ: "read",
@@ -27,24 +27,24 @@ ACTIONS: Mapping[int, Action] = {
 
 CLUSTER = "cluster"
 
-# A key that asks for ever new names must not take all memory, nor one that asks for long ones.
+# Bounds of the cache: a caller that asks for ever new or very long names must not fill the memory.
 ANSWERS_MAX = 10_000
-# The longest names that there are, "topic:" and 255 characters, are shorter.
+# The longest valid names, "topic:" and 255 characters, are shorter.
 RESOURCE_CHARACTERS_MAX = 300
 
 
 def covers(pattern: str, resource: str) -> bool:
-    """Whether a permission's resource is, or stands for, a resource."""
+    """True if a permission's resource equals a resource, or is a pattern that matches it."""
     if pattern.endswith("*"):
         return resource.startswith(pattern[:-1])
     return pattern == resource
 
 
 class KnownKey:
-    """One key as it was at some moment.
+    """One version of an access key.
 
     Args:
-        info: as the nameservers tell it.
+        info: the key as received from a nameserver.
     """
 
     def __init__(self, info: AccessKeyInfo) -> None:
@@ -61,16 +61,16 @@ class KnownKey:
         return not self.info.disabled
 
     def verifiers(self, now_ms: int) -> tuple[bytes, ...]:
-        """Those of the secrets in force, the present one first."""
+        """Verifiers of the valid secrets, the current one first."""
         if self.info.former_verifier and now_ms < self.info.former_until_ms:
             return self.info.verifier, self.info.former_verifier
         return (self.info.verifier,)
 
     def may(self, action: Action, resource: str) -> bool:
-        """Whether the key has a permission.
+        """True if the key has a permission.
 
         Args:
-            action: "see" is given by any of the others.
+            action: "see" is included in each of the others.
             resource: "topic:NAME", "group:NAME" or "cluster".
         """
         found = self._answers.get((action, resource))
@@ -87,40 +87,40 @@ class KnownKey:
 
 
 class ClusterKey(KnownKey):
-    """The services' own, which may do everything.
+    """The key of the services themselves; it has every permission.
 
     Args:
-        verifiers: of the cluster secret, and of another one while one replaces the other.
+        verifiers: verifiers of the cluster secret, and of a second one during a rotation.
     """
 
     def __init__(self, verifiers: Sequence[bytes]) -> None:
         super().__init__(AccessKeyInfo(key_id=CLUSTER_KEY_ID))
         self._verifiers = tuple(verifiers)
 
-    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:  # noqa: ARG002 - until a restart
+    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:  # noqa: ARG002 - valid until a restart
         return self._verifiers
 
-    def may(self, action: Action, resource: str) -> bool:  # noqa: ARG002 - whatever it is
+    def may(self, action: Action, resource: str) -> bool:  # noqa: ARG002 - every permission
         return True
 
 
 def understood(permission: AccessPermission) -> AccessPermission:
-    """Without actions of a later version."""
+    """The permission without actions of later versions."""
     actions = [action for action in permission.actions if action in ACTIONS]
     return AccessPermission(resource=permission.resource, actions=actions)
 
 
 class KeyTable:
-    """Every key that a service knows.
+    """All keys that a service knows.
 
     Args:
-        cluster_verifiers: of the cluster secrets in force.
+        cluster_verifiers: verifiers of the valid cluster secrets.
     """
 
     def __init__(self, cluster_verifiers: Sequence[bytes]) -> None:
         self._cluster_key = ClusterKey(cluster_verifiers)
         self._keys: dict[str, KnownKey] = {}
-        # Whether a nameserver has told us of the keys: until then we know no one but ourselves.
+        # True once a nameserver has sent the keys; until then only the cluster key is known.
         self.loaded = False
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class KeyTable:
         return self._keys.get(key_id)
 
     def replace(self, infos: Iterable[AccessKeyInfo]) -> set[str]:
-        """Take over all keys; returns the names of those that are others than before."""
+        """Replace all keys; returns the names of added, changed and deleted keys."""
         before, self._keys = self._keys, {}
         for info in infos:
             known = before.get(info.key_id)
@@ -145,7 +145,7 @@ class KeyTable:
 
 
 def require(key: KnownKey, action: Action, resource: str) -> None:
-    """Raises NotPermitted when a key lacks a permission."""
+    """Raises NotPermitted if a key does not have a permission."""
     if not key.may(action, resource):
         wanted = "read, write or admin" if action == "see" else action
         named = shown(resource)
@@ -158,7 +158,7 @@ def require(key: KnownKey, action: Action, resource: str) -> None:
 
 
 def shown(resource: str) -> str:
-    """As texts and logs have it: a caller may ask for any name, of many lines and megabytes."""
+    """A resource name for texts and logs: escaped and clipped, since callers may send any name."""
     if len(resource) <= RESOURCE_CHARACTERS_MAX and resource.isprintable():
         return resource
     return resource[:RESOURCE_CHARACTERS_MAX].encode("unicode_escape").decode() + "..."

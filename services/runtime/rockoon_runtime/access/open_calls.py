@@ -1,4 +1,4 @@
-"""Calls in progress: judged again when what their callers may do changes, and ended if need be."""
+"""Calls in progress: checked again when permissions change, and ended if no longer permitted."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class OpenCall:
     """A call in progress.
 
     Attributes:
-        refusal: why it has to end.
+        refusal: why the call must end; None while it is permitted.
     """
 
     def __init__(self, rule: Rule, request: Any, verifier: bytes) -> None:
@@ -25,33 +25,33 @@ class OpenCall:
         self._task = asyncio.current_task()
 
     def end(self, refusal: RockoonError) -> None:
-        """Have it end at once."""
+        """Cancel the call's task with a reason."""
         if self.refusal is None:
             self.refusal = refusal
             if self._task is not None:
                 self._task.cancel()
 
     def interrupted(self) -> RockoonError | None:
-        """In the call's task, when it was cancelled: why, if it was here; the call can go on to
-        say so."""
+        """Called in the cancelled task of the call. If `end` cancelled it, undo the cancellation so
+        that the task can send the error, and return the reason; otherwise return None."""
         if self.refusal is not None and self._task is not None:
             self._task.uncancel()
         return self.refusal
 
 
 class OpenCalls:
-    """Those of one gate, by the key that signed them.
+    """Calls in progress of one gate, by the key that signed them.
 
     Args:
-        keys: those in force, looked at again for every judgement.
-        clock: epoch milliseconds, never going back.
+        keys: the current keys, read for every check.
+        clock: epoch milliseconds, never decreasing.
     """
 
     def __init__(self, keys: KeyTable, clock: Callable[[], int]) -> None:
         self._keys = keys
         self._clock = clock
         self._open: dict[str, set[OpenCall]] = {}
-        # By key: when its former secret ends.
+        # By key: timer for the end of its former secret.
         self._former_ends: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, key_id: str, call: OpenCall) -> None:
@@ -64,15 +64,15 @@ class OpenCalls:
             self._open.pop(key_id, None)
 
     def key_changed(self, key_id: str) -> None:
-        """A key is another than before, or no more; its calls that would not pass now end."""
-        self._judge_again(key_id)
-        self._await_former_end(key_id)
+        """End calls that are no longer permitted after a key was changed or deleted."""
+        self._check_again(key_id)
+        self._schedule_former_end(key_id)
 
-    def _await_former_end(self, key_id: str) -> bool:
-        """Have calls be judged when a key's former secret ends, which is no change of the key.
+    def _schedule_former_end(self, key_id: str) -> bool:
+        """Schedule a check for the end of a key's former secret, which is not a change of the key.
 
         Returns:
-            Whether there is one whose end is still to come.
+            True if the former secret is still valid.
         """
         if (awaited := self._former_ends.pop(key_id, None)) is not None:
             awaited.cancel()
@@ -80,16 +80,16 @@ class OpenCalls:
         left_ms = 0 if key is None else key.info.former_until_ms - self._clock()
         if left_ms > 0:
             self._former_ends[key_id] = asyncio.get_running_loop().call_later(
-                left_ms / 1000 + 0.001, self._note_former_end, key_id
+                left_ms / 1000 + 0.001, self._on_former_end, key_id
             )
         return left_ms > 0
 
-    def _note_former_end(self, key_id: str) -> None:
-        # The loop's clock is not the one by which secrets end, and may be ahead of it.
-        if not self._await_former_end(key_id):
-            self._judge_again(key_id)
+    def _on_former_end(self, key_id: str) -> None:
+        # The clock of secrets may be behind the loop's clock.
+        if not self._schedule_former_end(key_id):
+            self._check_again(key_id)
 
-    def _judge_again(self, key_id: str) -> None:
+    def _check_again(self, key_id: str) -> None:
         key, now_ms = self._keys.get(key_id), self._clock()
         for call in tuple(self._open.get(key_id, ())):
             if key is None:
@@ -100,7 +100,7 @@ class OpenCalls:
                 call.end(refused("wrong signature", f"access key {key_id!r} has another secret"))
             elif call.rule.filtered:
                 call.end(
-                    NotReady(service="this service", reason=f"what {key_id!r} may do has changed")
+                    NotReady(service="this service", reason=f"permissions of {key_id!r} changed")
                 )
             else:
                 try:

@@ -1,4 +1,4 @@
-"""Refusals of calls: errors, counts of each kind, and log lines."""
+"""Refused calls: errors, counts by reason, and log lines."""
 
 import logging
 from collections.abc import Callable
@@ -7,25 +7,25 @@ from rockoon_core.errors import NotAuthenticated, NotPermitted
 
 log = logging.getLogger(__name__)
 
-# Refusals are for the caller; the log shows that there are some, not each.
+# The caller receives each refusal; the log shows one per interval.
 LOGGED_SECONDS = 1.0
 
 REASONS = ("no key", "unknown key", "disabled key", "wrong signature", "stale", "replayed")
 
 
 def refused(kind: str, reason: str, **details: object) -> NotAuthenticated:
-    """A refusal to take somebody for who he says he is; its kind is one of REASONS."""
+    """The error of a call that is not authenticated; its kind is one of REASONS."""
     return NotAuthenticated(reason=reason, kind=kind, **details)
 
 
 class Refusals:
-    """What a gate refused.
+    """Counts the refused calls of a gate, and logs at most one per interval.
 
     Args:
-        clock: epoch milliseconds, never going back.
+        clock: epoch milliseconds, never decreasing.
 
     Attributes:
-        counts: how many calls, by reason.
+        counts: number of refused calls by reason.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -33,7 +33,7 @@ class Refusals:
         self._clock = clock
         self._logged_ms = 0
 
-    def note(self, method: str, refusal: NotAuthenticated | NotPermitted) -> None:
+    def record(self, method: str, refusal: NotAuthenticated | NotPermitted) -> None:
         self.counts[refusal.details.get("kind", "not permitted")] += 1
         now_ms = self._clock()
         if now_ms - self._logged_ms >= LOGGED_SECONDS * 1000:

@@ -1,14 +1,14 @@
-"""Replay protection: signatures that have been used. Pure; memory is bounded.
+"""Replay protection: which signatures have been used. No I/O; memory is bounded.
 
 Invariants:
 
-1. A signature is admitted once. A caller's channel counts its calls: of each channel the highest
-   count is kept, and one bit for each of those shortly below it (the window of IPsec, RFC 4303
-   section 3.4.3). What is below the window is refused, used or not.
-2. A channel is forgotten when all that it can have signed is stale: until then every signature of
-   its is either remembered or below the window. Without room, new channels are refused; old ones
-   are not forgotten for them. The services' own key finds room whatever others do: with it nodes
-   come back, and an operator disables the keys that take all of it.
+1. A signature is admitted once. A caller's channel counts its calls. The table keeps the highest
+   count of each channel, and one bit for each count in a window below it (the window of IPsec, RFC
+   4303 section 3.4.3). A count below the window is refused, used or not.
+2. A channel is removed only when all its signatures are stale. Until then each of its signatures
+   is remembered or below the window. If the table is full, new channels are refused and old ones
+   stay. The cluster key is always admitted: nodes need it to return, and operators need it to
+   disable the keys that fill the table.
 """
 
 from collections import Counter
@@ -20,23 +20,23 @@ COUNTS_REMEMBERED = 4096
 _MASK = (1 << COUNTS_REMEMBERED) - 1
 
 CHANNELS_MAX = 100_000
-# Of one key: the others must find room.
+# Maximum of one key, so that other keys find room.
 KEY_CHANNELS_MAX = 20_000
 SWEEP_MS = 1_000
 
 
 class NoRoom(Exception):
-    """As many channels as are remembered have called lately."""
+    """The table of recent channels is full."""
 
 
 @dataclass(slots=True)
 class _Channel:
-    """What has been used of one channel's signatures."""
+    """Used signatures of one channel."""
 
     highest: int
-    # Bit i: `highest` - i has been used.
+    # Bit i: count `highest` - i has been used.
     used: int
-    # The latest time that one of them bore.
+    # The latest time of its signatures.
     latest_ms: int
 
 
@@ -44,8 +44,8 @@ class UsedSignatures:
     """See the module.
 
     Args:
-        window_ms: how far a signature's time may be from the clock.
-        channels_max, key_channels_max: remembered at once, and of one key.
+        window_ms: largest difference between a signature's time and the clock.
+        channels_max, key_channels_max: channels remembered in all, and of one key.
     """
 
     def __init__(
@@ -67,17 +67,18 @@ class UsedSignatures:
         return len(self._channels)
 
     def admit(self, key_id: str, instance: str, counter: int, signed_ms: int, now_ms: int) -> bool:
-        """Use a signature that holds and whose time is within the window.
+        """Use a verified signature whose time is within the window.
 
         Returns:
-            False when it has been used, or is too far behind others of its channel to know.
+            False if it was used before, or is below the window of its channel.
 
         Raises:
-            NoRoom: its channel is new and there is no room for it.
+            NoRoom: its channel is new and the table is full.
         """
+        # If the clock was set back, the next sweep would be delayed by the same time.
         # A due that only a clock set back can explain would put it off for as long.
         if now_ms >= self._sweep_at_ms or now_ms < self._sweep_at_ms - self._sweep_ms:
-            self._forget(now_ms)
+            self._remove_stale(now_ms)
         key = (key_id, instance)
         known = self._channels.get(key)
         if known is None:
@@ -89,7 +90,7 @@ class UsedSignatures:
             return True
         ahead = counter - known.highest
         if ahead > 0:
-            # Shifting by the count itself would let a caller ask for all memory.
+            # A shift by the count itself would let a caller request all memory.
             known.used = (known.used << min(ahead, COUNTS_REMEMBERED) | 1) & _MASK
             known.highest = counter
         else:
@@ -100,8 +101,8 @@ class UsedSignatures:
         known.latest_ms = max(known.latest_ms, signed_ms)
         return True
 
-    def _forget(self, now_ms: int) -> None:
-        """Once in a while: the cost is that of all channels, shared by many calls."""
+    def _remove_stale(self, now_ms: int) -> None:
+        """Visits all channels; called rarely, so that many calls share the cost."""
         self._sweep_at_ms = now_ms + self._sweep_ms
         over = now_ms - self._window_ms
         gone = [key for key, channel in self._channels.items() if channel.latest_ms < over]

@@ -1,4 +1,4 @@
-"""Rules of calls: a service has one table, by the full name of the method."""
+"""Rules of calls: one table per service, by the full name of the method."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ Need = tuple[Action, str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may make a call.
+    """The requirements for a call.
 
     Attributes:
-        needs: the permissions that a request needs, all of them.
-        services_only: only those who have the cluster secret.
-        filtered: what is answered depends on the caller's permissions, so a stream of answers
-            is begun again when those change.
-        never_open: nobody passes without a key, not even where keys are optional.
+        needs: returns all permissions that a request requires.
+        services_only: only callers with the cluster secret.
+        filtered: the response depends on the caller's permissions. When they change, a stream of
+            responses is ended, so that the client opens it again.
+        never_open: a key is required even if keys are optional.
     """
 
     needs: Callable[[Any], Iterable[Need]]
@@ -37,25 +37,25 @@ def nothing_more(_request: object) -> Iterable[Need]:
 
 
 def on_cluster(action: Action, *, never_open: bool = False) -> Rule:
-    """A permission on the cluster, whatever is asked."""
+    """A permission on the cluster for every request."""
     needs: tuple[Need, ...] = ((action, CLUSTER),)
     return Rule(lambda _request: needs, never_open=never_open)
 
 
-# A key, whichever; the service itself leaves out what the caller may not see, or asks further.
+# Any key; the service itself filters the response, or requires more.
 ANY_KEY = Rule(nothing_more)
 FILTERED = Rule(nothing_more, filtered=True)
 SERVICES_ONLY = Rule(nothing_more, services_only=True)
 KEYS_FOR_SERVICES = Rule(nothing_more, services_only=True, never_open=True)
-# What such a caller is told that he lacks.
+# The resource in the error for other callers.
 SERVICES = f"cluster, as {CLUSTER_KEY_ID!r}"
 
 
 def check(key: KnownKey, rule: Rule, request: Any) -> None:
-    """Whether a key may make a call.
+    """Check that a key may make a call.
 
     Raises:
-        NotPermitted: it lacks a permission.
+        NotPermitted: a permission is missing.
     """
     if rule.services_only and key.key_id != CLUSTER_KEY_ID:
         raise NotPermitted(key=key.key_id, action="admin", resource=SERVICES)

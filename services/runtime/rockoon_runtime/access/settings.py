@@ -1,4 +1,4 @@
-"""The settings that every service has for access keys."""
+"""Access key settings of every service."""
 
 from dataclasses import dataclass
 
@@ -10,44 +10,44 @@ from rockoon_runtime.settings import SettingsError, setting
 
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
-    """Whether callers need access keys."""
+    """Whether callers need access keys, and the cluster secret."""
 
     access: str = setting(
         "off",
-        "on: every call has to be signed with an access key that may make it, or with the cluster "
-        "secret, health alone is open; optional: calls that are not signed pass as well, for the "
-        "way from off to on",
+        "on: every call except health checks must be signed with an access key that permits it, or "
+        "with the cluster secret; optional: unsigned calls are accepted too, for the migration "
+        "from off to on",
         choices=("off", "optional", "on"),
         shared=True,
     )
     cluster_secret: str = setting(
         "",
-        "what services sign their calls to one another with, and an operator his first ones; the "
-        "same on all of them, 24 characters or more",
+        "secret with which services sign their calls to each other, and an operator the first "
+        "calls; the same for all services, at least 24 characters",
         secret=True,
     )
     cluster_secret_also: str = setting(
         "",
-        "another cluster secret that is accepted, while one is replaced by the other",
+        "second cluster secret that is accepted while one replaces the other",
         secret=True,
     )
     access_window_seconds: float = setting(
         300.0,
-        "how far the time of a signature may be from this service's clock, seconds",
+        "largest difference between the time of a signature and this service's clock, seconds",
         minimum=1,
         maximum=3600,
     )
 
 
 def cluster_credentials(settings: AccessSettings) -> Credentials | None:
-    """How this service signs its calls; None when it does not.
+    """The credentials with which this service signs its calls; None if access is off.
 
     Raises:
-        SettingsError: access is on without a usable cluster secret, or off with one.
+        SettingsError: access is on without a valid cluster secret, or off with one.
     """
     if settings.access == "off":
         if settings.cluster_secret or settings.cluster_secret_also:
-            raise SettingsError("cluster_secret is set, but access = off: nobody would be refused")
+            raise SettingsError("cluster_secret is set, but access = off: no call would be refused")
         return None
     if not settings.cluster_secret:
         raise SettingsError(
@@ -61,15 +61,15 @@ def cluster_credentials(settings: AccessSettings) -> Credentials | None:
 
 
 def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Rules) -> Gate | None:
-    """What stands before a service's calls; None when access is off.
+    """The gate in front of a service's methods; None if access is off.
 
     Args:
-        settings: the service's.
-        cluster: as of `cluster_credentials`.
-        rules: what each of its methods needs.
+        settings: settings of the service.
+        cluster: result of `cluster_credentials`.
+        rules: the rule of each of its methods.
 
     Raises:
-        SettingsError: the other cluster secret cannot be used.
+        SettingsError: the second cluster secret is not valid.
     """
     if cluster is None:
         return None

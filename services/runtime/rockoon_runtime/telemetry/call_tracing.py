@@ -1,6 +1,6 @@
 """Spans of calls whose callers trace them: their metadata has a `traceparent` (W3C Trace Context).
 
-Loaded only by a service that exports traces: it needs OpenTelemetry.
+Imported only by a service that exports traces: it needs OpenTelemetry.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def context_of(traceparent: str) -> Context:
-    """The context that a caller has named; an empty one when it is none."""
+    """The context in a `traceparent`; an empty one if it is not valid."""
     return _propagator.extract({"traceparent": traceparent}, getter=default_getter)
 
 
@@ -38,10 +38,10 @@ def traced_call(
     traceparent: str,
     behaviour: Callable[[Any, Any], Awaitable[Any]],
 ) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A method within a span of its call. What it raises is noted and raised.
+    """A method within a span of its call. The span records an exception and raises it.
 
     Args:
-        tracer: continues traces that are sampled, and begins none.
+        tracer: continues sampled traces, and starts none.
         path: of the method, "/package.Service/Method".
         traceparent: the caller's.
         behaviour: the method.
@@ -68,7 +68,7 @@ def traced_call(
 
 
 def linked_contexts(traceparents: Sequence[str]) -> Sequence[SpanContext]:
-    """Contexts of messages, those that are sampled."""
+    """The sampled contexts of messages."""
     found = (get_current_span(context_of(each)).get_span_context() for each in traceparents)
     return [context for context in found if context.is_valid and context.trace_flags.sampled]
 
@@ -78,7 +78,7 @@ def links_to(contexts: Sequence[SpanContext]) -> Sequence[Link]:
 
 
 def end(span: Span, failure: BaseException | None) -> None:
-    """End a span; with a failure its status says so."""
+    """End a span; a failure is recorded in its status."""
     if failure is not None:
         kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
         span.set_attribute("error.type", kind)

@@ -1,7 +1,7 @@
 """Log lines: text for people, or one JSON object a line for machines.
 
-A JSON line names the service and the node, and the span in which it was written when there is one:
-`trace_id` and `span_id` as OpenTelemetry writes them, so that a line leads to its trace.
+A JSON line has the service, the node, and the span in which it was written, if any: `trace_id` and
+`span_id` as in OpenTelemetry, so that a line leads to its trace.
 """
 
 import atexit
@@ -14,7 +14,7 @@ from typing import TextIO
 
 from rockoon_core.repeated_lines import RepeatFilter
 
-# What every record has; the rest was given by `extra`.
+# Attributes of every record; further ones were passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -22,8 +22,8 @@ class JsonLines(logging.Formatter):
     """Formats records as JSON objects.
 
     Args:
-        constants: put into every line, for example service and node.
-        span: names the present span, as `span_fields` does; empty outside any.
+        constants: fields of every line, for example service and node.
+        span: returns the fields of the current span; empty outside any span.
     """
 
     def __init__(self, constants: Mapping[str, str], span: Callable[[], Mapping[str, str]]) -> None:
@@ -54,8 +54,8 @@ class JsonLines(logging.Formatter):
 
 
 def span_fields() -> Mapping[str, str]:
-    """Ids of the span in which this is called; empty outside any, or when nothing is traced."""
-    # Whoever makes spans has loaded it; a log line must not be what loads it.
+    """Ids of the current span; empty outside any span, or if nothing is traced."""
+    # Code that creates spans has imported it. A log line must not import it.
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return {}
@@ -66,12 +66,12 @@ def span_fields() -> Mapping[str, str]:
 
 
 def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None = None) -> None:
-    """Send this process's log lines to a file, or to standard error, without endless repeats.
+    """Write this process's log lines to a file or to standard error, with repeats suppressed.
 
     Args:
         service: for example "broker".
         log_format: "text" or "json".
-        node: the node's name, in every line: of a replica, its own (`CopySettings.process_name`).
+        node: name in every line; for a replica its own name (`CopySettings.process_name`).
         file: None means standard error.
     """
     handler = logging.StreamHandler(file or sys.stderr)

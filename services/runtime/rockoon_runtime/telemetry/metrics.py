@@ -1,8 +1,8 @@
-"""Metrics: names, kinds, and values at one moment. Pure.
+"""Metrics: names, kinds, and values at one time. No I/O.
 
-A service says what it can measure as a table of `Metric`s, and when somebody exports, it is asked
-once for all values (`Measure`). Nothing is done for a metric while nobody exports: values come
-from counters that the service keeps anyway, a few additions per batch.
+A service declares its metrics as a table of `Metric`s. For each export, `Measure` returns all
+values together. Metrics cost nothing without an export: values come from counters that the service
+keeps anyway, a few additions per batch.
 """
 
 import enum
@@ -12,42 +12,42 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """How values of a metric behave."""
 
     COUNTER = "counter"
-    """Only grows while the process lives."""
+    """Only increases while the process lives."""
     GAUGE = "gauge"
-    """Goes up and down."""
+    """Increases and decreases."""
     HISTOGRAM = "histogram"
-    """How many of what was counted were how large, since the process began."""
+    """Number of values in each range, since the process started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric's name as exporters show it, its meaning and its labels.
+    """A metric's name, meaning and labels.
 
     Attributes:
-        name: as Prometheus has it; a counter's ends with `_total`.
+        name: as in Prometheus; a counter's name ends with `_total`.
         kind: counter, gauge or histogram.
         doc: one sentence with the unit.
-        labels: names of its own labels, in the order in which `at` takes their values.
-        unit: what OTLP says beside the name; of RocketMQ's metrics alone, whose names say none.
-        bounds: of a histogram, in its unit and ascending: the largest that each bucket but the last
-            counts.
+        labels: names of its own labels, in the order in which `at` receives their values.
+        unit: unit in OTLP; only for RocketMQ's metrics, whose names have no unit.
+        bounds: of a histogram, in its unit and ascending: the largest value of each bucket except
+            the last.
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     doc: str
     labels: tuple[str, ...] = ()
     unit: str = ""
     bounds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+        if (self.kind is MetricKind.COUNTER) != self.name.endswith("_total"):
             raise ValueError(f"{self.name}: exactly counters end with _total")
-        if (self.kind is Kind.HISTOGRAM) != bool(self.bounds):
+        if (self.kind is MetricKind.HISTOGRAM) != bool(self.bounds):
             raise ValueError(f"{self.name}: exactly histograms have bounds")
         if any(low >= high for low, high in pairwise(self.bounds)):
             raise ValueError(f"{self.name}: bounds {self.bounds} do not ascend")
@@ -61,16 +61,16 @@ class Metric:
         """
         if self.bounds:
             raise ValueError(f"{self.name} is a histogram, which has more than one number")
-        # OTLP has numbers only.
+        # OTLP has only numbers.
         number = int(value) if isinstance(value, bool) else value
         return Measurement(self, number, self._values(labels))
 
     def spread(self, counts: Sequence[int], total: float, *labels: object) -> "Measurement":
-        """What this histogram has counted.
+        """The contents of this histogram.
 
         Args:
             counts: by bucket, one more than there are bounds.
-            total: of what was counted, in the metric's unit.
+            total: sum of the values, in the metric's unit.
             labels: one value for each label.
         """
         if len(counts) != len(self.bounds) + 1:
@@ -85,20 +85,20 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One value of a metric; a histogram's is the sum of what it has counted."""
+    """One value of a metric; for a histogram the sum of its values."""
 
     metric: Metric
     value: float
     labels: tuple[str, ...]
     counts: tuple[int, ...] = ()
-    """A histogram's buckets; none of them counts what another one does."""
+    """Buckets of a histogram, not cumulative."""
 
 
 class Times:
-    """How long something took, each time: a histogram that is filled one by one.
+    """A histogram of durations, filled one by one.
 
     Args:
-        bounds: as a Metric has them, in milliseconds.
+        bounds: see `Metric`, in milliseconds.
     """
 
     __slots__ = ("_bounds", "counts", "total_ms")
@@ -115,21 +115,21 @@ class Times:
 
 
 Measure = Callable[[], Awaitable[Iterable[Measurement]]]
-"""Called on the service's loop, once per export. May take a moment, as when others are asked."""
+"""Called on the service's loop, once per export. May wait, for example for other services."""
 
 
 def counter(name: str, doc: str, *labels: str) -> Metric:
-    return Metric(name, Kind.COUNTER, doc, labels)
+    return Metric(name, MetricKind.COUNTER, doc, labels)
 
 
 def gauge(name: str, doc: str, *labels: str, unit: str = "") -> Metric:
-    return Metric(name, Kind.GAUGE, doc, labels, unit)
+    return Metric(name, MetricKind.GAUGE, doc, labels, unit)
 
 
 def histogram(
     name: str, doc: str, *labels: str, bounds: tuple[float, ...], unit: str = ""
 ) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, doc, labels, unit, bounds)
+    return Metric(name, MetricKind.HISTOGRAM, doc, labels, unit, bounds)
 
 
 def by_metric(

@@ -1,7 +1,6 @@
 """Metrics and traces for an OpenTelemetry collector, by OTLP over gRPC.
 
-The SDK is loaded only when there is an endpoint: a service without one neither needs it nor pays
-for it.
+The SDK is imported only if an endpoint is set: a service without one does not need it.
 """
 
 import time
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Kind, Measurement, Metric
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
 from rockoon_runtime.telemetry.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-# Of one export, tries included: a collector that is away must not keep a service from stopping.
+# Of one export, retries included: an unreachable collector must not delay the end of a service.
 EXPORT_SECONDS_MAX = 3.0
-# Of one metric: groups times topics, for lag.
+# Of one metric; the lag has one for each group and topic.
 SERIES_MAX = 100_000
 SPANS_WAITING_MAX = 8_192
 
 
 def require_sdk() -> None:
-    """Raises SettingsError when the SDK or its exporter is not installed."""
+    """Raises SettingsError if the SDK or its exporter is not installed."""
     try:
         import opentelemetry.exporter.otlp.proto.grpc
         import opentelemetry.sdk  # noqa: F401 - asked for, used below
@@ -40,7 +39,7 @@ def require_sdk() -> None:
 
 
 def resource_of(labels: Mapping[str, str]) -> "Resource":
-    """Who exports, in OpenTelemetry's terms; the labels of metrics are among it."""
+    """The exporting process in OpenTelemetry's terms, from the labels of metrics."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create(
@@ -53,12 +52,12 @@ def resource_of(labels: Mapping[str, str]) -> "Resource":
 
 
 def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots) -> "MeterProvider":
-    """A provider that sends a service's metrics every so often, from a thread of its own.
+    """A provider that sends a service's metrics periodically, from its own thread.
 
     Args:
         endpoint: URL of the collector.
         interval_seconds: between two exports.
-        snapshots: where values come from.
+        snapshots: source of the values.
     """
     from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableGauge
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -71,11 +70,11 @@ def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots)
     provider = MeterProvider([reader], resource_of(snapshots.labels), shutdown_on_exit=False)
     meter = provider.get_meter("rockoon")
     for metric in snapshots.table:
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             continue
         make = (
             meter.create_observable_counter
-            if metric.kind is Kind.COUNTER
+            if metric.kind is MetricKind.COUNTER
             else meter.create_observable_gauge
         )
         make(metric.name, [observer(metric, snapshots)], metric.unit, metric.doc)
@@ -83,8 +82,8 @@ def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots)
 
 
 def metric_exporter(endpoint: str, snapshots: Snapshots) -> "MetricExporter":
-    """An exporter that sends histograms beside what it is given: OpenTelemetry's API has none that
-    are asked for their values, and being told each would be work for every message."""
+    """An exporter that adds histograms. OpenTelemetry's API has no observable histogram, and
+    recording each value in the SDK would cost time for every message."""
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
     began_ns = time.time_ns()
@@ -105,10 +104,10 @@ def metric_exporter(endpoint: str, snapshots: Snapshots) -> "MetricExporter":
 
 
 def exported_histograms(snapshots: Snapshots, began_ns: int) -> "Iterable[ExportedMetric]":
-    """The histograms of the snapshot that the other metrics came from.
+    """The histograms of the snapshot from which the other metrics came.
 
     Args:
-        snapshots: where values come from.
+        snapshots: source of the values.
         began_ns: when counting began, epoch nanoseconds.
     """
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram
@@ -116,7 +115,7 @@ def exported_histograms(snapshots: Snapshots, began_ns: int) -> "Iterable[Export
 
     now_ns = time.time_ns()
     for metric, measurements in snapshots.recent().items():
-        if metric.kind is Kind.HISTOGRAM and measurements:
+        if metric.kind is MetricKind.HISTOGRAM and measurements:
             points = [data_point(each, snapshots.labels, began_ns, now_ns) for each in measurements]
             spread = Histogram(points, AggregationTemporality.CUMULATIVE)
             yield ExportedMetric(metric.name, metric.doc, metric.unit, spread)
@@ -127,7 +126,7 @@ def data_point(
 ) -> "HistogramDataPoint":
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
-    # Of smallest and largest nothing is known; OTLP can do without, the SDK's type cannot.
+    # Minimum and maximum are unknown. OTLP allows their absence, the SDK's type does not.
     unknown: Any = None
     return HistogramDataPoint(
         attributes=labelled(measurement, labels),
@@ -143,7 +142,7 @@ def data_point(
 
 
 def labelled(measurement: Measurement, labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a value, the process's first."""
+    """The labels of a value, after those of the process."""
     return {**labels, **dict(zip(measurement.metric.labels, measurement.labels, strict=True))}
 
 
@@ -162,9 +161,9 @@ def observer(
 
 
 def tracer_provider(endpoint: str, labels: Mapping[str, str]) -> "TracerProvider":
-    """A provider that sends spans in batches, from a thread of its own.
+    """A provider that sends spans in batches, from its own thread.
 
-    A service begins no trace: it continues those of its callers that are sampled.
+    A service starts no trace: it continues the sampled traces of its callers.
     """
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: a small HTTP server of its own that answers GET /metrics."""
+"""Metrics for Prometheus: a small HTTP server that answers GET /metrics."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Kind, Measurement, Metric
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
 from rockoon_runtime.telemetry.snapshots import Snapshots
 from rockoon_runtime.wire import ListenError
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
 
-# Scrapers keep one connection each, and ask at once. One that says nothing has a thread.
+# Each scraper keeps one connection. A silent connection occupies a thread until the time limit.
 CONNECTIONS_MAX = 20
 SILENT_SECONDS_MAX = 10.0
 
 
 class PrometheusPage:
-    """Serves the metrics page while entered. Leave it on another thread than the service's loop:
-    scrapes that are under way wait for that.
+    """Serves the metrics page while entered. Exit it on another thread than the service's loop,
+    because scrapes in progress wait for the loop.
 
     Args:
-        listen: "host:port"; port 0 takes a free one.
-        snapshots: where values come from.
+        listen: "host:port"; port 0 selects a free one.
+        snapshots: source of the values.
 
     Raises:
-        SettingsError: prometheus_client is not installed, or the address is none.
-        ListenError: on entering, when the address cannot be had.
+        SettingsError: prometheus_client is not installed, or the address is not valid.
+        ListenError: on entering, if the page cannot listen on the address.
     """
 
     def __init__(self, listen: str, snapshots: Snapshots) -> None:
@@ -44,7 +44,7 @@ class PrometheusPage:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port."""
+        """The address that the page listens on, with the real port."""
         return f"{self._host}:{self._port}"
 
     def __enter__(self) -> "PrometheusPage":
@@ -74,7 +74,7 @@ class PrometheusPage:
 
 
 def bound_connections(server: "WSGIServer") -> None:
-    """Close what says nothing, and more connections than scrapers need."""
+    """Close silent connections, and more connections than scrapers need."""
     slots = threading.Semaphore(CONNECTIONS_MAX)
     start: Callable[..., None] = server.process_request
     serve: Callable[..., None] = server.process_request_thread  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def bound_connections(server: "WSGIServer") -> None:
         try:
             start(request, address)
         except Exception:
-            # There is no thread to be had, and so none that gives the slot back.
+            # No thread was started that would release the slot.
             slots.release()
             raise
 
@@ -121,11 +121,11 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
     class Page(Collector):
         def collect(self) -> Iterator[Family]:
             names, values = tuple(snapshots.labels), tuple(snapshots.labels.values())
-            kinds = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
-            for metric, measurements in snapshots.take().items():
+            kinds = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
+            for metric, measurements in snapshots.collect().items():
                 for name in names_on_page(metric):
                     labels = (*names, *metric.labels)
-                    if metric.kind is Kind.HISTOGRAM:
+                    if metric.kind is MetricKind.HISTOGRAM:
                         spread = HistogramMetricFamily(name, metric.doc, labels=labels)
                         for each in measurements:
                             buckets = buckets_on_page(each)
@@ -138,7 +138,7 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
                     yield family
 
         def describe(self) -> list[Family]:
-            # Otherwise registering takes a snapshot, on the loop's own thread.
+            # Otherwise `register` collects a snapshot on the loop's own thread.
             return []
 
     registry = CollectorRegistry(auto_describe=False)
@@ -148,14 +148,14 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
 
 
 def buckets_on_page(measurement: Measurement) -> list[tuple[str, float]]:
-    """A histogram's buckets as the page has them: each counts those below it too."""
+    """The buckets of a histogram, cumulative as on the page."""
     bounds = [*(str(float(bound)) for bound in measurement.metric.bounds), "+Inf"]
     return list(zip(bounds, map(float, accumulate(measurement.counts)), strict=True))
 
 
 def names_on_page(metric: Metric) -> Sequence[str]:
-    """A metric's names. RocketMQ's documents have some without a unit that its own page shows with
-    one; dashboards exist for either, so both are there."""
+    """The names of a metric on the page. Some names in RocketMQ's documents have no unit, but its
+    page shows them with one. Dashboards exist for both, so the page has both."""
     if metric.unit and not metric.name.endswith(metric.unit):
         return (metric.name, f"{metric.name}_{metric.unit}")
     return (metric.name,)

@@ -1,7 +1,7 @@
-"""Metrics as exporters' threads get them: asked of the service's loop, one at a time.
+"""Metrics for the threads of exporters: collected on the service's loop, one export at a time.
 
-Exporters have threads of their own, the service's counters belong to its loop. So an export never
-looks at a counter: it has the loop run `Measure` once and waits for what that returns.
+Exporters have their own threads; the service's counters belong to its loop. An export never reads a
+counter: it runs `Measure` once on the loop and waits for the result.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, by_m
 log = logging.getLogger(__name__)
 
 MEASURE_SECONDS_MAX = 10.0
-# An exporter that asks metric by metric gets all of them from one snapshot.
+# An exporter that requests the metrics one by one gets all of them from one snapshot.
 RECENT_SECONDS = 1.0
 
 Collected = Mapping[Metric, Sequence[Measurement]]
 
 
 class Snapshots:
-    """Takes snapshots of a service's metrics. Make it on the service's loop.
+    """Collects snapshots of a service's metrics. Create it on the service's loop.
 
     Args:
-        table: every metric there is.
-        measure: asks the service; run on the loop.
-        labels: of the process, shown with every value.
+        table: all metrics.
+        measure: returns their values; runs on the loop.
+        labels: labels of the process, added to every value.
     """
 
     def __init__(
@@ -39,43 +39,43 @@ class Snapshots:
         self.labels = dict(labels)
         self._measure = measure
         self._loop = asyncio.get_running_loop()
-        # Two exporters at once must not have the loop do the work twice at once. Guards the rest.
+        # Two exporters must not collect at the same time. Guards the fields below.
         self._one_at_a_time = threading.Lock()
         self._last: Collected = {}
         self._last_seconds = -math.inf
 
-    def take(self) -> Collected:
-        """What there is now. Called on any thread but the loop's.
+    def collect(self) -> Collected:
+        """A new snapshot. Must not be called on the loop's thread.
 
         Returns:
-            Values by metric; no metric at all when the service is about to end, or does not answer.
+            Values by metric; empty if the service is ending or does not answer.
         """
         with self._one_at_a_time:
-            return self._take()
+            return self._collect_now()
 
     def recent(self) -> Collected:
-        """As `take`, or what was taken less than a second ago."""
+        """The last snapshot if it is less than a second old, otherwise a new one."""
         with self._one_at_a_time:
             fresh = time.monotonic() - self._last_seconds < RECENT_SECONDS
-            return self._last if fresh else self._take()
+            return self._last if fresh else self._collect_now()
 
-    def _take(self) -> Collected:
-        self._last = self._ask(self._collect)
+    def _collect_now(self) -> Collected:
+        self._last = self._run_on_loop(self._measured)
         self._last_seconds = time.monotonic()
         return self._last
 
-    async def _collect(self) -> Collected:
+    async def _measured(self) -> Collected:
         async with asyncio.timeout(MEASURE_SECONDS_MAX):
             return by_metric(self.table, await self._measure())
 
-    def _ask(self, collect: Callable[[], Coroutine[None, None, Collected]]) -> Collected:
+    def _run_on_loop(self, collect: Callable[[], Coroutine[None, None, Collected]]) -> Collected:
         if self._loop.is_closed():
             return {}
         try:
             answer = asyncio.run_coroutine_threadsafe(collect(), self._loop)
             return answer.result(MEASURE_SECONDS_MAX + 1)
         except (CancelledError, TimeoutError):
-            log.warning("metrics could not be taken in %.0f s", MEASURE_SECONDS_MAX)
+            log.warning("metrics not collected in %.0f s; the export is empty", MEASURE_SECONDS_MAX)
         except Exception:
-            log.exception("metrics could not be taken")
+            log.exception("could not collect metrics; this export is empty")
         return {}

@@ -1,15 +1,16 @@
-"""The telemetry of one service: what its settings ask for, for as long as it is entered."""
+"""Telemetry of one service: exports metrics and traces, as its settings say, while entered."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rockoon_core.redaction import redacted
+from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Metric
-from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.telemetry.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -18,20 +19,41 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+# Without slots: a class can inherit from one class with slots only, and services inherit several.
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySettings:
+    """The telemetry settings of a service; a base class of its settings."""
+
+    log_format: str = setting(
+        "text", "text: a line for people; json: one JSON object a line", choices=("text", "json")
+    )
+    metrics_listen: str = setting(
+        "", "host:port of the Prometheus page /metrics; port 0 selects a free one (empty: none)"
+    )
+    otlp_endpoint: str = setting(
+        "",
+        "URL of an OpenTelemetry collector for metrics and traces by gRPC, http://host:4317, or "
+        "https:// with TLS (empty: none)",
+    )
+    otlp_interval_seconds: float = setting(
+        30.0, "time between two exports of metrics to it, seconds", minimum=0.1, maximum=3600
+    )
+
+
 class Telemetry:
-    """Exports a service's metrics while entered, and has its tracer. Does nothing when it is off.
+    """Exports a service's metrics while entered, and has its tracer. Does nothing if it is off.
 
     Args:
         node_type: "broker", "nameserver" or "offset".
         cluster: the cluster's name.
         node_id: the node's name.
-        settings: what is exported, and where to.
-        table: every metric of the service.
-        measure: asks for their values; run on the loop that enters this.
+        settings: selects the exports.
+        table: all metrics of the service.
+        measure: returns their values; runs on the loop that enters this object.
 
     Raises:
-        SettingsError: on entering, when a package is missing or an address is none.
-        ListenError: likewise, when the address cannot be listened on.
+        SettingsError: on entering, if a package is missing or an address is not valid.
+        ListenError: on entering, if the page cannot listen on the address.
     """
 
     def __init__(
@@ -48,7 +70,7 @@ class Telemetry:
         self._table = tuple(table)
         self._measure = measure
         self._page = contextlib.ExitStack()
-        # Of the SDK: they send what is left when they are shut down.
+        # Providers of the SDK: their shutdown sends the remaining data.
         self._providers: list[Any] = []
         self.tracer: Tracer | None = None
         self.metrics_address = ""
@@ -83,7 +105,7 @@ class Telemetry:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # In threads: the last export asks this loop for the last values.
+        # In threads, because the last export collects its values on this loop.
         await asyncio.to_thread(self._page.close)
         for provider in self._providers:
             await asyncio.to_thread(provider.shutdown)
