@@ -184,8 +184,8 @@ class Leadership:
         self._out.append(SayWelcome(session, welcome))
 
     def _matching(self, hello: Hello) -> int | None:
-        """Position up to which a follower's log equals the leader's log; None: the follower must
-        start with an empty log.
+        """Position from which a follower copies the leader's log, because both logs are equal up to
+        there; None: the follower must start with an empty log.
         """
         if hello.end == hello.min_offset:
             begin = max(self._log.min_offset, hello.end)

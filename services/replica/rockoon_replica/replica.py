@@ -328,7 +328,7 @@ class Replica:
         )
 
     def close(self) -> None:
-        """End `run`, without a hand-over and without a call to the nameservers."""
+        """End `run` after the events that already wait, without a hand-over."""
         if not self._is_over:
             self._events.put_nowait((None, asyncio.get_running_loop().create_future()))
 

@@ -283,7 +283,7 @@ class _OpenFile:
 
 
 class _Counted:
-    """File object through which Arrow writes a Parquet file and its bytes are counted."""
+    """File object for Arrow, which writes a Parquet file and counts its bytes."""
 
     closed = False
 

@@ -141,8 +141,8 @@ def share(
 def messages_of_bytes(
     messages: Mapping[MessageQueue, int], message_bytes: Mapping[MessageQueue, int], bytes_max: int
 ) -> int:
-    """Return the number of messages in a batch of at most `bytes_max` that `share` divides; at
-    least one.
+    """Return the number of messages in a batch of at most `bytes_max`; at least one. `share`
+    divides them among the queues.
 
     Args:
         messages: number of messages of each queue.

@@ -153,8 +153,8 @@ class JournalFiles:
         return position
 
     def _cut_tail(self, number: int, end: int, known_synced: int) -> None:
-        """Cut the log at `end`, after the last valid frame. Raises StoreCorrupt if synced or later
-        frames would be lost.
+        """Cut the log at `end`, after its last valid frame. If later frames are valid, report them
+        as lost first. Raises StoreCorrupt if `end` is before the synced position.
         """
         file = self.files[number]
         if end < known_synced:

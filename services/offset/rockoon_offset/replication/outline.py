@@ -8,7 +8,7 @@ from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs
 
 
 class JournalGeneration(NamedTuple):
-    """A file of the journal that contains the whole state of the ledger.
+    """A file of the journal, which begins with the whole state of the ledger.
 
     Attributes:
         begin: position of its first frame.
