@@ -233,8 +233,8 @@ async def test_clients_with_different_filters_are_shown_and_warned_about(
             assert await consumer.receive(expression=expression, wait=0) == []
         mark = (
             f"readers of topic {readers.topic} have different filters: 'TagA' ({JAVA}), "
-            f"'TagB' ({GO}). A message that one filter leaves out is settled for the whole group, "
-            "so the others do not get it"
+            f"'TagB' ({GO}). A message that one filter excludes is settled for the whole group, "
+            "so the other readers do not get it"
         )
 
         def all_known(told: Any) -> bool:
