@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.store.errors import StoreNotWritable
-from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_broker.store.retention.retention import (
     LogFacts,
     LogFileAge,
@@ -147,8 +147,8 @@ def test_expired_files_go_in_the_hour_and_readers_are_sent_on(cleaned: Cleaned) 
     result = store.get("T", 0, 3)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 25)
     assert store.get("T", 0, 25).status is GetStatus.FOUND
-    assert store.search_offset("T", 0, 0, Boundary.LOWER) == 25
-    assert store.search_offset("T", 0, 0, Boundary.UPPER) == 25
+    assert store.search_offset("T", 0, 0, TimeBoundary.LOWER) == 25
+    assert store.search_offset("T", 0, 0, TimeBoundary.UPPER) == 25
     store.tick(cleaned.owner.clock.time_ms)
     assert cleaned.names() == [5 * 4096]
     queue = cleaned.log.parent / "consumequeue/T/0"

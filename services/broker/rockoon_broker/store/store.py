@@ -47,7 +47,7 @@ from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_broker.store.queues.repair import QueueRepair
-from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
@@ -140,7 +140,7 @@ class Store(VisibleStore):
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
         self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
-        tails = QueueTails(settings.tails_bytes_max)
+        tails = QueueTailCache(settings.tails_bytes_max)
         log_reader = Reader(self._log, self._queues, self.runs, repair, settings, tails)
         self._reader = CompactedReader(log_reader, self.compaction)
         written = (self._queues, self._markers, self._syncer, disk)

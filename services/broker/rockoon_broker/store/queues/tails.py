@@ -49,7 +49,7 @@ class CachedTail:
         self.first = self.batches[0][0]
 
 
-class QueueTails:
+class QueueTailCache:
     """Tails of the most recently written queues. Used by the store's thread.
 
     Args:

@@ -23,7 +23,7 @@ from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
-from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.light_dataclass import light_dataclass
@@ -60,7 +60,7 @@ class GetStatus(Enum):
     FOUND = "found"
 
 
-class Boundary(Enum):
+class TimeBoundary(Enum):
     """Which message a search by time wants when none or several have that time."""
 
     LOWER = "the first at or after it"
@@ -157,7 +157,7 @@ class Reader:
         runs: TimeRuns,
         repair: QueueRepair,
         settings: StoreSettings,
-        tails: QueueTails,
+        tails: QueueTailCache,
     ) -> None:
         self._tails = tails
         self._delay_levels_ms = settings.delay_levels_ms
@@ -355,7 +355,7 @@ class Reader:
         return frame, record.topic.decode(errors="replace")
 
     def search_offset(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, lowest: int = 0
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary, lowest: int = 0
     ) -> int:
         """See `Store.search_offset`; messages below the offset `lowest` are not looked at."""
         queue = self._queues.find(topic, queue_id)
@@ -364,7 +364,7 @@ class Reader:
         low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
         first = low = max(low, lowest)
         # Of the times at or before which messages count as too early.
-        early_ms = timestamp_ms - (boundary is Boundary.LOWER)
+        early_ms = timestamp_ms - (boundary is TimeBoundary.LOWER)
         for run in self._runs.behind(self._log.min_offset):
             begin = self._queues.first_at(queue, first, run.start)
             if begin < high and self._store_time_ms(queue, begin) <= early_ms:
@@ -378,7 +378,7 @@ class Reader:
                 low = middle + 1
             else:
                 high = middle
-        return low if boundary is Boundary.LOWER else max(low - 1, first)
+        return low if boundary is TimeBoundary.LOWER else max(low - 1, first)
 
     def status(
         self, topic: str, queue_id: int, visible_end: int, with_residency: bool, lowest: int = 0

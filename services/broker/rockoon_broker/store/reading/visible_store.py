@@ -22,12 +22,12 @@ from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import (
-    Boundary,
     GetResult,
     GetStatus,
     NewestBatch,
     QueueStatus,
     StoredAt,
+    TimeBoundary,
 )
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
@@ -36,7 +36,7 @@ from rockoon_broker.store.retention.retention import (
     LogFileAge,
     RetentionDecision,
 )
-from rockoon_core.replication_rules import Boundary as Epoch
+from rockoon_core.replication_rules import Boundary
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray, decode_entries
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import LogTopics
@@ -291,7 +291,7 @@ class VisibleStore(ABC):
         self.check_usable()
         return self._log.rewrite(offset, data)
 
-    def boundaries(self) -> list[Epoch]:
+    def boundaries(self) -> list[Boundary]:
         """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""
         return self._epochs.boundaries(self._log.min_offset, self._log.end)
 
@@ -360,7 +360,7 @@ class VisibleStore(ABC):
         topic: str,
         queue_id: int,
         timestamp_ms: int,
-        boundary: Boundary = Boundary.LOWER,
+        boundary: TimeBoundary = TimeBoundary.LOWER,
     ) -> int:
         """The queue offset for a store time.
 
