@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_broker.store.retention.retention import (
     LogFacts,
@@ -200,7 +200,7 @@ def test_a_full_disk_stops_appends_and_an_emptier_one_lets_them_in(cleaned: Clea
     cleaned.fill(3)
     cleaned.disk.usage_percent = 91
     cleaned.clean(hour=12)
-    with pytest.raises(StoreNotWritable, match="91 % full, messages are refused above 90 %"):
+    with pytest.raises(AppendRefused, match="91 % full, messages are refused above 90 %"):
         cleaned.owner.append()
     assert cleaned.owner.bodies()
     cleaned.disk.usage_percent = 90
@@ -261,7 +261,7 @@ def test_a_disk_that_cannot_be_looked_at_takes_no_messages_until_it_can(cleaned:
     now_ms = cleaned.owner.clock.time_ms + DAY_MS
     cleaned.disk.usage_failure = errno.EIO
     cleaned.store.tick(now_ms)
-    with pytest.raises(StoreNotWritable, match="cannot read the fill"):
+    with pytest.raises(AppendRefused, match="cannot read the fill"):
         cleaned.owner.append()
     cleaned.disk.usage_failure = 0
     cleaned.store.tick(now_ms + DAY_MS)

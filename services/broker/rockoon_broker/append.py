@@ -282,7 +282,7 @@ class Appends:
             # Before the acknowledgements: a producer must be able to read a message that it knows
             # is stored.
             advanced = self._store.confirm(end)
-        except (store_errors.StoreFailed, store_errors.StoreClosed):
+        except (store_errors.StoreSyncFailed, store_errors.StoreClosed):
             # A later sync has failed. `failed` will be called, and no batch may be acknowledged.
             return
         callbacks = self.after_confirmed = []
@@ -403,11 +403,11 @@ class Appends:
             raise self._failure
         try:
             appended = append(value, self.store_clock.now_ms())
-        except store_errors.StoreNotWritable as failure:
+        except store_errors.AppendRefused as failure:
             raise self._not_writable(str(failure)) from failure
         except store_errors.AppendFailed as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
-        except store_errors.StoreFailed as failure:
+        except store_errors.StoreSyncFailed as failure:
             raise StoreFailed(reason=str(failure)) from failure
         except store_errors.StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure

@@ -270,7 +270,7 @@ class Broker:
         """Apply a part of the visible log; return its number of records, None at the end.
 
         Raises:
-            OSError, StoreFailed, StoreClosed: the log cannot be read.
+            OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
         """
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
@@ -287,7 +287,7 @@ class Broker:
 
         Raises:
             StoreLayoutError: a file with RocketMQ's progress cannot be read.
-            OSError, StoreFailed, StoreClosed: the log cannot be read.
+            OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
         """
         # First, because other parts compute ages from this clock.
         self.appends.store_clock.lead_from(self.store.runs.newest_ms)
