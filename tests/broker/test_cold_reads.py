@@ -157,7 +157,7 @@ async def test_records_far_apart_are_brought_by_one_load(
     loads: list[int] = []
     load = file_reads.load
 
-    def counted(disk: Disk, missing: list[file_reads.Piece]) -> bool:
+    def counted(disk: Disk, missing: list[file_reads.FileRange]) -> bool:
         loads.append(len(missing))
         return load(disk, missing)
 

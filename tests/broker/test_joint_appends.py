@@ -9,9 +9,13 @@ from grpc import aio
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import SystemClock
-from rockoon_broker.rpc.append_stream import BATCHES_MAX, AppendStream
+from rockoon_broker.rpc.append_stream import (
+    BATCHES_MAX,
+    AppendResults,
+    AppendStreamCall,
+    GroupAppends,
+)
 from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
-from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -278,10 +282,10 @@ class FailsBehindWrite:
     def __init__(self) -> None:
         self.alone_count = 0
 
-    def append_group(self, _messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+    def append_group(self, _messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
         raise RuntimeError("no one foresaw")
 
-    async def place(self, _request: Request) -> AppendResult:
+    async def append(self, _request: Request) -> AppendResult:
         self.alone_count += 1
         raise errors.Busy(reason="stored twice")
 
@@ -294,8 +298,8 @@ async def test_batches_that_failed_together_are_not_placed_again_one_by_one() ->
         yield joint(batch("T", 0, b"x"), batch("T", 1, b"y"))
 
     placing, clock = FailsBehindWrite(), SystemClock()
-    turn = TurnAppends(placing.append_group, clock)
-    stream = AppendStream(turn, placing.place, placing.note, None, CallTimes(), clock)
+    turn = GroupAppends(placing.append_group, clock)
+    stream = AppendStreamCall(turn, placing.append, placing.note, None, CallTimes(), clock)
     await stream.read(requests())
     (reply,) = [each async for each in answers_of(stream)]
     codes = [each.error.code for each in (reply, *reply.more)]

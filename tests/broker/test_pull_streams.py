@@ -12,7 +12,7 @@ import pytest
 
 from rockoon_broker.append import Appends
 from rockoon_broker.clock import SystemClock
-from rockoon_broker.pull import Pulled
+from rockoon_broker.pull import PullResult
 from rockoon_broker.rpc import pull_stream
 from rockoon_broker.rpc.pull_answers import (
     STATUSES,
@@ -475,18 +475,18 @@ async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(e
             open_call.refusal = errors.NotAuthenticated("no more")
         await asyncio.Event().wait()
 
-    async def answer(stream: pull_stream.PullStream) -> None:
+    async def answer(stream: pull_stream.PullStreamCall) -> None:
         async for _ in stream.answers():
             pass
 
     async with asyncio.TaskGroup() as tasks:
-        stream = pull_stream.PullStream(
+        stream = pull_stream.PullStreamCall(
             nothing,
             Caller(KeyTable(()), "shop", open_call),
             tasks,
             CallTimes(),
             SystemClock(),
-            sure=None,
+            confirm_leader=None,
             room=lambda: 1,
             tracing=None,
             reader=sent,
@@ -600,14 +600,14 @@ def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: s
         )
         status, ended = rng.choice(list(GetStatus)), rng.random() < 0.5
         with using(choice):
-            answers.append(answer_of(Pulled(status, next_offset, found), number, ended=ended))
+            answers.append(answer_of(PullResult(status, next_offset, found), number, ended=ended))
             lengths = found.lengths.astype("<u4").tobytes()
             newest = newest_answer(
                 NewestBatch(lengths, found.frames, least, most), next_offset, number
             )
-            same = answer_of(Pulled(GetStatus.FOUND, next_offset, found), number)
+            same = answer_of(PullResult(GetStatus.FOUND, next_offset, found), number)
             assert parsed_answer(newest) == parsed_answer(same)
-            alone = answer_of(Pulled(status, next_offset, found)).serialized()
+            alone = answer_of(PullResult(status, next_offset, found)).serialized()
         own = pb.PullReply(
             status=STATUSES[status],
             next_offset=next_offset,

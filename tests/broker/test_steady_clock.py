@@ -132,7 +132,7 @@ async def test_what_is_stored_after_a_jump_bears_the_time_at_which_it_was(tmp_pa
         desk.clock.wall_ms += ahead_ms
         request = batch("T", 0, b"one")
         one = Batch("T", 0, request.frames, request.record_lengths)
-        await desk.appends.place(one, lambda: None)
+        await desk.appends.append(one, lambda: None)
         desk.clock.wall_ms -= ahead_ms
         times_ms.append(desk.store.queue_status("T", 0).last_store_timestamp_ms)
     assert times_ms == [started_ms + 1000, started_ms + 2000, started_ms + 3000]
@@ -156,7 +156,7 @@ async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_tim
         await eventually(lambda: not desk.store.point_pending)
         request = batch("T", 0, b"one")
         one = Batch("T", 0, request.frames, request.record_lengths)
-        await desk.appends.place(one, lambda: None)
+        await desk.appends.append(one, lambda: None)
     times_ms = [record.store_timestamp_ms - started_ms for record in desk.read()]
     passed_ms = [2 * BELIEVED_AFTER_MS * number for number in (1, 2, 3)]
     assert times_ms == [passed_ms[0], passed_ms[1] + YEAR_MS, passed_ms[2]]

@@ -9,7 +9,7 @@ from rockoon.hooks import ProducerHooks
 from rockoon.net.append_replies import Answer, Stored
 from rockoon.producer.accumulator import Accumulator, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.requests import AppendRequests
+from rockoon.producer.sender import AppendRequests
 from rockoon.producer.sequences import BatchSequence
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.message_queue import MessageQueue
@@ -45,7 +45,7 @@ def requests(hooks: Any = None) -> AppendRequests:
 
 
 def sent(of: AppendRequests, each: ProducerBatch) -> pb.AppendRequest:
-    return pb.AppendRequest.FromString(of.of(each, 0.0))
+    return pb.AppendRequest.FromString(of.encode(each, 0.0))
 
 
 def test_a_request_says_where_to_and_what_is_special_about_its_batch() -> None:
@@ -70,12 +70,12 @@ class Events:
     def __init__(self) -> None:
         self.told: list[tuple[ProducerBatch, Answer]] = []
 
-    def takes_batches(self, broker: str, batches_max: int) -> None: ...
+    def on_batches_max(self, broker: str, batches_max: int) -> None: ...
 
-    def answered(self, batch: ProducerBatch, answer: Answer) -> None:
+    def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
         self.told.append((batch, answer))
 
-    def broken(self, broker: str, batches: list[ProducerBatch], error: Exception) -> None: ...
+    def on_broken(self, broker: str, batches: list[ProducerBatch], error: Exception) -> None: ...
 
 
 def stored(request_id: int) -> Stored:

@@ -89,7 +89,7 @@ def test_delayed_messages_have_lanes_of_their_own_that_come_and_go_like_others()
     assert accumulator.delayed_batch_queue("T", queue) is delayed[1]
     assert set(accumulator.batch_queues_of("T")) == {*ordinary, *delayed}
     for batch_queue in delayed:
-        accumulator.forget(batch_queue)
+        accumulator.drop(batch_queue)
     assert set(accumulator.batch_queues()) == set(ordinary)
-    accumulator.forget_idle(())
+    accumulator.drop_idle(())
     assert accumulator.batch_queues() == []

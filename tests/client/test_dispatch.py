@@ -1,6 +1,5 @@
 """Which batch goes where, decided without a clock or a wire."""
 
-import asyncio
 import random
 from collections import defaultdict
 
@@ -21,11 +20,13 @@ from rockoon.producer.accumulator import (
     BatchQueue,
     ProducerBatch,
 )
-from rockoon.producer.batch_scheduler import BatchScheduler
-from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX
-from rockoon.producer.pump import Pump
+from rockoon.producer.batch_scheduler import (
+    PAUSE_SECONDS_MAX,
+    SHIPMENT_BYTES_MAX,
+    BatchScheduler,
+    Shipment,
+)
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
-from rockoon.producer.shipment import SHIPMENT_BYTES_MAX, Shipment
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 from support.seeds import seeds
@@ -252,7 +253,7 @@ def test_another_process_for_a_broker_is_not_held_to_what_the_one_before_failed_
     bench.out()
     bench.refuse(batch, BrokerUnavailable(broker="broker-a"), blame=True)
     assert bench.out() == [], "it waits"
-    bench.dispatcher.restarted("broker-a")
+    bench.dispatcher.on_broker_restart("broker-a")
     assert bench.out() == [batch]
 
 
@@ -323,11 +324,11 @@ def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
     batch = bench.add(bench.batch_queue(topic="no-such-topic"), b"one")
     # What `send` looks into, too: it would put messages where nobody takes them.
     bench.accumulator.plain["no-such-topic"] = batch.batch_queue
-    bench.accumulator.forget_idle({"orders"})
+    bench.accumulator.drop_idle({"orders"})
     assert bench.accumulator.batch_queues() == [batch.batch_queue]
-    batch.batch_queue.take()
+    batch.batch_queue.remove_head()
     bench.accumulator.complete(batch, QueueNotFound(topic="x", queue=0, broker="x"))
-    bench.accumulator.forget_idle({"orders"})
+    bench.accumulator.drop_idle({"orders"})
     assert bench.accumulator.batch_queues() == []
     assert not bench.accumulator.plain
 
@@ -357,7 +358,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
     def handed_out() -> list[ProducerBatch]:
         pending = list(bench.accumulator.pending)
         if len(pending) == 1 and pending[0] not in out and chance.random() < 0.5:
-            batch = bench.dispatcher.assigned_alone(pending[0].batch_queue, bench.now)
+            batch = bench.dispatcher.assigned_single(pending[0].batch_queue, bench.now)
             return [] if batch is None else [batch]
         return list(bench.dispatcher.assignments(bench.now))
 
@@ -557,7 +558,7 @@ def test_a_batch_handed_out_alone_has_a_shipment_of_its_own_and_others_are_found
     empty = bench.batch_queue(queues_of("broker-a", 2)[1])
     bench.dispatcher.ready(empty)
     first = bench.add(bench.batch_queue(queues_of("broker-a", 2)[0]), b"one")
-    assert bench.dispatcher.assigned_alone(first.batch_queue, bench.now) is first
+    assert bench.dispatcher.assigned_single(first.batch_queue, bench.now) is first
     second = bench.add(empty, b"two", close=True)
     assert bench.out() == [second]
     assert second.shipment is not first.shipment
@@ -572,25 +573,8 @@ def test_a_batch_that_may_not_go_is_left_for_its_alarm() -> None:
     batch = bench.add(bench.batch_queue(), b"one")
     assert bench.out() == [batch]
     bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
-    assert bench.dispatcher.assigned_alone(batch.batch_queue, bench.now) is None
+    assert bench.dispatcher.assigned_single(batch.batch_queue, bench.now) is None
     alarm = bench.dispatcher.next_alarm()
     assert alarm is not None
     bench.now = alarm
-    assert bench.dispatcher.assigned_alone(batch.batch_queue, bench.now) is batch
-
-
-async def test_the_pump_hands_a_lone_batch_out_now_or_when_its_pause_is_over() -> None:
-    bench, sent = Bench(), asyncio.Queue[ProducerBatch]()
-    bench.now = asyncio.get_running_loop().time()
-    bench.routes(*queues_of("broker-a", 1))
-    pump = Pump(bench.dispatcher, sent.put_nowait, lambda: None, sent.put_nowait)
-    pump.open()
-    batch = bench.add(bench.batch_queue(), b"one")
-    pump.run(batch.batch_queue)
-    assert (sent.get_nowait(), pump.last_count) == (batch, 1)
-    bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
-    pump.run(batch.batch_queue)
-    assert sent.empty()
-    async with asyncio.timeout(30.0):
-        assert await sent.get() is batch
-    pump.close()
+    assert bench.dispatcher.assigned_single(batch.batch_queue, bench.now) is batch

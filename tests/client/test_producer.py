@@ -435,7 +435,7 @@ async def test_a_failure_that_nobody_awaits_comes_out_of_drain_flush_or_close_on
         producer.send("payments", b"x")
     with pytest.raises(TopicNotFound) as told:
         await producer.flush()
-    assert told.value.__notes__ == ["3 messages that nobody awaited were not delivered"]
+    assert told.value.__notes__ == ["3 messages that no task awaited were not delivered"]
     await producer.flush()
     await producer.wait_capacity()
 

@@ -73,6 +73,18 @@ async def test_a_refusal_that_can_pass_is_waited_out(
     assert broker.requests == 3
 
 
+async def test_a_single_awaited_message_is_sent_again_when_its_pause_is_over(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer()
+    await producer.send("orders", b"before")
+    await producer.send("orders", b"awaited")
+    broker.plan = Once(StoreNotWritable(reason="x"), StoreNotWritable(reason="x"))
+    await producer.send("orders", b"one")
+    assert sorted(broker.all_bodies("orders")) == [b"awaited", b"before", b"one"]
+    assert broker.requests == 5
+
+
 async def test_a_refusal_for_good_fails_every_message_of_the_batch_and_no_other(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:

@@ -157,12 +157,12 @@ async def test_records_that_are_not_of_the_queue_or_name_a_source_are_refused(
     ):
         frames = [encode_record(good), encode_record(wrong)]
         with pytest.raises(MalformedBatch):
-            await desk.delays.place(Batch.of_records("T", 0, frames), lambda: None)
+            await desk.delays.append(Batch.of_records("T", 0, frames), lambda: None)
     spoiled = bytearray(encode_record(good))
     spoiled[88] ^= 1
     for frames in ([bytes(spoiled)], []):
         with pytest.raises(MalformedBatch):
-            await desk.delays.place(Batch.of_records("T", 0, frames), lambda: None)
+            await desk.delays.append(Batch.of_records("T", 0, frames), lambda: None)
 
 
 async def test_one_batch_may_have_many_delays_and_each_message_has_its_place(

@@ -296,17 +296,17 @@ async def forgotten_producers() -> AsyncIterator[list[str]]:
     If the batch cannot be stored, the producer starts a new sequence, so a sender does not notice.
     """
     found: list[str] = []
-    real = SequenceBook.begin_anew
+    real = SequenceBook.renew_if_unknown
 
-    def begin_anew(book: SequenceBook, batch: ProducerBatch, error: RockoonError) -> bool:
+    def renew_if_unknown(book: SequenceBook, batch: ProducerBatch, error: RockoonError) -> bool:
         found.extend([str(error)] * isinstance(error, SequenceUnknown))
         return real(book, batch, error)
 
-    SequenceBook.begin_anew = begin_anew  # type: ignore[method-assign, assignment]
+    SequenceBook.renew_if_unknown = renew_if_unknown  # type: ignore[method-assign, assignment]
     try:
         yield found
     finally:
-        SequenceBook.begin_anew = real  # type: ignore[method-assign]
+        SequenceBook.renew_if_unknown = real  # type: ignore[method-assign]
 
 
 async def jumping_clocks(task: Task) -> Outcome:

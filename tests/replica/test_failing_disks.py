@@ -14,7 +14,7 @@ from replica.test_broker_copies import created, is_serving, leader_of, led_log
 from replica.test_journal_copies import JournalCopy
 from replica.test_store_copies import StoreCopy
 from rockoon_broker.server import serve
-from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.errors import AppendRefused
 from rockoon_core.disk import Disk
 from rockoon_offset.journal.journal import RESERVE_FILE
 from rockoon_replica.log import LogFull
@@ -231,7 +231,7 @@ async def test_a_leader_with_a_fuller_disk_than_allowed_hands_over(tmp_path: Pat
             disk_of(copy).usage_percent = 91
         await eventually(lambda: all("91 %" in trouble(copy.replica) for copy in logs.all.values()))
         epoch = leader.replica.epoch
-        with pytest.raises(StoreNotWritable, match="91 % full"):
+        with pytest.raises(AppendRefused, match="91 % full"):
             leader.log.append(b"refused")
         # The log can be read after an election, too: the log's own records are written.
         await leader.stop()

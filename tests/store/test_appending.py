@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.errors import StoreLocked, UnstorableTopic
+from rockoon_broker.store.errors import StoreInUse, UnstorableTopic
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_broker.store.recovery.verify import rebuild_consume_queues, verify_store
 from rockoon_broker.store.settings import Flush
@@ -189,7 +189,7 @@ def test_queue_files_equal_those_that_a_rebuild_writes(tmp_path: Path) -> None:
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     owner = Owner(settings(tmp_path))
-    with pytest.raises(StoreLocked, match="already open in this process"):
+    with pytest.raises(StoreInUse, match="already open in this process"):
         Owner(settings(tmp_path))
     assert (tmp_path / "lock").read_bytes() == b"lock"
     owner.append()

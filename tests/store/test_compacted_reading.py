@@ -9,7 +9,7 @@ import pytest
 
 from rockoon_broker.long_poll import PullProgress, Step
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.hashes import index_key_hash
 from support.compacted_store import RETENTION_MS, CompactedStore, Kept, Model
@@ -239,5 +239,5 @@ def test_times_in_a_hole_lead_to_its_ends(kept: CompactedStore) -> None:
         kept.owner.clock.time_ms += 1000
     kept.compact()
     in_hole = sent[2].stored_ms
-    assert kept.store.search_offset("C", 0, in_hole, Boundary.LOWER) == 3
-    assert kept.store.search_offset("C", 0, in_hole, Boundary.UPPER) == 0
+    assert kept.store.search_offset("C", 0, in_hole, TimeBoundary.LOWER) == 3
+    assert kept.store.search_offset("C", 0, in_hole, TimeBoundary.UPPER) == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_broker.store.retention.deletions import RANGES_MAX, DeletedRanges
 from rockoon_broker.store.retention.expiry import LogGrowth, LossCause, earliest_loss
@@ -216,7 +216,7 @@ def test_without_a_word_of_the_groups_every_file_stays(tmp_path: Path) -> None:
     owner, _ = filled(tmp_path, 3, percent=91)
     for _ in range(3):
         assert owner.store.clean(owner.clock.time_ms).delete == ()
-    with pytest.raises(StoreNotWritable, match="unread messages are unknown"):
+    with pytest.raises(AppendRefused, match="unread messages are unknown"):
         owner.append()
     owner.store.close()
 
@@ -226,12 +226,12 @@ def test_the_broker_s_own_records_are_taken_from_the_reserve(tmp_path: Path) -> 
     frames = encode_record(golden_store.FULL)
     own = batch_of("TopicTest", 0, frames, [len(frames)], internal=True)
     owner.store.clean(owner.clock.time_ms)
-    with pytest.raises(StoreNotWritable):
+    with pytest.raises(AppendRefused):
         owner.append()
     owner.store.append(own, owner.clock.time_ms)
     disk.usage_percent = 96
     owner.store.clean(owner.clock.time_ms)
-    with pytest.raises(StoreNotWritable, match="appends stop above 95 %"):
+    with pytest.raises(AppendRefused, match="appends stop above 95 %"):
         owner.store.append(own, owner.clock.time_ms)
     owner.store.close()
 
@@ -256,7 +256,7 @@ def test_a_producer_does_not_fill_the_reserve_between_two_looks(tmp_path: Path) 
     for _ in range(10):
         if owner.store.writable:
             owner.append(bodies=[bytes(500)])
-    with pytest.raises(StoreNotWritable, match="91 % full"):
+    with pytest.raises(AppendRefused, match="91 % full"):
         owner.append()
     assert owner.store.appended_end < 2 * 4096
     owner.store.close()

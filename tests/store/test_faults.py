@@ -8,11 +8,11 @@ import pytest
 
 from rockoon_broker.store.errors import (
     AppendFailed,
+    AppendRefused,
     BatchTooLarge,
     StoreBusy,
     StoreClosed,
-    StoreFailed,
-    StoreNotWritable,
+    StoreSyncFailed,
 )
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
@@ -49,7 +49,7 @@ def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path
         lambda: owner.store.confirm(lost.end_offset),
         lambda: owner.store.tick(owner.clock.time_ms),
     ):
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreSyncFailed):
             call()
     assert owner.synced.empty()
     assert owner.bodies() == [b"safe"]
@@ -67,7 +67,7 @@ def test_a_failed_sync_of_a_queue_ends_the_store_too(tmp_path: Path) -> None:
     owner.append()
     disk.fail_sync = lambda path: errno.EIO if in_queues(path) else 0
     owner.write_point()
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreSyncFailed):
         owner.append()
     owner.store.close()
     assert (tmp_path / "abort").exists()
@@ -121,7 +121,7 @@ def test_a_failed_sync_at_the_stop_leaves_the_abort_file(tmp_path: Path) -> None
     owner = Owner(settings(tmp_path), disk)
     owner.append()
     disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreSyncFailed):
         owner.store.close()
     assert (tmp_path / "abort").exists()
     recovered(settings(tmp_path)).store.close()
@@ -220,7 +220,7 @@ def test_queues_that_cannot_be_written_stop_appends_until_they_can(tmp_path: Pat
     disk.fail_write = no_space_in(in_queues)
     assert owner.confirm(owner.append(bodies=[b"1"]).end_offset) == []
     assert not owner.store.writable
-    with pytest.raises(StoreNotWritable, match="ConsumeQueues cannot be written"):
+    with pytest.raises(AppendRefused, match="ConsumeQueues cannot be written"):
         owner.append()
     assert owner.bodies() == []
     disk.fail_write = healthy
@@ -293,7 +293,7 @@ def test_a_bug_in_a_callback_fails_the_store_rather_than_hanging_it(tmp_path: Pa
     frames, lengths = encode_batch(b"T", 0, [b"x"], [b""], NOW_MS, BORN_HOST)
     store.append(batch_of("T", 0, frames, lengths), NOW_MS)
     assert "goes nowhere" in str(failed.get(timeout=DEADLINE_SECONDS))
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreSyncFailed):
         store.append(batch_of("T", 0, frames, lengths), NOW_MS)
     store.close()
     assert (tmp_path / "abort").exists()

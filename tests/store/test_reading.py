@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_format.batch import decode_columns
 from rockoon_format.hashes import tags_code
 from support import store_directory
@@ -138,8 +138,8 @@ class TestSearchByTime:
         owner.clock.time_ms += 10
         owner.append(bodies=[b"x"] * 2)
         search = owner.store.search_offset
-        assert search("T", 0, NOW_MS + plus_ms, Boundary.LOWER) == lower
-        assert search("T", 0, NOW_MS + plus_ms, Boundary.UPPER) == upper
+        assert search("T", 0, NOW_MS + plus_ms, TimeBoundary.LOWER) == lower
+        assert search("T", 0, NOW_MS + plus_ms, TimeBoundary.UPPER) == upper
         owner.store.close()
 
     def test_an_unknown_queue_answers_zero(self, owner: Owner) -> None:
@@ -167,8 +167,8 @@ class TestSearchByTime:
             at = data.draw(st.integers(times[0] - 2, times[-1] + 2))
             first = next((n for n, time in enumerate(times) if time >= at), len(times))
             last = max((n for n, time in enumerate(times) if time <= at), default=0)
-            assert owner.store.search_offset("T", 0, at, Boundary.LOWER) == first
-            assert owner.store.search_offset("T", 0, at, Boundary.UPPER) == last
+            assert owner.store.search_offset("T", 0, at, TimeBoundary.LOWER) == first
+            assert owner.store.search_offset("T", 0, at, TimeBoundary.UPPER) == last
         owner.store.close()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.errors import StoreNotWritable
-from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.errors import AppendRefused
+from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_broker.store.retention.retention import (
     LogFacts,
     LogFileAge,
@@ -147,8 +147,8 @@ def test_expired_files_go_in_the_hour_and_readers_are_sent_on(cleaned: Cleaned) 
     result = store.get("T", 0, 3)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 25)
     assert store.get("T", 0, 25).status is GetStatus.FOUND
-    assert store.search_offset("T", 0, 0, Boundary.LOWER) == 25
-    assert store.search_offset("T", 0, 0, Boundary.UPPER) == 25
+    assert store.search_offset("T", 0, 0, TimeBoundary.LOWER) == 25
+    assert store.search_offset("T", 0, 0, TimeBoundary.UPPER) == 25
     store.tick(cleaned.owner.clock.time_ms)
     assert cleaned.names() == [5 * 4096]
     queue = cleaned.log.parent / "consumequeue/T/0"
@@ -200,7 +200,7 @@ def test_a_full_disk_stops_appends_and_an_emptier_one_lets_them_in(cleaned: Clea
     cleaned.fill(3)
     cleaned.disk.usage_percent = 91
     cleaned.clean(hour=12)
-    with pytest.raises(StoreNotWritable, match="91 % full, messages are refused above 90 %"):
+    with pytest.raises(AppendRefused, match="91 % full, messages are refused above 90 %"):
         cleaned.owner.append()
     assert cleaned.owner.bodies()
     cleaned.disk.usage_percent = 90
@@ -261,7 +261,7 @@ def test_a_disk_that_cannot_be_looked_at_takes_no_messages_until_it_can(cleaned:
     now_ms = cleaned.owner.clock.time_ms + DAY_MS
     cleaned.disk.usage_failure = errno.EIO
     cleaned.store.tick(now_ms)
-    with pytest.raises(StoreNotWritable, match="cannot read the fill"):
+    with pytest.raises(AppendRefused, match="cannot read the fill"):
         cleaned.owner.append()
     cleaned.disk.usage_failure = 0
     cleaned.store.tick(now_ms + DAY_MS)

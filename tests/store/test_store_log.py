@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.replication.store_log import StoreLog
-from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
@@ -143,10 +143,10 @@ async def test_a_sync_is_waited_for_and_a_failed_one_is_told(tmp_path: Path) -> 
         assert log.durable_end == end
         disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
         append(log, b"two")
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreSyncFailed):
             await log.sync()
         assert [failure.errno for failure in seen.failures] == [errno.EIO]
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreSyncFailed):
             log.commit(log.end)
     log.store.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
-from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX, QueueTails
+from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX, QueueTailCache
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.consume_queue import encode_entries
@@ -114,7 +114,7 @@ def test_from_wherever_and_within_whatever_limits_the_messages_are_those_sent(
 
 
 def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
-    tails = QueueTails(bytes_max=10_000)
+    tails = QueueTailCache(bytes_max=10_000)
     queues = [ConsumeQueue("T", number) for number in range(20)]
     entries = encode_entries(np.array([0]), np.array([1000]), np.array([0]))
     for number in (0, 1):
@@ -130,7 +130,7 @@ def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
 @pytest.mark.parametrize("seed", seeds(5))
 def test_a_tail_has_its_queue_s_newest_messages_and_no_gap(seed: int) -> None:
     rng = random.Random(seed)
-    tails = QueueTails(200_000)
+    tails = QueueTailCache(200_000)
     written: dict[ConsumeQueue, list[bytes]] = {ConsumeQueue("T", each): [] for each in range(9)}
     found = 0
     for _ in range(1000):
@@ -155,7 +155,7 @@ def test_a_tail_has_its_queue_s_newest_messages_and_no_gap(seed: int) -> None:
 
 
 def test_what_goes_makes_room_for_more_than_one() -> None:
-    tails, queue, none = QueueTails(1 << 20), ConsumeQueue("T", 0), np.zeros(1, np.int64)
+    tails, queue, none = QueueTailCache(1 << 20), ConsumeQueue("T", 0), np.zeros(1, np.int64)
     cuts = last = 0
     for offset in range(1000):
         tails.add(queue, offset, encode_entries(none, none + 1000, none), bytes(1000))

@@ -12,7 +12,7 @@ import pytest
 
 from rockoon_broker.store.errors import AppendFailed
 from rockoon_broker.store.log.time_runs import BEHIND_MS
-from rockoon_broker.store.reading.reader import Boundary
+from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_broker.store.recovery.checkpoint_files import read_checkpoint
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.batch import decode_columns
@@ -53,8 +53,8 @@ def check_searches(owner: Owner, topic: str, queue_id: int, probes: Sequence[int
     for probe in probes:
         early = [offset for offset, time_ms in enumerate(times, low) if time_ms < probe]
         until = [offset for offset, time_ms in enumerate(times, low) if time_ms <= probe]
-        lower = owner.store.search_offset(topic, queue_id, probe, Boundary.LOWER)
-        upper = owner.store.search_offset(topic, queue_id, probe, Boundary.UPPER)
+        lower = owner.store.search_offset(topic, queue_id, probe, TimeBoundary.LOWER)
+        upper = owner.store.search_offset(topic, queue_id, probe, TimeBoundary.UPPER)
         assert lower == (early[-1] + 1 if early else low), (probe, times)
         assert upper == (until[-1] if until else low), (probe, times)
 
@@ -91,8 +91,8 @@ def test_messages_bear_the_time_again_once_the_clock_is_back(
     assert search("T", 0, NOW_MS + 9001) == 18
     assert search("T", 0, NOW_MS + YEAR_MS) == 18
     assert search("T", 0, NOW_MS + 3500) == search("T", 0, NOW_MS + 7000) == 6
-    assert search("T", 0, NOW_MS + 5000, Boundary.UPPER) == 5
-    assert search("T", 0, NOW_MS + YEAR_MS + 5000, Boundary.UPPER) == 17
+    assert search("T", 0, NOW_MS + 5000, TimeBoundary.UPPER) == 5
+    assert search("T", 0, NOW_MS + YEAR_MS + 5000, TimeBoundary.UPPER) == 17
     owner.store.close()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.errors import StoreClosed, StoreDamaged, StoreFailed
+from rockoon_broker.store.errors import StoreClosed, StoreDamaged, StoreSyncFailed
 from rockoon_broker.store.recovery.verify import verify_store
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import Replica, opened
@@ -170,7 +170,7 @@ class Crashes:
         disk = CrashingDisk(root)
         owner = Replica(root, disk)
         disk.operations, disk.crash_at = 0, operations
-        with suppress(PowerGone, StoreFailed):
+        with suppress(PowerGone, StoreSyncFailed):
             owner.store.close_to_truncate(self.new_end)
             owner = Replica(root, disk)
         count, disk.crash_at = disk.operations, None

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.log import syncer
 from rockoon_broker.store.queues import consume_queues
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
@@ -78,7 +78,7 @@ def test_a_full_disk_stops_appends_at_the_point_until_there_is_room(tmp_path: Pa
         disk.fail_write = no_space_in(in_queues)
         owner.append(bodies=[b"5"])
         owner.write_point()
-        with pytest.raises(StoreNotWritable, match="ConsumeQueues cannot be written"):
+        with pytest.raises(AppendRefused, match="ConsumeQueues cannot be written"):
             owner.append()
         # Readers have seen it, so they go on seeing it; and no point counts it.
         assert len(owner.bodies()) == 6

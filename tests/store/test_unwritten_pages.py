@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.settings import Flush, StoreSettings
 from support.page_cache import CachedDisk, PageCache
 from support.seeds import seeds
@@ -91,8 +91,8 @@ def test_whatever_sync_fails_nothing_that_was_shown_is_taken_back(
                     confirm_or_fail(owner, appended.end_offset)
                     shown = owner.bodies()
             owner.store.close()
-        except StoreFailed:
-            with suppress(StoreFailed):
+        except StoreSyncFailed:
+            with suppress(StoreSyncFailed):
                 owner.store.close()
         after = recovered(store, cache.cut(tmp_path / str(run)))
         assert after.bodies()[: len(shown)] == shown, run

@@ -139,7 +139,7 @@ class AsideDesk:
         packed = np.asarray(lengths).astype("<u4").tobytes()
         batch = Batch(topic, queue_id, frames, packed)
         self.appends.check_limits(batch)  # as the broker does
-        return await self.delays.place(batch, lambda: self._check(topic, queue_id))
+        return await self.delays.append(batch, lambda: self._check(topic, queue_id))
 
     async def turns(self) -> None:
         """Let everything be delivered that is due."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rockoon_broker.store.reading.reader import Boundary, GetStatus
+from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
 from rockoon_format.batch import decode_columns, encode_batch
@@ -363,7 +363,7 @@ class Model:
         # Behind all that is too early: where store times go back, another may come before that.
         later = [each.offset for each in alive[early[-1] + 1 if early else 0 :]]
         earlier = [each.offset for each in alive if each.stored_ms <= at_ms]
-        lower = kept.store.search_offset(topic, queue_id, at_ms, Boundary.LOWER)
-        upper = kept.store.search_offset(topic, queue_id, at_ms, Boundary.UPPER)
+        lower = kept.store.search_offset(topic, queue_id, at_ms, TimeBoundary.LOWER)
+        upper = kept.store.search_offset(topic, queue_id, at_ms, TimeBoundary.UPPER)
         assert lower == (later[0] if later else high)
         assert upper == (earlier[-1] if earlier else low)

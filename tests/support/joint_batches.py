@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rockoon_broker.rpc.append_stream import AppendStream
+from rockoon_broker.rpc.append_stream import AppendStreamCall
 from rockoon_format.batch import encode_batch
 from rockoon_format.sequences import encode_sequences
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -37,7 +37,7 @@ def joint(*requests: Any) -> Any:
     return message
 
 
-async def answers_of(stream: AppendStream) -> AsyncIterator[pb.AppendReply]:
+async def answers_of(stream: AppendStreamCall) -> AsyncIterator[pb.AppendReply]:
     """What a stream answers, read."""
     async for answer in stream.answers():
         yield pb.AppendReply.FromString(answer)

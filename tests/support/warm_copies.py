@@ -170,17 +170,19 @@ class WarmCopy:
         packed = np.asarray(lengths).astype("<u4").tobytes()
         key = SequenceKey(producer, "T", 0)
         batch = Batch("T", 0, frames, packed, SequencedBatch(key, first, 0))
-        return await self.derived.appends.place(batch, _anywhere)
+        return await self.derived.appends.append(batch, _anywhere)
 
     async def delay(self, body: bytes, seconds: int) -> int:
         """A delayed message; returns where it waits."""
         batch = batch_of(body, TIMER_DELAY_SEC=str(seconds))
-        return (await self.derived.aside.delays.place(batch, _anywhere)).first.first_physical_offset
+        return (
+            await self.derived.aside.delays.append(batch, _anywhere)
+        ).first.first_physical_offset
 
     async def begin(self, body: bytes) -> tuple[int, int]:
         """A half message; returns its physical offset and its queue offset."""
         batch = batch_of(body, PGROUP=GROUP, UNIQ_KEY=body.decode())
-        placed = (await self.derived.aside.transactions.place(batch, _anywhere)).first
+        placed = (await self.derived.aside.transactions.append(batch, _anywhere)).first
         return placed.first_physical_offset, placed.first_queue_offset
 
     async def end(self, half: tuple[int, int], ending: TransactionEnding) -> Any:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from rockoon.tracing.spans import SpanStarter, context_in, contexts_in
-from rockoon_broker.pull import Pulled, PullQuery
+from rockoon_broker.pull import PullQuery, PullResult
 from rockoon_broker.rpc.pull_tracing import PullTracing
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_format.traceparents import SEARCHED_BYTES_MAX, TRACEPARENT_MARK, find_traceparents
@@ -50,7 +50,7 @@ def test_a_brokers_span_names_the_first_messages_of_a_pull_and_no_more_than_it_m
     tracer = tracing_to(exporter).get_tracer("broker")
     query = PullQuery("orders", 0, 7, 0, 0, 0)
     found = GetResult(GetStatus.FOUND, 307, 0, 307, RECORDS, LENGTHS)
-    PullTracing(tracer).pulled(query, Pulled(GetStatus.FOUND, 307, found), 1)
+    PullTracing(tracer).record_pull(query, PullResult(GetStatus.FOUND, 307, found), 1)
     assert named_by(exporter.get_finished_spans()) == list(range(1, NAMED_MAX + 1))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from offset.journals import Outcomes, opened
 
-from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.settings import Flush
 from rockoon_core.errors import StoreFailed as JournalFailed
 from rockoon_offset.journal.generation_files import read_contents
@@ -48,7 +48,7 @@ def test_a_broker_takes_nothing_back_that_it_showed(tmp_path: Path) -> None:
         )
         owner = Owner(configured)
         acknowledged: list[bytes] = []
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreSyncFailed):
             fill(owner, acknowledged)
         owner.store.close()
         disk.grow()

@@ -1,22 +1,22 @@
-"""Batches in the making: what a producer has taken and no broker has acknowledged yet.
+"""Accumulator: messages that a producer has accepted and no broker has acknowledged, in batches.
 
-Pure: no loop, clock or socket; times are given. (A future is made where a task waits.)
+Pure: no loop, clock or socket; times are arguments. (A future is created when a task waits.)
 
 Invariants:
 - A message is in exactly one batch, a batch belongs to one batch queue, and a batch queue's batches
-  leave it in the order in which they were opened. A batch that comes back goes in again at the
-  front.
-- A batch queue with a queue (the sender chose it, by name or by key) has one batch out at a time:
-  that is what keeps its order when a batch fails and is tried again. A batch queue without one
-  (round robin) has one batch out per queue.
-- `claimed_bytes` counts the messages not acknowledged that a task awaits, `unclaimed_bytes` those
-  that none does. Only these have to be bounded here: a task that awaits sends nothing meanwhile.
+  leave it in the order in which they were opened. A refused batch returns to the front.
+- A batch queue with a queue (the program chose it, by name or by key) has one batch in flight:
+  that keeps the order of its messages if a batch fails and is sent again. A batch queue without
+  one (round robin) has one batch in flight per queue.
+- `claimed_bytes` counts unacknowledged messages that a task awaits, `unclaimed_bytes` the rest.
+  Only the rest must be bounded here: a task that awaits a message sends no other one.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Container
 from math import inf
+from typing import TYPE_CHECKING
 
 from numpy import cumsum, frombuffer, int64
 
@@ -26,17 +26,19 @@ from rockoon.net.append_replies import Appended, Stored
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
 from rockoon.producer.settings import ProducerSettings
-from rockoon.producer.shipment import Shipment
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import broker_pb2
 
-# A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
-# body, near enough to bound memory by.
+if TYPE_CHECKING:
+    from rockoon.producer.batch_scheduler import Shipment
+
+# Memory of a message beside its body, estimated: the fixed part of its record, the UNIQ_KEY
+# property and a reference.
 MESSAGE_OVERHEAD_BYTES = 160
 
 
 def message_bytes(body: bytes, extras: Extras | None) -> int:
-    """What a message counts for; `Producer.send` has it written out."""
+    """Return the bytes that a message adds to the buffer; `Producer.send` has this inlined."""
     size = len(body) + MESSAGE_OVERHEAD_BYTES
     return size if extras is None else size + len(extras[0]) + len(extras[1])
 
@@ -75,26 +77,26 @@ class ProducerBatch:
         self.bodies: list[bytes] = []
         self.extras: dict[int, Extras] = {}
         self.bytes = 0
-        # 0 until the first message opens the batch: `send` has one comparison for both events.
+        # 0 until the first message opens the batch: `send` detects both events by one comparison.
         self.close_bytes = 0
         self.born_timestamp_ms = 0
         self.linger_end = 0.0
         self.deadline = 0.0
-        # Set while it is out, and after.
+        # Set when the batch is assigned.
         self.queue: MessageQueue | None = None
-        # While it is out: together with which others.
+        # Set while the batch is in flight.
         self.shipment: Shipment | None = None
         self.count = 0
         self.ids = b""
-        # Sizes of its records, packed little-endian u32.
+        # Sizes of the records, packed little-endian u32.
         self.lengths = b""
         self.tries = 0
-        # An idempotent producer's: set while it is out, and kept while it may be stored.
+        # Idempotent producers only: set while the batch is in flight or may be stored.
         self.sequence: BatchSequence | None = None
         self.last_error: RockoonError | None = None
         self.is_done = False
         self.outcome: Appended | RockoonError | None = None
-        # Receipts awaited before the outcome, and failures that an awaiter was told after it.
+        # Receipts awaited before the outcome, and failures raised for an awaiter after it.
         self.awaited = 0
         self.awaited_bytes = 0
         self.seen = 0
@@ -102,16 +104,19 @@ class ProducerBatch:
         self._starts: list[int] | None = None
 
     def open(self, settings: ProducerSettings, now: float, now_ms: int) -> None:
-        """It has got its first message; `now`: seconds, of the clock that deadlines are on."""
+        """Set the times of a batch with its first message; `now`: seconds, on the loop's clock."""
         self.close_bytes = settings.batch_bytes_max
         self.born_timestamp_ms = now_ms
         self.linger_end = now + settings.linger_ms / 1000
         self.deadline = now + settings.delivery_timeout_seconds
 
     def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
-        """Return a future for the outcome; with an index, for who awaits that message.
+        """Return a future that is done when the batch is, or moves.
 
-        Each has its own: cancelling one must not disturb the others.
+        Each caller has its own, so that it can be cancelled.
+
+        Args:
+            index: the message that the caller awaits; None: it awaits the batch.
         """
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
@@ -120,8 +125,8 @@ class ProducerBatch:
         return future
 
     def complete(self, outcome: Appended | RockoonError) -> None:
-        """Give the outcome, once, and let go of the messages."""
-        # Kept, since results are still asked for when the bodies are gone.
+        """Set the outcome, once, and release the messages."""
+        # `result` needs the count after the bodies are released.
         self.count = len(self.bodies)
         self.outcome = outcome
         self.is_done = True
@@ -131,7 +136,7 @@ class ProducerBatch:
             self.wake()
 
     def wake(self) -> None:
-        """Wake who waits, although there is no outcome."""
+        """Wake the waiting tasks."""
         waiters, self._waiters = self._waiters, []
         for future in waiters:
             if not future.done():
@@ -139,13 +144,13 @@ class ProducerBatch:
 
     @property
     def unseen_failures(self) -> int:
-        """How many messages of a failed batch nobody has been told about."""
+        """Messages of a failed batch that no task awaits or has awaited."""
         if not isinstance(self.outcome, RockoonError):
             return 0
         return max(self.count - max(self.awaited, self.seen), 0)
 
     def result(self, index: int) -> SendResult:
-        """Return where a message went.
+        """Return where a message is stored.
 
         Raises:
             RockoonError: the batch failed.
@@ -166,7 +171,8 @@ class ProducerBatch:
         run, first = outcome, 0
         if index and not isinstance(outcome, Stored) and outcome.more:
             run, first = self._run_of(outcome, index)
-        # By their places: names cost as much as the rest of it, once for each awaited message.
+        # Positional arguments: keywords would double the cost of this call, which is made for
+        # each awaited message.
         return SendResult(
             self.queue,
             run.first_queue_offset + index - first,
@@ -177,9 +183,9 @@ class ProducerBatch:
         )
 
     def _run_of(self, outcome: broker_pb2.Appended, index: int) -> tuple[broker_pb2.Appended, int]:
-        """Return where a message went of a batch that was stored in parts, and which came first."""
+        """Return the stored run of a batch that contains a message, and the run's first index."""
         if len(outcome.more) == self.count - 1:
-            # Delayed messages: one by one.
+            # Delayed messages: each is a run.
             return (outcome, *outcome.more)[index], index
         first = 0
         for run in (outcome, *outcome.more):
@@ -195,7 +201,7 @@ def fresh(error: RockoonError) -> RockoonError:
 
 
 class BatchQueue:
-    """Where messages that go the same way are collected: a topic's round robin, or one queue."""
+    """Batches with one destination: the round robin of a topic, or one queue."""
 
     __slots__ = (
         "accumulator",
@@ -222,76 +228,75 @@ class BatchQueue:
     ) -> None:
         self.accumulator = accumulator
         self.delayed = delayed
-        """Its messages wait at the broker for their time: they never share a batch with others."""
+        """Its messages are delayed; a batch has either delayed or ordinary messages."""
         self.topic = topic
         self.queue = queue
         self.batch = ProducerBatch(self)
-        """The open one; `send` adds to it."""
+        """The open batch; `send` adds to it."""
         self.waiting: deque[ProducerBatch] = deque()
-        """Closed ones, oldest first."""
+        """Closed batches, oldest first."""
         self.out = 0
-        """How many are with a broker."""
+        """Batches in flight."""
         self.busy: set[MessageQueue] = set()
-        """Queues that a batch of this batch queue is out to."""
+        """Queues to which a batch of this batch queue is in flight."""
         self.is_flushing = False
-        """Somebody awaits a message of the open batch: do not let it linger."""
+        """A task awaits a message of the open batch, which must not linger."""
         self.is_ready = False
-        """It is in the scheduler's ready line."""
+        """The batch queue is in the scheduler's `ready_queues`."""
         self.alarm_at = inf
-        """When the scheduler will look at it by itself."""
+        """Time of the scheduler's earliest alarm for it, seconds."""
         self.not_before = 0.0
-        """After a failure: when to try again."""
+        """After a failure: time of the next attempt, seconds."""
 
     def __repr__(self) -> str:
         return f"BatchQueue({self.queue or self.topic})"
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits to be sent; batches may be out."""
+        """True without unsent messages; batches may be in flight."""
         return not self.waiting and not self.batch.bodies
 
     def head(self) -> ProducerBatch | None:
-        """Return the batch to send next, maybe the open one."""
+        """Return the batch to send next, which may be the open one."""
         if self.waiting:
             return self.waiting[0]
         return self.batch if self.batch.bodies else None
 
-    def take(self) -> ProducerBatch:
-        """Remove the head, which must exist."""
+    def remove_head(self) -> ProducerBatch:
+        """Remove and return the head, which must exist."""
         if self.waiting:
             return self.waiting.popleft()
         batch = self.batch
-        # Another one from here on: what is taken gets ids and numbers for the messages that it has,
-        # and one more would be stored without.
+        # Later messages need another batch: the caller gives ids and numbers to the messages that
+        # this one has now.
         self.batch = ProducerBatch(self)
         self.is_flushing = False
         return batch
 
-    def take_all(self) -> list[ProducerBatch]:
-        """Remove every batch that is not out, oldest first."""
-        taken = []
+    def remove_all(self) -> list[ProducerBatch]:
+        """Remove and return every batch that is not in flight, oldest first."""
+        removed = []
         while self.head() is not None:
-            taken.append(self.take())
-        return taken
+            removed.append(self.remove_head())
+        return removed
 
     def close_batch(self) -> None:
-        """Close the open batch, which has messages."""
+        """Close the open batch, which must have messages."""
         self.waiting.append(self.batch)
         self.batch = ProducerBatch(self)
         self.is_flushing = False
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Put a batch that failed in front again."""
-        # In front: behind newer batches its messages would change their order.
+        """Return a batch that failed to the front, so that its messages keep their order."""
         self.waiting.appendleft(batch)
 
 
 class Accumulator:
-    """All batch queues of a producer, and the count of what they hold.
+    """All batch queues of a producer, and the bytes in them.
 
     Args:
-        flush_now: is told when a task begins to await a message of a batch queue's open batch.
-        sequences: of an idempotent producer.
+        flush_now: called when the open batch of a batch queue must not linger any more.
+        sequences: numbers of an idempotent producer; None for another producer.
     """
 
     def __init__(
@@ -301,19 +306,19 @@ class Accumulator:
         self.round_robin: dict[str, BatchQueue] = {}
         """Round robin batch queues by topic."""
         self.plain: dict[str, BatchQueue] = {}
-        """Of these, by topic, those whose messages are simply put into a batch. `Producer.send`
-        looks into this very dict, so it is never replaced."""
+        """The round robin batch queues whose messages need no check of their keys. `Producer.send`
+        refers to this dict, so it must never be replaced."""
         self.by_queue: dict[MessageQueue, BatchQueue] = {}
-        """Batch queues of the messages that a key or their sender gives to one queue."""
+        """Batch queues of messages whose queue is chosen by an ordering key or by the program."""
         self.delayed_round_robin: dict[str, BatchQueue] = {}
         self.delayed_by_queue: dict[MessageQueue, BatchQueue] = {}
-        """The same for delayed messages."""
+        """Batch queues of delayed messages."""
         self.unrouted: dict[str, BatchQueue] = {}
-        """By topic: messages whose queue depends on its route, until that is known."""
+        """By topic: messages that wait until the topic's route is known."""
         self.claimed_bytes = 0
         self.unclaimed_bytes = 0
         self.pending: dict[ProducerBatch, None] = {}
-        """Opened and not completed, oldest first."""
+        """Opened, not completed batches, oldest first."""
         self._flush_now = flush_now
 
     @property
@@ -329,7 +334,7 @@ class Accumulator:
         return batch_queue
 
     def delayed_batch_queue(self, topic: str, queue: MessageQueue | None) -> BatchQueue:
-        """The batch queue of delayed messages to a topic's queues in turn, or to one queue."""
+        """Return the batch queue of delayed messages to one queue; None: to any of the topic's."""
         if queue is None:
             batch_queue = self.delayed_round_robin.get(topic)
             if batch_queue is None:
@@ -355,7 +360,7 @@ class Accumulator:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits to be sent, and nothing is out."""
+        """True without unsent batches and batches in flight."""
         return all(
             batch_queue.is_empty and not batch_queue.out for batch_queue in self.batch_queues()
         )
@@ -364,35 +369,35 @@ class Accumulator:
         return [batch_queue for batch_queue in self.batch_queues() if batch_queue.topic == topic]
 
     def claim(self, batch: ProducerBatch, index: int) -> None:
-        """A task awaits a message: its bytes are that task's now."""
+        """Count a message as awaited, and flush its batch."""
         if batch.is_done:
             return
         batch.awaited += 1
         size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
         left = batch.bytes - batch.awaited_bytes
         if size > left:
-            # A message that two tasks await counts twice: never take more than the batch has.
+            # A message that two tasks await counts twice, but the batch's bytes only once.
             size = left
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size
         self.claimed_bytes += size
         batch_queue = batch.batch_queue
         if batch_queue.batch is batch and not batch_queue.is_flushing:
-            # As `flush_now`, without another call.
+            # `flush_now`, inlined.
             batch_queue.is_flushing = True
             self._flush_now(batch_queue)
 
     def flush_now(self, batch: ProducerBatch) -> None:
-        """Do not let a batch linger."""
+        """Have a batch sent without lingering."""
         batch_queue = batch.batch_queue
         if batch_queue.batch is batch and not batch_queue.is_flushing:
             batch_queue.is_flushing = True
             self._flush_now(batch_queue)
 
     def complete(self, batch: ProducerBatch, outcome: Appended | RockoonError) -> None:
-        """A batch is acknowledged or given up."""
+        """Complete a batch that is acknowledged or has failed."""
         if batch.sequence is not None and self.sequences is not None:
-            # Before `batch.complete`: the next number is counted from the bodies, which that drops.
+            # Before `batch.complete` releases the bodies, whose count gives the next number.
             outcome = self.sequences.completed(batch, outcome)
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
@@ -400,32 +405,32 @@ class Accumulator:
         batch.complete(outcome)
 
     def move(self, batch: ProducerBatch) -> None:
-        """A batch's messages have been put into others: forget it and wake who awaits them."""
+        """Remove a batch whose messages were moved to other batches, and wake its waiting tasks."""
         self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
         self.claimed_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)
-        # Not completed: a receipt that is woken without an outcome waits for its new batch.
+        # The batch stays incomplete: a receipt that is woken then waits for its new batch.
         batch.wake()
 
     async def wait_pending(self) -> None:
-        """Wait until all that is pending now is acknowledged or given up, or moved."""
+        """Wait until each batch that is pending now is acknowledged, has failed or was moved."""
         pending = list(self.pending)
         for batch in pending:
             self.flush_now(batch)
         for batch in pending:
-            # One whose messages were moved into others is never done, and not pending any more.
+            # A moved batch is never done, and not pending any more.
             if batch in self.pending:
                 await batch.waiter()
 
-    def forget_idle(self, known: Container[str]) -> None:
-        """Drop the empty batch queues of topics that are not among the known ones."""
+    def drop_idle(self, known: Container[str]) -> None:
+        """Drop the empty batch queues of topics that are not in `known`."""
         for batch_queue in self.batch_queues():
-            # With a batch out it stays: a refusal puts the batch back into this very batch queue.
+            # With a batch in flight it stays, because a refused batch returns to this object.
             if batch_queue.topic not in known and batch_queue.is_empty and not batch_queue.out:
-                self.forget(batch_queue)
+                self.drop(batch_queue)
 
-    def forget(self, batch_queue: BatchQueue) -> None:
-        """Drop a batch queue; whoever empties it completes its batches."""
+    def drop(self, batch_queue: BatchQueue) -> None:
+        """Drop a batch queue; the caller must empty it and complete its batches."""
         if batch_queue.delayed and batch_queue.queue is not None:
             del self.delayed_by_queue[batch_queue.queue]
         elif batch_queue.delayed:

@@ -1,8 +1,8 @@
-"""One broker's AppendStream: batches out, replies back in the same order.
+"""AppendStream: the producer's call to one broker; requests out, replies back in the same order.
 
-A stream that breaks hands back every batch it had not been answered for, and is opened again with
-the next batch. Whether the broker stored those batches is then unknown: sending them again is what
-makes delivery at-least-once.
+If the stream breaks, its owner gets every batch without a reply, and the next batch opens the
+stream again. The broker may have stored those batches; sending them again makes delivery
+at-least-once.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 
 class StreamEvents(Protocol):
-    """Who is told what became of the batches."""
+    """Callbacks of a stream."""
 
-    def takes_batches(self, broker: str, batches_max: int) -> None:
-        """A broker takes so many batches in one message, until its stream breaks."""
+    def on_batches_max(self, broker: str, batches_max: int) -> None:
+        """The broker accepts `batches_max` batches in one message, until its stream breaks."""
 
-    def answered(self, batch: ProducerBatch, answer: Answer) -> None:
-        """The broker answered for a batch: stored, or refused."""
+    def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
+        """The broker has stored or refused a batch."""
 
-    def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
-        """The stream broke; these batches, oldest first, have no answer."""
+    def on_broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
+        """The stream broke; `batches`, oldest first, have no reply."""
 
 
 class AppendStream:
-    """Sends the batches of one broker.
+    """Sends batches to one broker.
 
     Args:
-        broker: its name.
-        connect: returns its address and stub; raises BrokerUnavailable while it is not in the
-            routes.
-        metadata: for the call.
-        events: is told about every batch submitted, exactly once.
+        broker: name of the broker.
+        connect: returns the broker's address and stub; raises BrokerUnavailable while the broker
+            is not in the routes.
+        metadata: metadata of the call.
+        events: notified exactly once about every submitted batch.
     """
 
     def __init__(
@@ -56,31 +56,31 @@ class AppendStream:
     ) -> None:
         self.broker = broker
         self.address: str | None = None
-        """Where the stream goes, None while it is not open."""
+        """Address of the broker, None while the stream is not open."""
         self._connect = connect
         self._metadata = metadata
         self._events = events
         self._outgoing: deque[bytes] = deque()
-        # Submitted and not answered, oldest first: the first request's id, the time of submission.
+        # Submissions without a reply, oldest first: batches, first request's id, time in seconds.
         self._unanswered: deque[tuple[Sequence[ProducerBatch], int, float]] = deque()
         self._wanted = asyncio.Event()
         self._call: aio.StreamStreamCall[Any, Any] | None = None
-        self._requests: _Requests | None = None
+        self._requests: _RequestIterator | None = None
         self._is_finished = False
         self._is_left = False
 
     def submit(
         self, batches: Sequence[ProducerBatch], message: bytes, request_id: int, now: float
     ) -> None:
-        """Send batches behind those submitted before, in one message.
+        """Send batches in one message, after the earlier submissions.
 
         Args:
-            batches: several only to a broker that said that it takes them.
-            message: has the requests of all.
-            request_id: of the first.
-            now: seconds, of the event loop's clock.
+            batches: more than one only if the broker has announced that it accepts them.
+            message: the requests of all batches.
+            request_id: id of the first request.
+            now: seconds, on the event loop's clock.
         """
-        # Before anything awaits: a stream that breaks now must know of the batches.
+        # Recorded first, so that a stream that breaks now returns these batches too.
         self._unanswered.append((batches, request_id, now))
         call = self._call
         if not self._outgoing and isinstance(call, StreamCall) and call.write_now(message):
@@ -90,26 +90,27 @@ class AppendStream:
 
     @property
     def unwritten(self) -> int:
-        """How many messages have not been given to the transport yet."""
+        """Messages that are not written to the transport yet."""
         return len(self._outgoing)
 
     def oldest(self) -> tuple[ProducerBatch, float] | None:
-        """Return of what has waited longest for its answer the batch that is overdue first, and
-        since when it waits."""
+        """Return the oldest submission without a reply: its batch with the earliest deadline, and
+        the time of submission; None if every submission has a reply."""
         if not self._unanswered:
             return None
         batches, _, since = self._unanswered[0]
         return min(batches, key=lambda batch: batch.deadline), since
 
     def interrupt(self) -> None:
-        """Break the stream: the broker does not answer, or is somewhere else now."""
+        """Break the stream: the broker does not reply, or has another address now."""
         if self._call is not None:
             self._call.cancel()
 
     def leave(self) -> None:
-        """Another process stands for the broker: send this one nothing more, and end.
+        """End the stream to a process that another one has replaced.
 
-        Its answers are heard until it ends the stream, or `interrupt` is called.
+        Nothing more is sent. Replies are received until the process ends the stream or `interrupt`
+        is called.
         """
         self._is_left = True
         if not self._unanswered:
@@ -117,14 +118,14 @@ class AppendStream:
         self.finish()
 
     def finish(self) -> None:
-        """End the stream once everything submitted is answered; nothing more is submitted."""
+        """End the stream after the last reply; the caller submits nothing more."""
         self._is_finished = True
         if self._requests is not None:
             self._requests.is_finished = True
         self._wanted.set()
 
     async def run(self) -> None:
-        """Send and receive, until finished."""
+        """Send requests and receive replies until `finish` or `leave` has ended the stream."""
         while True:
             await self._wanted.wait()
             if self._is_finished and not self._unanswered:
@@ -136,13 +137,13 @@ class AppendStream:
                 return
 
     async def _run_once(self) -> RockoonError:
-        """Open a stream, use it until it breaks and return why it did."""
+        """Open the call, use it until it breaks, and return the reason."""
         try:
             self.address, stub = self._connect()
         except RockoonError as error:
             return error
-        self._requests = _Requests(self._outgoing, self._wanted)
-        # Requests are bytes already: see `broker_stub`.
+        self._requests = _RequestIterator(self._outgoing, self._wanted)
+        # `broker_stub` sends requests that are already serialised.
         requests = cast("AsyncIterator[AppendRequest]", self._requests)
         call = stub.AppendStream(requests, metadata=self._metadata)
         self._call = call
@@ -151,7 +152,7 @@ class AppendStream:
         try:
             async for reply in call:
                 if not self._accept(reply):
-                    return Internal(service=self.broker, reason="a reply that nobody asked for")
+                    return Internal(service=self.broker, reason="a reply without a request")
         except RpcError as failure:
             return from_rpc_error(failure, BrokerUnavailable, broker=self.broker)
         except asyncio.CancelledError:
@@ -165,37 +166,37 @@ class AppendStream:
         return BrokerUnavailable(broker=self.broker)
 
     def _accept(self, reply: Answers) -> bool:
-        # Answers come in the order of requests. Another one means that the two ends do not agree on
-        # what was sent: a guess would tell a sender that another's batch is stored.
+        # Replies have the order of the requests. A reply that does not match means that the two
+        # sides disagree on the requests: guessing could report a batch as stored that is not.
         if not self._unanswered:
             return False
         batches, request_id, _ = self._unanswered[0]
         if len(batches) == 1 and isinstance(reply, list) and len(reply) == 1:
-            # Most: the answer to one batch.
+            # The common case: the reply to one batch.
             if reply[0].request_id != request_id:
                 return False
             self._unanswered.popleft()
-            self._events.answered(batches[0], reply[0])
+            self._events.on_answer(batches[0], reply[0])
             return True
         answers: Sequence[Answer] = reply if isinstance(reply, list) else [reply, *reply.more]
         if answers[0].request_id != request_id or len(answers) != len(batches):
             return False
         self._unanswered.popleft()
         if not isinstance(reply, list) and reply.batches_max and not self._is_left:
-            self._events.takes_batches(self.broker, reply.batches_max)
+            self._events.on_batches_max(self.broker, reply.batches_max)
         for batch, answer in zip(batches, answers, strict=True):
-            self._events.answered(batch, answer)
+            self._events.on_answer(batch, answer)
         return True
 
     def _break(self, error: RockoonError) -> None:
         batches = [batch for batches, _, _ in self._unanswered for batch in batches]
         if not self._is_left:
-            # Who takes the next one may be an older broker.
-            self._events.takes_batches(self.broker, 1)
-        # Before `broken`, which may submit to the next call.
+            # The next call may go to an older broker that accepts only one batch in a message.
+            self._events.on_batches_max(self.broker, 1)
+        # Before `on_broken`, which may submit to the next call.
         self._unanswered.clear()
-        # The broken call's request iterator may still hold the old ones, and must not take what
-        # is meant for the next call. It waits for more, and nobody else would end it.
+        # The next call gets its own deque and event: the iterator of the broken call may still
+        # wait for requests, must not send those of the next call, and must end.
         self._outgoing.clear()
         if self._requests is not None:
             self._requests.is_finished = True
@@ -203,18 +204,18 @@ class AppendStream:
         self._wanted.set()
         self._outgoing = deque()
         self._wanted = asyncio.Event()
-        self._events.broken(self.broker, batches, error)
+        self._events.on_broken(self.broker, batches, error)
 
 
-class _Requests:
-    """The requests of one call: whatever is in the queue, then whatever comes."""
+class _RequestIterator:
+    """Asynchronous iterator over the requests of one call."""
 
     def __init__(self, outgoing: deque[bytes], wanted: asyncio.Event) -> None:
         self._outgoing = outgoing
         self._wanted = wanted
         self.is_finished = False
 
-    def __aiter__(self) -> "_Requests":
+    def __aiter__(self) -> "_RequestIterator":
         return self
 
     async def __anext__(self) -> bytes:

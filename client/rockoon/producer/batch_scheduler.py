@@ -1,22 +1,23 @@
 """Batch scheduling: which batch goes to which queue, and when.
 
-Pure: the routes and the time come in, assignments come out. Batch queues that have something to
-send and may be able to stand in `line`; every other batch queue with messages is where the event
-that it waits for will find it:
+Pure: routes and times are arguments, assignments are results. `ready_queues` has the batch queues
+to examine. Every other batch queue with messages waits for an event, and is kept where that event
+finds it:
 
-- its own batch is out            -> `acknowledged` or `refused` of that batch
-- its queues owe another an answer -> the same, and `expire`: `_wake_owed` (idempotent only)
-- its brokers have no free slot   -> `Slots.blocked` of each, looked at when a slot is free
-- its batch may linger            -> `_alarms`, and `Slots.lingering` until the broker is idle
-- its broker pauses               -> the same
-- its brokers or it have failed   -> `_alarms`
-- its brokers are not in the routes, or its topic is not known -> `_absent`, until routes change
+- its own batch is in flight       -> `acknowledged` or `refused` of that batch
+- its queues have another batch without a reply (idempotent only)
+                                   -> `acknowledged`, `refused` and `expire` call `_wake_owed`
+- its brokers have no free slot    -> `BrokerSlots.blocked` of each, until a slot is free
+- its batch may linger             -> `_alarms`, and `BrokerSlots.lingering` until a broker is idle
+- its broker pauses                -> the same
+- it or its brokers have failed    -> `_alarms`
+- its brokers or its topic are not in the routes -> `_absent`, until the routes change
 """
 
 import heapq
 import itertools
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rockoon.errors import (
@@ -27,24 +28,129 @@ from rockoon.errors import (
 )
 from rockoon.net.append_replies import Appended
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
-from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_BATCH, Slots
 from rockoon.producer.queue_selectors import RoundRobin
-from rockoon.producer.sequences import SequenceBook
-from rockoon.producer.shipment import Shipment
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
 
+# A broker's event loop handles one message at a time: this many bytes occupy it for a millisecond.
+SHIPMENT_BYTES_MAX = 1 << 20
+# A batch costs producer and broker about fifty microseconds of CPU, however few messages it has.
+# The pause makes a producer with a thousand queues fill its batches; with a few queues it is
+# too short to matter.
+PAUSE_SECONDS_PER_BATCH = 200e-6
+PAUSE_SECONDS_MAX = 0.2
+
+
+class Shipment:
+    """Batches, of several queues, that are sent to a broker in one message and occupy one slot.
+
+    Attributes:
+        was_idle: no other shipment was in flight to the broker when this one was created, so that
+            batches may join without lingering.
+        count: batches in it.
+        bytes: sum of the batches' sizes.
+        left: batches without a reply.
+    """
+
+    __slots__ = ("bytes", "count", "left", "was_idle")
+
+    def __init__(self, *, was_idle: bool) -> None:
+        self.was_idle = was_idle
+        self.count = 0
+        self.bytes = 0
+        self.left = 0
+
+    def has_room(self, batch_bytes: int, batches_max: int) -> bool:
+        """Return whether a batch of `batch_bytes` fits."""
+        return self.count < batches_max and self.bytes + batch_bytes <= SHIPMENT_BYTES_MAX
+
+
+class BrokerSlots:
+    """Shipments in flight to one broker, its failures, and the batch queues that wait for it."""
+
+    __slots__ = (
+        "backoff",
+        "batches",
+        "batches_max",
+        "blocked",
+        "error",
+        "has_failed",
+        "in_flight",
+        "is_live",
+        "lingering",
+        "not_before",
+        "pause_end",
+        "shipment",
+    )
+
+    def __init__(self, backoff: Backoff) -> None:
+        # Shipments without a reply.
+        self.in_flight = 0
+        # Batches of one shipment; 1 until the broker announces more.
+        self.batches_max = 1
+        # While batches are assigned: the shipment that further batches can join, and the batches
+        # assigned so far.
+        self.shipment: Shipment | None = None
+        self.batches = 0
+        # Until this time (seconds) no batch that may linger starts a shipment.
+        self.pause_end = 0.0
+        self.is_live = False
+        # After a failure: the time of the next attempt (seconds), and the error.
+        self.not_before = 0.0
+        self.error: RockoonError | None = None
+        # A failure has occurred since the last success.
+        self.has_failed = False
+        self.backoff = backoff
+        # Batch queues that wait for a free slot, in the order in which they are served.
+        self.blocked: OrderedDict[BatchQueue, None] = OrderedDict()
+        # Batch queues that wait until the broker is idle.
+        self.lingering: dict[BatchQueue, None] = {}
+
+    def next_pause(self) -> float:
+        """Return the pause after a failure, seconds."""
+        self.has_failed = True
+        return self.backoff.next_seconds()
+
+    def clear_failures(self) -> None:
+        self.not_before = 0.0
+        self.error = None
+        self.has_failed = False
+        self.backoff.reset()
+
+    def accepts(
+        self, head: ProducerBatch, now: float, in_flight_max: int, *, is_due: bool, may_wait: bool
+    ) -> bool:
+        """Return whether a batch may be sent to the broker now.
+
+        An idle broker receives a batch immediately; a busy one only a batch that is full or has
+        lingered. So batches grow with the load, and no message lingers while the broker is idle.
+
+        Args:
+            head: the batch.
+            now: seconds.
+            in_flight_max: maximum of shipments in flight.
+            is_due: the batch has lingered long enough, or must not linger.
+            may_wait: no task awaits the batch, and more messages can join it.
+        """
+        shipment = self.shipment
+        is_idle = shipment.was_idle if shipment is not None else self.in_flight == 0
+        if may_wait and self.pause_end > now:
+            return False
+        if shipment is not None and shipment.has_room(head.bytes, self.batches_max):
+            return is_due or is_idle
+        return (is_due or is_idle) and self.in_flight < in_flight_max
+
 
 class BatchScheduler:
-    """Hands out batches.
+    """Assigns the batches of a producer to queues and shipments.
 
     Args:
         accumulator: the batch queues.
-        in_flight_max: shipments that one broker may have at a time.
-        round_robin_start: where the first topic's round robin begins.
+        in_flight_max: maximum of shipments in flight to one broker.
+        round_robin_start: index of the first queue that each topic's round robin chooses.
 
     Attributes:
-        line: batch queues that are to be looked at.
+        ready_queues: batch queues to examine, in order.
     """
 
     def __init__(
@@ -52,34 +158,34 @@ class BatchScheduler:
     ) -> None:
         self._accumulator = accumulator
         self._in_flight_max = in_flight_max
-        self._brokers: dict[str, Slots] = {}
+        self._brokers: dict[str, BrokerSlots] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._round_robin: dict[str, RoundRobin] = {}
         self._start = round_robin_start
-        self.line: deque[BatchQueue] = deque()
+        self.ready_queues: deque[BatchQueue] = deque()
         self._absent: dict[BatchQueue, None] = {}
         self._alarms: list[tuple[float, int, BatchQueue]] = []
         self._sequence = itertools.count()
-        # Brokers that were given a shipment since `assignments` began.
-        self._loading: list[Slots] = []
-        # Why there are no queues yet.
+        # Brokers with a shipment that further batches of this round can join.
+        self._loading: list[BrokerSlots] = []
+        # By topic: why its queues are unknown.
         self._unknown: dict[str, RockoonError] = {}
 
-    # What happens outside
+    # Events
 
     def set_queues(self, topic: str, queues: Sequence[MessageQueue]) -> None:
-        """A topic's queues are these now."""
+        """Set the queues of a topic."""
         self._queues[topic] = tuple(queues)
         self._unknown.pop(topic, None)
         self._round_robin.setdefault(topic, RoundRobin(self._start))
         self._wake_absent()
 
     def set_unknown(self, topic: str, error: RockoonError) -> None:
-        """A topic's queues cannot be learnt at the moment."""
+        """Record why the queues of a topic cannot be found at the moment."""
         self._unknown[topic] = error
 
     def drop_topic(self, topic: str) -> None:
-        """A topic is gone; its batch queues must be emptied by the caller."""
+        """Remove a deleted topic; the caller must empty its batch queues."""
         self._queues.pop(topic, None)
         self._round_robin.pop(topic, None)
         self._unknown.pop(topic, None)
@@ -87,18 +193,18 @@ class BatchScheduler:
     def set_live(
         self, brokers: Collection[str], unreachable: Mapping[str, RockoonError] | None = None
     ) -> None:
-        """These brokers are in the routes now.
+        """Set the brokers that are in the routes.
 
         Args:
-            brokers: those that can be sent to.
-            unreachable: those that cannot, and why.
+            brokers: brokers with an address.
+            unreachable: the error of each broker without an address for this client.
         """
         for name in brokers:
             slots = self._slots(name)
             if not slots.is_live:
-                # It was away: what it failed with then says nothing about it now.
+                # Failures from before its absence say nothing about the broker now.
                 slots.is_live = True
-                slots.forget_failures()
+                slots.clear_failures()
         for name, error in (unreachable or {}).items():
             slots = self._slots(name)
             slots.error, slots.has_failed = error, True
@@ -109,38 +215,37 @@ class BatchScheduler:
                     self.ready(slots.blocked.popitem(last=False)[0])
         self._wake_absent()
 
-    def restarted(self, broker: str) -> None:
-        """Another process stands for a broker now, or the same one elsewhere: nothing that failed
-        before keeps messages from it."""
+    def on_broker_restart(self, broker: str) -> None:
+        """End the pause of a broker that has a new process or a new address."""
         slots = self._slots(broker)
         if slots.not_before:
-            slots.forget_failures()
-            # Those that wait for the end of its pause are in `_alarms`, among others.
+            slots.clear_failures()
+            # `_alarms` does not say which batch queues wait for the end of this pause.
             for batch_queue in self._accumulator.batch_queues():
                 self.ready(batch_queue)
 
     def set_batches_max(self, broker: str, batches_max: int) -> None:
-        """A broker takes so many batches in one shipment."""
+        """Set the maximum of batches in one shipment to a broker."""
         self._slots(broker).batches_max = batches_max
 
     def end_pauses(self) -> None:
-        """No more messages come for now: there is nothing to wait for."""
+        """End the pauses in which batches wait for more messages: the program sends none now."""
         for slots in self._brokers.values():
             if slots.pause_end > 0.0:
                 slots.pause_end = 0.0
                 self._ready_lingering(slots)
 
     def ready(self, batch_queue: BatchQueue) -> None:
-        """A batch queue may have something to send: look at it."""
+        """Have a batch queue examined: it may have a batch that can be sent."""
         if not batch_queue.is_ready:
             batch_queue.is_ready = True
-            self.line.append(batch_queue)
+            self.ready_queues.append(batch_queue)
 
     def acknowledged(self, batch: ProducerBatch, appended: Appended, now: float) -> None:
-        """A batch is stored; `now`: seconds, of the clock that deadlines are on."""
-        slots = self._returned(batch, now)
+        """Complete a batch that is stored; `now`: seconds, on the clock of the deadlines."""
+        slots = self._remove_in_flight(batch, now)
         if slots.has_failed:
-            slots.forget_failures()
+            slots.clear_failures()
         batch.batch_queue.not_before = 0.0
         self._accumulator.complete(batch, appended)
 
@@ -152,68 +257,70 @@ class BatchScheduler:
         *,
         blame_broker: bool,
     ) -> None:
-        """A batch failed in a way that can pass; it waits at the front of its batch queue again.
+        """Put a batch with a retriable error back to the front of its batch queue.
 
-        Of several batches of one broker, tell the youngest first.
+        Of several batches of one broker, the newest must be passed first.
 
         Args:
-            batch: it was out.
-            error: why.
-            now: seconds, of the clock that deadlines are on.
-            blame_broker: other batches would fare no better with this broker.
+            batch: was in flight.
+            error: the reason.
+            now: seconds, on the clock of the deadlines.
+            blame_broker: the broker would refuse other batches as well.
         """
-        slots = self._returned(batch, now)
+        slots = self._remove_in_flight(batch, now)
         batch.last_error = error
         batch.tries += 1
         sequences = self._accumulator.sequences
         if sequences is not None and batch.sequence is not None and sequences.refused(batch):
-            # It may be stored: only at the same queue is it known again, and elsewhere it would be
-            # stored twice.
+            # The batch may be stored. Only the same queue recognises it; another one would store
+            # it twice.
             batch.batch_queue = self._batch_queue_of(batch)
         batch_queue = batch.batch_queue
         batch_queue.put_back(batch)
         self.ready(batch_queue)
         if blame_broker:
             slots.error = error
-            # Several batches fail by one breakdown: the pause grows once for it and not with each.
+            # Several batches fail by one breakdown, which must extend the pause only once.
             if slots.not_before <= now:
                 slots.not_before = now + slots.next_pause()
         else:
-            # The queue is at fault, not the broker: its other queues go on.
+            # Only this queue fails; the broker's other queues stay in use.
             batch_queue.not_before = now + slots.next_pause()
 
     def failed(self, batch: ProducerBatch, error: RockoonError, now: float) -> None:
-        """A batch that was out failed for good."""
-        self._returned(batch, now)
+        """Complete a batch that was in flight with a final error."""
+        self._remove_in_flight(batch, now)
         self._accumulator.complete(batch, error)
 
-    # What is to be done
+    # Assignments
 
     def assignments(self, now: float) -> Iterator[ProducerBatch]:
-        """Yield what can be sent now, to its queue and with its shipment; each batch yielded is out
-        from then on."""
+        """Yield the batches that can be sent now, each with its queue and shipment.
+
+        A batch is in flight from the moment it is yielded.
+        """
         while self._alarms and self._alarms[0][0] <= now:
             batch_queue = heapq.heappop(self._alarms)[2]
             batch_queue.alarm_at = math.inf
             self.ready(batch_queue)
         while True:
-            while self.line:
-                batch_queue = self.line.popleft()
-                # Before it is examined: that may put it in line again.
+            while self.ready_queues:
+                batch_queue = self.ready_queues.popleft()
+                # Cleared first, because the examination may make the batch queue ready again.
                 batch_queue.is_ready = False
-                queue = self._examine(batch_queue, now)
+                queue = self._choose_queue(batch_queue, now)
                 if queue is not None:
                     yield self._assign(batch_queue, queue, now)
             if not self._ready_blocked():
                 self._end_loading(now)
                 return
 
-    def assigned_alone(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
-        """As `assignments` where no other batch queue has anything that is not out."""
-        while self.line:
-            # Also those that are empty: who keeps the mark is never put in line again.
-            self.line.popleft().is_ready = False
-        queue = self._examine(batch_queue, now)
+    def assigned_single(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
+        """As `assignments`, if no other batch queue has a batch that is not in flight."""
+        while self.ready_queues:
+            # Empty batch queues too: one that kept its mark would never be ready again.
+            self.ready_queues.popleft().is_ready = False
+        queue = self._choose_queue(batch_queue, now)
         if queue is None:
             return None
         batch = self._assign(batch_queue, queue, now)
@@ -221,31 +328,32 @@ class BatchScheduler:
         return batch
 
     def next_alarm(self) -> float | None:
-        """Return when to look again although nothing has happened, None for never."""
+        """Return when `assignments` must run without another event; None: never."""
         return self._alarms[0][0] if self._alarms else None
 
     def expire(self, now: float) -> list[ProducerBatch]:
-        """Give up, and return, the batches that are past their deadline and not out."""
+        """Fail and return the batches that are past their deadline and not in flight."""
         expired = []
         for batch_queue in self._accumulator.batch_queues():
-            # From the front only: deadlines ascend, since what is put back is older than the rest.
+            # Deadlines ascend from the head, because a batch that is put back is older than the
+            # rest.
             while (head := batch_queue.head()) is not None and head.deadline <= now:
-                batch_queue.take()
+                batch_queue.remove_head()
                 self._accumulator.complete(head, head.last_error or self._reason(batch_queue))
                 if head.queue is not None:
                     self._wake_owed(head.queue)
                 expired.append(head)
         return expired
 
-    # Inside
+    # Internals
 
-    def _slots(self, broker: str) -> Slots:
+    def _slots(self, broker: str) -> BrokerSlots:
         slots = self._brokers.get(broker)
         if slots is None:
-            slots = self._brokers[broker] = Slots(Backoff())
+            slots = self._brokers[broker] = BrokerSlots(Backoff())
         return slots
 
-    def _returned(self, batch: ProducerBatch, now: float) -> Slots:
+    def _remove_in_flight(self, batch: ProducerBatch, now: float) -> BrokerSlots:
         assert batch.queue is not None
         batch_queue = batch.batch_queue
         batch_queue.out -= 1
@@ -255,29 +363,28 @@ class BatchScheduler:
         assert shipment is not None
         shipment.left -= 1
         if shipment.left == 0:
-            self._unloaded(slots, shipment, now)
+            self._free_slot(slots, shipment, now)
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         if self._accumulator.sequences is not None:
             self._wake_owed(batch.queue)
         return slots
 
-    def _unloaded(self, slots: Slots, shipment: Shipment, now: float) -> None:
-        """A broker has answered for all of a shipment."""
+    def _free_slot(self, slots: BrokerSlots, shipment: Shipment, now: float) -> None:
+        """Free the slot of a shipment whose batches all have a reply."""
         slots.in_flight -= 1
         if slots.shipment is shipment:
-            # All of it failed before it was sent: what follows takes a slot of its own.
+            # All batches failed before they were sent: later batches need a slot of their own.
             slots.shipment = None
-        # By the time of the answer: that of the last assignment is always before the pause's end,
-        # and what lingers would go on doing so at an idle broker.
+        # `now` is the time of the reply. The time of the last assignment is always before the end
+        # of the pause, and would let batches linger although the broker is idle.
         if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
             self._ready_lingering(slots)
         if slots.blocked:
-            # Before the batch queue whose batch this was, or busy batch queues would keep the slots
-            # for ever.
+            # Before the batch queue of the replied batch: busy batch queues would keep all slots.
             self.ready(slots.blocked.popitem(last=False)[0])
 
-    def _ready_lingering(self, slots: Slots) -> None:
+    def _ready_lingering(self, slots: BrokerSlots) -> None:
         for lingering in slots.lingering:
             self.ready(lingering)
         slots.lingering.clear()
@@ -288,7 +395,7 @@ class BatchScheduler:
         return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
     def _wake_owed(self, queue: MessageQueue) -> None:
-        """A queue may owe no answer any more: look at the batch queues that may wait for that."""
+        """Make the batch queues ready that may wait for the reply to a queue's numbered batch."""
         accumulator = self._accumulator
         if accumulator.sequences is None:
             return
@@ -300,22 +407,22 @@ class BatchScheduler:
                 self.ready(batch_queue)
 
     def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> ProducerBatch:
-        batch = batch_queue.take()
+        batch = batch_queue.remove_head()
         batch.queue = queue
-        # As `_sequences_of`, without another call.
+        # Delayed messages are not numbered, because the broker first stores them in another topic.
         sequences = None if batch_queue.delayed else self._accumulator.sequences
         if sequences is not None:
-            # Now and not when it is filled: numbers are a queue's, and it may go to any.
+            # Numbers belong to a queue, which is known only now.
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)
-        batch.shipment = self._load(self._brokers[queue.broker], batch, now)
+        batch.shipment = self._join_shipment(self._brokers[queue.broker], batch, now)
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         return batch
 
-    def _load(self, slots: Slots, batch: ProducerBatch, now: float) -> Shipment:
-        """Put a batch into a shipment, another one where it has no room in the last."""
+    def _join_shipment(self, slots: BrokerSlots, batch: ProducerBatch, now: float) -> Shipment:
+        """Add a batch to the open shipment, or to a new one if it does not fit."""
         shipment = slots.shipment
         if shipment is None or not shipment.has_room(batch.bytes, slots.batches_max):
             was_idle = slots.in_flight == 0 if shipment is None else shipment.was_idle
@@ -326,35 +433,30 @@ class BatchScheduler:
                     self._loading.append(slots)
                 slots.shipment = shipment
                 if slots.blocked or slots.lingering:
-                    self._ready_company(slots, shipment, now)
+                    self._ready_companions(slots, shipment, now)
         shipment.count += 1
         shipment.left += 1
         shipment.bytes += batch.bytes
         if slots.shipment is shipment:
-            slots.taken += 1
+            slots.batches += 1
         return shipment
 
-    def _ready_company(self, slots: Slots, shipment: Shipment, now: float) -> None:
-        """Look at those who can go with a shipment that begins."""
+    def _ready_companions(self, slots: BrokerSlots, shipment: Shipment, now: float) -> None:
+        """Make the waiting batch queues ready that can join a new shipment."""
         for _ in range(min(len(slots.blocked), slots.batches_max - 1)):
             self.ready(slots.blocked.popitem(last=False)[0])
         if shipment.was_idle and slots.pause_end <= now:
             self._ready_lingering(slots)
 
     def _end_loading(self, now: float) -> None:
-        """Everything that can go is handed out: batches that join shipments later would be late."""
+        """Close the open shipments: they are sent when this round of assignments ends."""
         if not self._loading:
             return
         for slots in self._loading:
-            pause = min(slots.taken * PAUSE_SECONDS_PER_BATCH, PAUSE_SECONDS_MAX)
+            pause = min(slots.batches * PAUSE_SECONDS_PER_BATCH, PAUSE_SECONDS_MAX)
             slots.pause_end = now + pause
-            slots.shipment, slots.taken = None, 0
+            slots.shipment, slots.batches = None, 0
         self._loading.clear()
-
-    def _sequences_of(self, batch_queue: BatchQueue) -> SequenceBook | None:
-        """Who numbers a batch queue's batches: nobody those of delayed messages, which the broker
-        stores elsewhere first."""
-        return None if batch_queue.delayed else self._accumulator.sequences
 
     def _ready_blocked(self) -> bool:
         for slots in self._brokers.values():
@@ -362,15 +464,18 @@ class BatchScheduler:
             while slots.blocked and free > 0:
                 self.ready(slots.blocked.popitem(last=False)[0])
                 free -= 1
-        return bool(self.line)
+        return bool(self.ready_queues)
 
     def _wake_absent(self) -> None:
         absent, self._absent = self._absent, {}
         for batch_queue in absent:
             self.ready(batch_queue)
 
-    def _examine(self, batch_queue: BatchQueue, now: float) -> MessageQueue | None:
-        """The queue for the head's batch, or leave its batch queue where it will be found."""
+    def _choose_queue(self, batch_queue: BatchQueue, now: float) -> MessageQueue | None:
+        """Return the queue for the head of a batch queue.
+
+        None: the batch queue has no messages, or waits for one of the events listed above.
+        """
         open_batch = batch_queue.batch
         head = batch_queue.waiting[0] if batch_queue.waiting else open_batch
         if not head.bodies:
@@ -402,7 +507,7 @@ class BatchScheduler:
                 sequences is not None and sequences.is_owed(queue, head)
             ):
                 return False
-            return slots.takes(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
+            return slots.accepts(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
 
         if batch_queue.queue is not None:
             if usable(batch_queue.queue):
@@ -425,7 +530,7 @@ class BatchScheduler:
         may_wait: bool,
     ) -> None:
         pauses = []
-        sequences = self._sequences_of(batch_queue)
+        sequences = None if batch_queue.delayed else self._accumulator.sequences
         free = {
             queue.broker
             for queue in queues
@@ -467,7 +572,8 @@ class BatchScheduler:
                 return error
         if any(self._slots(queue.broker).is_live for queue in queues):
             return TimedOut(
-                f"{batch_queue.queue or batch_queue.topic} took no messages before their deadline"
+                f"{batch_queue.queue or batch_queue.topic} accepted no messages before their"
+                " deadline"
             )
         if batch_queue.queue is not None:
             return BrokerUnavailable(broker=batch_queue.queue.broker)

@@ -1,4 +1,4 @@
-"""Bodies from any source, some at a time, and the keys that go with them."""
+"""Chunks of bodies from any iterable, and the keys of their messages."""
 
 import sys
 from collections.abc import AsyncIterable, Iterable, Iterator
@@ -11,7 +11,7 @@ from rockoon.producer.outgoing import BODY_BYTES_MAX, Body
 from rockoon.producer.settings import ProducerSettings
 from rockoon_format import kernel
 
-# What is asked of the source at a time.
+# Maximum of messages and bytes of a chunk.
 _CHUNK_MESSAGES = 256
 _CHUNK_BYTES = 64 << 10
 
@@ -21,31 +21,31 @@ Bodies = Iterable[Body] | AsyncIterable[Body] | BodyFeed
 
 
 class Chunk(NamedTuple):
-    """Some bodies, at least one."""
+    """One or more bodies."""
 
     bodies: list[Any]
     plain_bytes: int | None
-    """How many bytes they have together, if all are `bytes`."""
+    """Sum of their sizes; None if one of them is not `bytes`."""
 
 
 async def body_chunks(bodies: Bodies) -> AsyncIterable[Chunk]:
     if isinstance(bodies, BodyFeed):
         async for read in bodies.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
-            yield _taken(iter(read), sys.maxsize)
+            yield _next_chunk(iter(read), sys.maxsize)
     elif isinstance(bodies, AsyncIterable):
-        # One by one: what has come must not wait for what has not.
+        # One body per chunk: it must not wait for bodies that do not exist yet.
         async for body in bodies:
-            yield _taken(iter((body,)), sys.maxsize)
+            yield _next_chunk(iter((body,)), sys.maxsize)
     else:
-        # What is there already takes no more memory when it is asked for.
+        # The bodies of a list are in memory already: their bytes need no bound.
         bytes_max = sys.maxsize if isinstance(bodies, list | tuple) else _CHUNK_BYTES
         source = iter(bodies)
-        while (chunk := _taken(source, bytes_max)).bodies:
+        while (chunk := _next_chunk(source, bytes_max)).bodies:
             yield chunk
 
 
-def _taken(source: Iterator[Body], bytes_max: int) -> Chunk:
-    """The next bodies; it ends with one that is not `bytes`, which is for `send` to look at."""
+def _next_chunk(source: Iterator[Body], bytes_max: int) -> Chunk:
+    """Return the next bodies; a body that is not `bytes` ends the chunk, and `send` checks it."""
     if kernel.native is not None:
         return Chunk(*kernel.native.take_bodies(source, _CHUNK_MESSAGES, bytes_max))
     bodies: list[Body] = []
@@ -69,7 +69,7 @@ def fits_one_batch(chunk: Chunk, settings: ProducerSettings) -> bool:
 
 
 def next_keys(left: Iterator[Keys]) -> Keys:
-    """The keys of the next body; raises InvalidArgument where there are none left."""
+    """Return the keys of the next body; raises InvalidArgument if there are none left."""
     keys = next(left, _NO_KEYS)
     if keys is _NO_KEYS:
         raise InvalidArgument(reason="there are fewer keys than bodies")
@@ -77,6 +77,6 @@ def next_keys(left: Iterator[Keys]) -> Keys:
 
 
 def check_no_more(left: Iterator[Keys]) -> None:
-    """All bodies are sent; raises InvalidArgument if there are keys left."""
+    """Raise InvalidArgument if keys are left after the last body."""
     if next(left, _NO_KEYS) is not _NO_KEYS:
         raise InvalidArgument(reason="there are more keys than bodies")

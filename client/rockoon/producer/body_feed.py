@@ -1,7 +1,7 @@
-"""Body feed: bodies that one thread reads and an event loop of another one sends.
+"""Body feed: one thread reads bodies from an iterable, the event loop of another thread sends them.
 
-What the caller's iterable waits for holds up only the caller. Nothing here is locked: each deque is
-written by the reading thread and emptied by the loop, and each counter and flag says who writes it.
+An iterable that blocks delays only its own caller. There are no locks: the reading thread appends
+to each deque and the loop removes from it, and each counter and flag has one writer.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from rockoon.producer.outgoing import Body
 
 Keys = str | Sequence[str] | None
 
-# Read ahead of the producer; a body counts for what it has, any other object for nothing.
+# Bodies that are read before the producer needs them; objects that are no bodies count 0 bytes.
 _AHEAD_MESSAGES_MAX = 4096
 _AHEAD_BYTES_MAX = 1 << 20
-# So long a chunk may grow when the loop has waited for its first body: else a fast iterable would
-# wake the loop for each.
+# Time for further bodies to arrive after the loop has waited for one: a fast iterable would
+# otherwise wake the loop for each body.
 _LINGER_SECONDS = 0.001
 
 
@@ -26,9 +26,9 @@ class BodyFeed:
     """Reads bodies in one thread and hands them to the loop in chunks.
 
     Args:
-        loop: where they are sent.
-        bodies: read by `read` only.
-        keys: the keys of each message, read with it.
+        loop: the loop that sends the bodies.
+        bodies: only `read` iterates over it.
+        keys: the keys of each message, read with its body.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class BodyFeed:
         # Written by the loop.
         self._bytes_taken = 0
         self._is_stopped = False
-        # The loop sets it before it looks for the last time, the thread clears it after it has put
-        # something there: one of them sees what the other did.
+        # The loop sets it before its last check of the deque, the thread checks it after an append:
+        # so a body is never left without a wake-up.
         self._is_waiting = False
 
-    # In the thread that reads
+    # In the reading thread
 
     def read(self) -> None:
-        """Read all, holding back as the loop takes it; returns early after `stop`."""
+        """Read all bodies, as fast as the loop removes them; return early after `stop`."""
         for body in self._bodies:
             if self._is_stopped:
                 return
             if self._keys is not None:
-                # Before its body, which the loop may take at once.
+                # Before the body, which the loop may remove immediately.
                 self._read_keys.extend(_first(self._keys))
             self._bytes_read += _size(body)
             self._read.append(body)
@@ -70,18 +70,18 @@ class BodyFeed:
                 self._wake()
             if self._is_full():
                 self._room.clear()
-                # Again, for room made before that was cleared is told by nobody.
+                # Checked again: room that the loop made before `clear` sets no event any more.
                 if self._is_full() and not self._is_stopped:
                     self._room.wait()
         if self._keys is not None:
-            # One too many is for the producer to refuse.
+            # One more than bodies, if there is one: the producer then refuses it.
             self._read_keys.extend(_first(self._keys))
         self._has_ended = True
         self._wake()
 
     def _wake(self) -> None:
         self._is_waiting = False
-        with suppress(RuntimeError):  # The loop has ended; whoever asks for the result is told.
+        with suppress(RuntimeError):  # The loop has ended; the caller's result has the error.
             self._loop.call_soon_threadsafe(self._arrived.set)
 
     def _is_full(self) -> bool:
@@ -91,17 +91,17 @@ class BodyFeed:
     # In the loop's thread
 
     def stop(self) -> None:
-        """Nothing more is taken: the reading ends with the next body."""
+        """End the reading at the next body."""
         self._is_stopped = True
         self._room.set()
 
     @property
     def keys(self) -> Iterator[Keys] | None:
-        """The keys of the bodies taken, and one more if there were too many."""
+        """The keys of the bodies read, and one more if there are more keys than bodies."""
         return None if self._keys is None else _popped(self._read_keys)
 
     async def chunks(self, messages_max: int, bytes_max: int) -> AsyncIterator[list[Body]]:
-        """What has been read, some at a time: `bytes_max` and a body at most."""
+        """Yield the bodies in chunks of at most `messages_max`; the last may exceed `bytes_max`."""
         while True:
             chunk: list[Body] = []
             room = bytes_max
@@ -117,8 +117,8 @@ class BodyFeed:
                 return
 
     async def _wait_read(self) -> bool:
-        """Wait until there is more; False when all was taken."""
-        # Before the deque is looked at: what ended after that look may have filled it.
+        """Wait until there is another body; False after the last one."""
+        # Read before the deque is checked: the thread may append and end after the check.
         has_ended = self._has_ended
         self._arrived.clear()
         self._is_waiting = True
@@ -135,7 +135,7 @@ def _size(body: object) -> int:
 
 
 def _first(keys: Iterator[Keys]) -> Iterable[Keys]:
-    """The next one, or none."""
+    """Return the next entry, if there is one."""
     for each in keys:
         return (each,)
     return ()

@@ -1,13 +1,13 @@
-"""Delays of messages, as properties that tell the broker when they are due.
+"""Delays of messages, encoded as properties for the broker.
 
-A message has one of the three at most:
+A message has at most one of these arguments:
 
-- `delay_level`: readers get it after a level's delay, from 1: 1s 5s 10s 30s 1m 2m ... 2h;
-- `delay_seconds`: so long after the broker has stored it;
-- `deliver_at`: then, a datetime with a time zone, or epoch seconds.
+- `delay_level`: delay by a level from 1: 1s 5s 10s 30s 1m 2m ... 2h;
+- `delay_seconds`: delay after the broker has stored the message;
+- `deliver_at`: time of delivery, a datetime with a time zone, or epoch seconds.
 
-A delayed message is in order with no other and can be stored twice even by an idempotent producer.
-The `offset_message_id` of its result cancels it.
+Delayed messages have no order, and even an idempotent producer can store one twice. The
+`offset_message_id` of its result cancels it.
 """
 
 import datetime
@@ -29,16 +29,16 @@ def delay_section(
     delay_seconds: float | None,
     deliver_at: datetime.datetime | float | None,
 ) -> bytes:
-    """The encoded property of a delay.
+    """Return the encoded property of a delay.
 
     Args:
-        delay_level: from 1; one of the broker's `delay_levels`, the last one if it is higher.
-        delay_seconds: from when the broker stores the message; to the millisecond, rounded up.
+        delay_level: from 1; index in the broker's `delay_levels`, a higher one means the last.
+        delay_seconds: seconds after the broker has stored it, rounded up to milliseconds.
         deliver_at: a datetime with a time zone, or epoch seconds.
 
     Raises:
-        InvalidArgument: not one of the three is given, or several are.
-        InvalidDelay: the one given is no delay.
+        InvalidArgument: none or more than one of the three is given.
+        InvalidDelay: the value has a wrong type or is out of its bounds.
     """
     given = [delay_level is not None, delay_seconds is not None, deliver_at is not None]
     if sum(given) != 1:
@@ -55,7 +55,7 @@ def delay_section(
         deliver_at = deliver_at.timestamp()
     if deliver_at is not None and isinstance(deliver_at, int | float) and deliver_at > SECONDS_MAX:
         if deliver_at > 100 * SECONDS_MAX:
-            raise _invalid(f"deliver_at is in epoch seconds, and {deliver_at!r} is no such time")
+            raise _invalid(f"deliver_at is {deliver_at!r}: it must be epoch seconds")
         return _section(PROPERTY_TIMER_DELIVER_MS, math.ceil(deliver_at * 1000))
     return _section(PROPERTY_TIMER_DELIVER_MS, _milliseconds(deliver_at, "deliver_at"))
 

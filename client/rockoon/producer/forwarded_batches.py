@@ -1,4 +1,4 @@
-"""Forwarded batches: records of messages that come with all their properties, ids among them."""
+"""Forwarded batches: records of messages that already have all their properties and ids."""
 
 from rockoon.producer.outgoing import BatchEncoder, Extras
 from rockoon.producer.settings import ProducerSettings
@@ -7,14 +7,14 @@ from rockoon_format.message_encoding import Envelope
 
 
 class ForwardingSettings(ProducerSettings):
-    """Settings of a producer whose messages bring their properties; not of an idempotent one."""
+    """Settings of a producer that forwards messages; `idempotent` must be False."""
 
 
 class ForwardingEncoder(BatchEncoder):
-    """Makes records of messages that have all their properties: `extras` holds them, in front."""
+    """Encoder of messages whose first entry in `extras` has all their properties."""
 
     def take_ids(self, count: int) -> bytes:
-        """As many bytes: a batch knows by them that it was encoded."""
+        """Return placeholders: a batch without ids would count as not encoded."""
         return bytes(count)
 
     def encode(
@@ -23,12 +23,12 @@ class ForwardingEncoder(BatchEncoder):
         queue_id: int,
         bodies: list[bytes],
         extras: dict[int, Extras],
-        ids: bytes,  # noqa: ARG002 - each message has its own
+        ids: bytes,  # noqa: ARG002 - the properties have the ids
         born_timestamp_ms: int,
         sequence: tuple[int, int] | None = None,
         envelope: Envelope | None = None,
     ) -> tuple[bytes, bytes]:
-        """See `BatchEncoder.encode`."""
+        """As `BatchEncoder.encode`."""
         assert sequence is None, "a forwarding producer is not idempotent"
         frames, lengths = encode_batch(
             topic,

@@ -1,7 +1,7 @@
-"""Forwarding: sending messages that somebody else has made, with the properties they came with.
+"""Forwarding: sends messages that another client has created, with their original properties.
 
-For gateways, whose clients give their messages ids of their own: an id that a gateway made would be
-none that its client can look for. What a message bears is not looked at here.
+Used by gateways: their clients create the message ids, and look for messages by them. Properties
+are not checked here.
 """
 
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ _KEYS_MARK = f"{PROPERTY_KEYS}\x01".encode()
 
 
 class ForwardingProducer(Producer):
-    """A producer that takes messages by `forward`, and by nothing else.
+    """Producer whose messages are sent by `forward` only.
 
     Args:
-        cluster, settings: as of `Producer`.
+        cluster, settings: as for `Producer`.
     """
 
     def __init__(self, cluster: "Connection", settings: ForwardingSettings) -> None:
@@ -41,19 +41,20 @@ class ForwardingProducer(Producer):
         queue: MessageQueue | None = None,
         delayed: bool = False,
     ) -> Receipt:
-        """Take a message for sending; its id is what its UNIQ_KEY says, not the result's.
+        """Accept a message for sending; its id is its UNIQ_KEY, not the one in the result.
 
         Args:
-            topic: where to.
+            topic: the destination.
             body: at most 4 MiB.
-            properties: all of them, encoded, UNIQ_KEY among them, TAGS first.
-            ordering_key, queue: as of `Producer.send`.
-            delayed: they hold a delay.
+            properties: all properties, encoded, TAGS first, with UNIQ_KEY.
+            ordering_key, queue: as for `Producer.send`.
+            delayed: the properties contain a delay.
 
         Raises:
             InvalidTopicName, BodyTooLarge, PropertiesTooLarge, KeyMissing: it cannot be sent.
-            QueueNotFound: the topic has no such queue.
-            BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
+            QueueNotFound: the topic does not have the queue.
+            BufferFull: too many bytes of messages that no task awaits.
+            Closed: the producer is closed.
         """
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large(len(body))

@@ -1,7 +1,7 @@
-"""Message router: which batch queue a message goes to.
+"""Message router: chooses the batch queue of a message.
 
-That is its topic's round robin, or the batch queue of one queue: of the one that the sender names,
-or that an ordering key leads to. A key leads nowhere before the topic's queues are known.
+That is the round robin of the topic, or the batch queue of one queue: the one that the program
+names, or that the ordering key selects. A key selects a queue once the topic's queues are known.
 """
 
 from rockoon.errors import InvalidArgument, QueueNotFound
@@ -18,8 +18,8 @@ class MessageRouter:
     """Chooses batch queues for one producer, and opens them.
 
     Args:
-        sender: knows the routes; its accumulator has the batch queues.
-        key_hash: from an ordering key to the number that chooses the queue.
+        sender: has the routes; its accumulator has the batch queues.
+        key_hash: returns a number for an ordering key; the number selects the queue.
     """
 
     def __init__(self, sender: Sender, key_hash: KeyHash) -> None:
@@ -28,13 +28,13 @@ class MessageRouter:
         self._key_hash = key_hash
         self._is_closed = False
         self._refused_in_child: str | None = None
-        # By topic: the batch queues that keys choose among, in the order of the route's queues.
+        # By topic: the batch queues for ordering keys, in the order of the route's queues.
         self._keyed: dict[str, list[BatchQueue]] = {}
 
     def close(self, reason: str | None = None) -> None:
-        """Refuse messages from now on, in a forked child with the sentence `reason`."""
+        """Refuse messages from now on; `reason`: the error text in a forked child."""
         self._is_closed, self._refused_in_child = True, reason
-        # What is found here is not asked whether the producer is open.
+        # `batch_queue` calls `check_open` only for topics that are not in this dict.
         self._keyed = {}
 
     def check_open(self) -> None:
@@ -46,8 +46,8 @@ class MessageRouter:
         """Return the batch queue of messages that may go to any queue of a topic.
 
         Raises:
-            Closed: the producer is.
-            InvalidTopicName: no message can be sent to such a topic.
+            Closed: the producer is closed.
+            InvalidTopicName: the name is invalid, or the topic is internal to the broker.
         """
         self.check_open()
         batch_queue = self._accumulator.round_robin.get(topic)
@@ -59,12 +59,12 @@ class MessageRouter:
     def batch_queue(
         self, topic: str, queue: MessageQueue | None, key: str | None
     ) -> BatchQueue | None:
-        """Return where a message goes; None if that depends on queues not known yet.
+        """Return the batch queue of a message; None if it depends on a route that is not known.
 
         Raises:
-            InvalidArgument: a queue and a key are given, the queue is another topic's, or the key
-                is no text.
-            QueueNotFound: the topic has no such queue.
+            InvalidArgument: queue and key are both given, the queue belongs to another topic, or
+                the key is not a str.
+            QueueNotFound: the topic does not have the queue.
             Closed, InvalidTopicName: as `round_robin`.
         """
         if queue is not None:
@@ -77,9 +77,9 @@ class MessageRouter:
         return self.round_robin(topic)
 
     def hash_of(self, key: str) -> int:
-        """Return the number that chooses a key's queue; raises InvalidArgument."""
-        # Here and not when the route is known: what a hash raises is for the sender, not for a
-        # background task, whose end would be that of the connection.
+        """Return the number that selects the queue of a key; raises InvalidArgument."""
+        # Hashed in `send`, not when the route is known: an exception must reach the caller. In a
+        # background task it would end the connection.
         if not isinstance(key, str):
             raise InvalidArgument(reason=f"an ordering key is text, not {key!r}")
         try:
@@ -88,15 +88,15 @@ class MessageRouter:
             raise InvalidArgument(reason=f"the ordering key {key!r} is not valid Unicode") from None
 
     def by_hash(self, route: TopicRoute, key_hash: int) -> BatchQueue:
-        """Return the batch queue that a key leads to, of a topic whose route is known."""
+        """Return the batch queue that a key's hash selects, by a known route."""
         return self._of_queue(route.queues[key_hash % len(route.queues)])
 
-    def forget(self, topic: str) -> None:
-        """A topic has other queues, or none: keys lead elsewhere."""
+    def drop_topic(self, topic: str) -> None:
+        """Drop a topic's cached batch queues, because its queues have changed."""
         self._keyed.pop(topic, None)
 
     def _open_keyed(self, topic: str) -> list[BatchQueue]:
-        """Return the batch queues that keys choose among; none while the queues are unknown."""
+        """Return the batch queues for ordering keys; an empty list while the route is unknown."""
         self.check_open()
         route = self._sender.routes.get(topic)
         if route is None:
@@ -105,7 +105,7 @@ class MessageRouter:
         return batch_queues
 
     def _named(self, topic: str, queue: MessageQueue) -> BatchQueue:
-        """Return the batch queue of a queue that the sender has named."""
+        """Return the batch queue of a queue that the program has named."""
         self.check_open()
         if topic != queue.topic:
             raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
@@ -115,8 +115,8 @@ class MessageRouter:
         check_topic(topic)
         route = self._sender.routes.get(topic)
         if route is not None and queue not in route.create_revisions:
-            # Queues that were added a moment ago: the task that follows the routes may be late.
-            route = self._sender.look(topic)
+            # The queue may have been added in a route that is not applied yet.
+            route = self._sender.refresh_route(topic)
         if route is not None and queue not in route.create_revisions:
             raise QueueNotFound(topic=topic, queue=queue.queue_id, broker=queue.broker)
         return self._accumulator.open_by_queue(queue)

@@ -1,4 +1,4 @@
-"""The keyword arguments of sends, for functions that pass them on to a producer."""
+"""Keyword arguments of producers and their sends, for functions that pass them on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class SendOptions(TypedDict, total=False):
-    """Of `Producer.send`."""
+    """Keyword arguments of `Producer.send`."""
 
     keys: str | Sequence[str] | None
     tags: str | None
@@ -23,7 +23,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class SendManyOptions(TypedDict, total=False):
-    """Of `Producer.send_many`."""
+    """Keyword arguments of `Producer.send_many`."""
 
     keys: Iterable[str | Sequence[str] | None] | None
     tags: str | None
@@ -33,7 +33,7 @@ class SendManyOptions(TypedDict, total=False):
 
 
 class HalfMessageOptions(TypedDict, total=False):
-    """Of `TransactionalProducer.begin`."""
+    """Keyword arguments of `TransactionalProducer.begin`."""
 
     keys: str | Sequence[str] | None
     tags: str | None
@@ -45,7 +45,7 @@ class HalfMessageOptions(TypedDict, total=False):
 
 
 class TransactionalProducerOptions(TypedDict, total=False):
-    """Of `Cluster.transactional_producer`, but for its functions."""
+    """Keyword arguments of `Cluster.transactional_producer`, without its functions."""
 
     delivery_timeout_seconds: float
     open_max: int
@@ -54,7 +54,7 @@ class TransactionalProducerOptions(TypedDict, total=False):
 
 
 class ProducerOptions(TypedDict, total=False):
-    """Of `Cluster.producer`, but for its functions; see `rockoon.producer.settings`."""
+    """Keyword arguments of `Cluster.producer`, without its functions; see `ProducerSettings`."""
 
     idempotent: bool
     linger_ms: float

@@ -1,7 +1,7 @@
-"""Outgoing messages: what may be sent, and how a batch of them becomes records.
+"""Outgoing messages: checks of topic, body and properties, and encoding of batches as records.
 
-What `send` takes apart per message is two byte strings, the properties in front of UNIQ_KEY (TAGS
-first: the broker looks for them there) and those behind it; a plain message has neither.
+`send` encodes the properties of a message as two byte strings: those before UNIQ_KEY (TAGS first,
+where the broker reads them) and those after it; a message without properties has neither.
 """
 
 import os
@@ -41,26 +41,27 @@ from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
 BODY_BYTES_MAX = 4 << 20
 
 _UNIQ_KEY_HEAD = f"{PROPERTY_UNIQ_KEY}\x01".encode()
-# 56 digits are the longest UNIQ_KEY (an IPv6 address); what fits must not depend on the host.
+# The longest UNIQ_KEY has 56 digits (IPv6). The limit must not depend on the host's address.
 _UNIQ_KEY_BYTES_MAX = len(_UNIQ_KEY_HEAD) + 56 + 1
 OWN_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + PROPERTY_CRC_BYTES
-"""What a producer adds to the properties of a message, at most."""
+"""Maximum of bytes that a producer adds to the properties of a message."""
 SEQUENCED_BYTES_MAX = OWN_BYTES_MAX + SEQUENCE_BYTES
-"""What an idempotent producer adds to the properties of a message, at most."""
+"""Maximum of bytes that an idempotent producer adds to the properties of a message."""
 
-# Longer ones are hardly the same again, and would be kept in memory.
+# Longer properties rarely repeat, and the cache would keep them in memory.
 REPEATED_CHARS_MAX = 128
 
 Body = bytes | bytearray | memoryview
 Extras = tuple[bytes, bytes]
-"""Encoded properties in front of UNIQ_KEY, and behind it."""
+"""Encoded properties before UNIQ_KEY, and after it."""
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a name that no message can be sent to.
+    """Check that messages can be sent to a topic of this name.
 
     Raises:
-        InvalidTopicName: it is not a topic's name, or one of the broker's own topics.
+        InvalidArgument: it is not a str.
+        InvalidTopicName: the name is invalid, or the topic is internal to the broker.
     """
     if not isinstance(topic, str):
         raise InvalidArgument(reason=f"a topic is a str, not {type(topic).__name__}")
@@ -71,7 +72,7 @@ def check_topic(topic: str) -> None:
 
 
 def to_body(body: object) -> bytes:
-    """Return a body as bytes of its own: the caller may go on writing into a bytearray.
+    """Return a body as `bytes`; a copy, because the caller may modify a bytearray.
 
     Raises:
         InvalidArgument: it is not bytes-like.
@@ -100,17 +101,18 @@ def encode_extras(
 
     Args:
         keys, tags, properties: as for `Producer.send`.
-        own_bytes: what the producer adds.
+        own_bytes: bytes that the producer adds.
 
     Raises:
-        InvalidProperty: a reserved name, an empty name or value, a separator inside, not text.
-        PropertiesTooLarge: they take more than 32767 bytes with the UNIQ_KEY.
+        InvalidProperty: the name is reserved, name or value is empty, not a str or contains a
+            separator.
+        PropertiesTooLarge: they have more than 32767 bytes with the UNIQ_KEY.
     """
     if tags is not None and not isinstance(tags, str):
         raise InvalidProperty(name=PROPERTY_TAGS, reason=f"{tags!r} is not one text")
     if keys is None and tags is not None and not properties:
         extras = _tags_extras(tags)
-        # Here, not in the cached function: a cache by text alone is the quickest there is.
+        # Checked here, not in the cached function, because a cache with one str as key is fastest.
         if len(extras[0]) > PROPERTIES_BYTES_MAX - own_bytes:
             check_extras(extras, own_bytes)
         return extras
@@ -127,14 +129,14 @@ def encode_extras(
 
 
 def check_keys(topic: str, keys: str | Sequence[str] | None) -> None:
-    """Refuse a message without a key, for a compacted topic; raises KeyMissing."""
+    """Raise KeyMissing if a message for a compacted topic has no key."""
     blank = not keys.strip(KEY_SEPARATOR) if isinstance(keys, str) else not keys
     if blank:
         raise KeyMissing(f"a message for compacted topic {topic!r} needs keys=", topic=topic)
 
 
 def with_section(extras: Extras | None, section: bytes) -> Extras:
-    """A message's properties with one more, encoded; raises PropertiesTooLarge."""
+    """Return a message's properties with one more encoded property; raises PropertiesTooLarge."""
     head, tail = extras or (b"", b"")
     return _bounded(head, tail + section)
 
@@ -145,14 +147,14 @@ def _bounded(head: bytes, tail: bytes, own_bytes: int = OWN_BYTES_MAX) -> Extras
 
 
 def check_extras(extras: Extras, own_bytes: int = OWN_BYTES_MAX) -> None:
-    """Refuse properties that do not fit beside the producer's.
+    """Check the size of properties.
 
     Args:
         extras: from `encode_extras`.
-        own_bytes: what the producer adds.
+        own_bytes: bytes that the producer adds.
 
     Raises:
-        PropertiesTooLarge: they take more than 32767 bytes together.
+        PropertiesTooLarge: they have more than 32767 bytes together.
     """
     size = len(extras[0]) + len(extras[1]) + own_bytes
     if size > PROPERTIES_BYTES_MAX:
@@ -172,18 +174,19 @@ def _reserved_reason(name: str) -> str:
 def _join(keys: Sequence[str]) -> str:
     for key in keys:
         if not isinstance(key, str) or not key or KEY_SEPARATOR in key:
-            raise InvalidProperty(name=PROPERTY_KEYS, reason=f"{key!r} is no key")
+            reason = f"{key!r} is no key: a key is a str, not empty and without spaces"
+            raise InvalidProperty(name=PROPERTY_KEYS, reason=reason)
     return KEY_SEPARATOR.join(keys)
 
 
-# A topic has few different tags, and they are all that most messages have.
+# A topic has few different tags, and most messages have no other properties.
 @lru_cache(maxsize=1024)
 def _tags_extras(tags: str) -> Extras:
     return _section(PROPERTY_TAGS, tags), b""
 
 
 def _own_section(name: str, value: str) -> bytes:
-    """A property of the sender's, encoded: once, if it is one that may well repeat."""
+    """Return a property of the program, encoded; from a cache if it is short."""
     if type(name) is str and type(value) is str and len(name) + len(value) <= REPEATED_CHARS_MAX:
         return _repeated_section(name, value)
     return _repeated_section.__wrapped__(name, value)
@@ -212,14 +215,14 @@ def _section(name: str, value: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Which bodies are compressed, and how; see `ProducerSettings`."""
+    """Compression of bodies; see `ProducerSettings`."""
 
     compression: Compression = Compression.NONE
     bytes_min: int = PACKED_BYTES_MIN
     level: int = LEVEL_DEFAULT
 
     def packed(self, bodies: list[bytes]) -> tuple[list[bytes], int | NDArray[np.int32]]:
-        """Bodies as they are to be stored, and their records' system flags."""
+        """Return the bodies to store, and the system flags of their records."""
         if self.compression is Compression.NONE or max(map(len, bodies)) < self.bytes_min:
             return bodies, 0
         stored = list(bodies)
@@ -234,13 +237,13 @@ NOT_PACKED = Packing()
 
 
 class BatchEncoder:
-    """Makes records, and the ids of their messages.
+    """Encoder of records and message ids.
 
     Args:
-        born_host: this process's address as a record's host, 8 or 20 bytes.
-        instance_hash: tells producers within a process apart, 32 bits.
+        born_host: address of this process in the format of a record, 8 or 20 bytes.
+        instance_hash: distinguishes the producers of a process, 32 bits.
         clock: epoch milliseconds.
-        packing: which bodies are compressed.
+        packing: compression of the bodies.
     """
 
     def __init__(
@@ -255,7 +258,7 @@ class BatchEncoder:
         self._unique_keys = UniqueKeys(address, os.getpid(), instance_hash, month_start_ms)
 
     def take_ids(self, count: int) -> bytes:
-        """Return the UNIQ_KEYs of `count` messages, one after the other."""
+        """Return `count` new UNIQ_KEYs, concatenated."""
         now_ms = self._clock()
         if now_ms >= self._month_end_ms:
             self._unique_keys.begin_month(self._find_month(now_ms))
@@ -272,18 +275,17 @@ class BatchEncoder:
         sequence: tuple[int, int] | None = None,
         envelope: Envelope | None = None,
     ) -> tuple[bytes, bytes]:
-        """Return the records of a batch, or a message with them, and their sizes, packed
-        little-endian u32.
+        """Return the records of a batch, and their sizes packed as little-endian u32.
 
         Args:
             topic: the topic in UTF-8.
             queue_id: the queue on its broker.
             bodies: n bodies.
-            extras: by index, for messages that have more properties than UNIQ_KEY.
+            extras: by index, for messages with more properties than UNIQ_KEY.
             ids: n UNIQ_KEYs from `take_ids`.
-            born_timestamp_ms: epoch milliseconds, for all.
-            sequence: an idempotent producer's id, and the number of the first message.
-            envelope: the message, if there is to be one.
+            born_timestamp_ms: epoch milliseconds, for all messages.
+            sequence: producer id and first number of an idempotent producer.
+            envelope: if given, a serialised request with the records is returned instead of them.
         """
         stored: list[bytes] = bodies
         flags: int | NDArray[np.int32] = 0

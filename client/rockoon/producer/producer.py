@@ -1,16 +1,19 @@
-"""The producer: takes messages one by one, sends them in batches, keeps their order.
+"""Producer: accepts single messages, sends them in batches, keeps their order.
 
-Delivery is at least once. When a stream breaks after the broker has stored a batch and before its
-answer arrived, the batch is sent again; the copies have the same message id (UNIQ_KEY), by which a
-consumer can tell. With `idempotent=True` batches are numbered, and a broker stores each once: there
-are no copies, and what is given up after its answer was lost fails with an error that says so.
-Messages with an `ordering_key` or a `queue` stay in order through all of this: such a queue has one
-batch out at a time, and a batch that failed goes first. Messages without either may go to another
-queue when theirs fails (an idempotent producer's only when the broker has refused them).
+Delivery is at least once. If a stream breaks after the broker has stored a batch and before the
+reply has arrived, the batch is sent again; the copies have the same message id (UNIQ_KEY), by which
+a consumer can detect them. With `idempotent=True` batches are numbered, and a broker stores each
+once: there are no copies. If the reply to a batch is lost and the batch then fails, the error says
+that its messages may be stored.
 
-A broker refuses a batch as a whole. What could make it refuse one message is checked by `send`,
-which raises for that message alone; should a broker refuse a batch nevertheless (its limits are
-lower than RocketMQ's defaults, say), all its messages fail with that error, none silently.
+Messages with an `ordering_key` or a `queue` always stay in order: such a queue has one batch in
+flight, and a batch that failed is sent first. Messages without either may go to another queue if
+theirs fails (with an idempotent producer only if the broker has refused them).
+
+A broker refuses a batch as a whole. `send` checks each message for the known reasons of a refusal
+and raises for that message alone. If a broker refuses a batch for another reason (for example
+because its limits are lower than RocketMQ's defaults), all messages of the batch fail with that
+error.
 """
 
 import asyncio
@@ -66,20 +69,20 @@ __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 
 
 class Producer(ClosedOnExit):
-    """Sends messages. Made by `cluster.producer()`; closed with the cluster, or before.
+    """Sends messages. Created by `cluster.producer()`; closed with the cluster at the latest.
 
-    Not thread-safe: to be used from the cluster's event loop. Leaving it as a context manager
+    Not thread-safe: may be used from the cluster's event loop only. Leaving it as a context manager
     closes it.
 
     Args:
         cluster: the connection, entered.
-        key_hash: which queue a key goes to; see `rockoon.producer.queue_selectors`.
+        settings: None: the defaults of `ProducerSettings`.
+        key_hash: maps an ordering key to a queue; see `rockoon.producer.queue_selectors`.
         clock: epoch milliseconds.
-        settings: fields of `ProducerSettings`.
 
     Raises:
         InvalidArgument: a setting is out of its bounds.
-        Closed: the cluster is not entered, or was left.
+        Closed: the cluster is not entered, or is closed.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Producer(ClosedOnExit):
         self._accumulator = self._sender.accumulator
         self._router = MessageRouter(self._sender, key_hash)
         self._unrouted = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
-        # What `send` reads for every message; empty when closed.
+        # `send` reads it for every message; empty when the producer is closed.
         self._plain = self._accumulator.plain
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
@@ -127,23 +130,23 @@ class Producer(ClosedOnExit):
         deliver_at: datetime | float | None = None,
         key: str | None = None,
     ) -> Receipt:
-        """Take a message: `await` the receipt to know where it is stored, or why it is not, or
-        `wait_capacity()` now and then, and `flush()` at the end.
+        """Accept a message for sending: `await` the receipt for the result, or call
+        `wait_capacity()` regularly and `flush()` at the end.
 
         Args:
-            topic, body: where to, and at most 4 MiB; empty, it deletes a compacted topic's `keys`.
-            keys: what it can be found by: a sequence of keys, or a text with spaces between them.
-            tags: what consumers select by.
-            properties: the sender's own; at most 31743 bytes with all others, if no broker differs.
-            queue, ordering_key: the queue, or what chooses it (once `key`); either keeps an order.
-            delay_level, delay_seconds, deliver_at: not before then; see `rockoon.producer.delay`.
+            topic, body: destination; at most 4 MiB, empty: deletes a compacted topic's `keys`.
+            keys: keys to find the message by: a sequence, or a text with spaces between them.
+            tags: consumers can select messages by it.
+            properties: at most 31743 bytes with those that Rockoon adds, by the default limit.
+            queue, ordering_key: the queue, or the key (once `key`) that selects it; for order.
+            delay_level, delay_seconds, deliver_at: delivery time; see `rockoon.producer.delay`.
 
         Raises:
             InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
-            BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
+            BufferFull, Closed: too many bytes of messages that no task awaits; producer closed.
         """
-        # Runs per message: every line costs. Arguments by name alone would be a seventh of it.
+        # Runs per message: each line costs. Keyword-only arguments would add a seventh.
         if _ is not None or key is not None:
             ordering_key = _by_name(_, key, ordering_key)
         try:
@@ -178,14 +181,16 @@ class Producer(ClosedOnExit):
                 self._open_or_close(batch_queue)
             receipt = Receipt()
             receipt.batch, receipt.index = batch, index
-            return receipt if self._hooks is None else self._note_sent(receipt)
+            return receipt if self._hooks is None else self._record_sent(receipt)
         except RockoonError as failure:
-            self._note_refused(topic, failure)
+            self._record_refused(topic, failure)
             raise
 
     def _round_robin(self, topic: str) -> BatchQueue:
-        """The batch queue of messages that may go to any queue; `send` finds it by itself then,
-        unless it has to look whether messages have keys."""
+        """Return the batch queue of messages that may go to any queue of a topic.
+
+        Later sends find it in `_plain`, unless the topic is compacted: then `send` checks the keys.
+        """
         batch_queue = self._router.round_robin(topic)
         if topic not in self._compacted:
             self._plain[topic] = batch_queue
@@ -202,24 +207,25 @@ class Producer(ClosedOnExit):
         queue: MessageQueue | None = None,
         key: str | None = None,
     ) -> SendResults:
-        """Send many messages and wait until all are stored, holding back as the brokers need it.
+        """Send many messages and wait until all are stored.
 
-        Cancelling it leaves the messages taken so far on their way.
+        Reads bodies only as fast as the brokers store them. If the call is cancelled, the messages
+        accepted so far are still sent.
 
         Args:
-            topic: where to.
-            bodies: iterable or async iterable; it is asked for more as there is room.
-            keys: the keys of each message, as many as there are bodies.
-            tags: for all of them.
-            ordering_key, queue: for all of them, as in `send`.
+            topic: the destination.
+            bodies: iterable or async iterable; read while the buffer has room.
+            keys: the keys of each message, one entry per body.
+            tags: for all messages.
+            ordering_key, queue: for all messages, as in `send`.
             key: deprecated: `ordering_key`.
 
         Returns:
             The results, in the order of the bodies.
 
         Raises:
-            RockoonError: what `send` raises, at the body concerned, or why one could not be
-                delivered. Other messages may have been stored.
+            RockoonError: as `send`, or the error of a message that was not delivered. Other
+                messages may have been stored.
         """
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
@@ -228,9 +234,9 @@ class Producer(ClosedOnExit):
         options = (keys, tags, ordering_key, queue)
         if many is None:
             return await self._send_many(topic, bodies, *options, by_chunk=keys is None)
-        with many as note_stored:
+        with many as record_stored:
             results = await self._send_many(topic, bodies, *options, by_chunk=False)
-            note_stored(len(results))
+            record_stored(len(results))
             return results
 
     async def _send_many(
@@ -244,17 +250,17 @@ class Producer(ClosedOnExit):
         *,
         by_chunk: bool,
     ) -> SendResults:
-        """As `send_many`; `by_chunk`: whether messages may be taken many at a time."""
-        self._sender.know(await self._cluster.route(topic))
+        """As `send_many`; `by_chunk`: a chunk of bodies may be added to a batch in one step."""
+        self._sender.add_route(await self._cluster.route(topic))
         spans = SentSpans()
         keys_left = None if keys is None else iter(keys)
         async for chunk in body_chunks(bodies):
             if self._accumulator.buffered_bytes > self._capacity_bytes:
                 await self._make_room()
-            elif self._sender.wants_turn():
+            elif self._sender.must_yield():
                 await asyncio.sleep(0)
             if by_chunk and fits_one_batch(chunk, self.settings):
-                spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
+                spans.add(*self._send_chunk(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk.bodies:
                 if self._accumulator.buffered_bytes > self._capacity_bytes:
@@ -263,12 +269,12 @@ class Producer(ClosedOnExit):
                 receipt = self.send(
                     topic, body, keys=own_keys, tags=tags, queue=queue, ordering_key=ordering_key
                 )
-                spans.note(receipt.batch, receipt.index, 1)
+                spans.add(receipt.batch, receipt.index, 1)
         if keys_left is not None:
             check_no_more(keys_left)
         return await spans.results()
 
-    def _send_plain(
+    def _send_chunk(
         self,
         topic: str,
         chunk: Chunk,
@@ -276,7 +282,7 @@ class Producer(ClosedOnExit):
         queue: MessageQueue | None,
         key: str | None,
     ) -> Span:
-        """What `send` does, once for many bodies."""
+        """As `send`, in one step for many bodies."""
         if topic in self._compacted:
             check_keys(topic, None)
         count = len(chunk.bodies)
@@ -304,16 +310,16 @@ class Producer(ClosedOnExit):
         return batch, first, count
 
     async def wait_capacity(self) -> None:
-        """Wait, if too much is on its way, until there is room for more.
+        """Wait until the buffer has room for more messages.
 
         Cancelling it is safe.
 
         Raises:
-            RockoonError: a message that nobody awaits could not be delivered; the first failure
-                since this, `flush` or `close` last raised one.
+            RockoonError: a message that no task awaits was not delivered; the first failure since
+                `wait_capacity`, `flush` or `close` last raised one.
         """
-        self._sender.unreported.raise_first()
-        if self._sender.wants_turn():
+        self._sender.raise_unreported()
+        if self._sender.must_yield():
             await asyncio.sleep(0)
         if self._accumulator.buffered_bytes > self._capacity_bytes:
             await self._make_room()
@@ -324,7 +330,7 @@ class Producer(ClosedOnExit):
         await self.wait_capacity()
 
     async def flush(self) -> None:
-        """Wait until every message sent before the call is acknowledged or given up.
+        """Wait until each message sent before the call is acknowledged or has failed.
 
         Cancelling it is safe.
 
@@ -334,14 +340,14 @@ class Producer(ClosedOnExit):
         had_unrouted = bool(self._accumulator.unrouted)
         await self._accumulator.wait_pending()
         if had_unrouted:
-            # They were given to their queues meanwhile, in batches that were not pending before.
+            # These messages have moved to new batches, which the first call did not wait for.
             await self._accumulator.wait_pending()
-        self._sender.unreported.raise_first()
+        self._sender.raise_unreported()
 
     async def close(self) -> None:
         """Flush, then end the streams; later sends raise Closed.
 
-        Cancelling it gives up what is not acknowledged: those messages fail with Closed.
+        If the call is cancelled, messages that are not acknowledged fail with Closed.
 
         Raises:
             RockoonError: as `wait_capacity`.
@@ -349,11 +355,12 @@ class Producer(ClosedOnExit):
         if self._is_closed:
             return
         self._is_closed = True
-        # `send` asks only the router, and only for what it does not find here, for that.
+        # The router refuses messages after its `close`; `send` calls it for topics that are not
+        # in `_plain`.
         self._plain = {}
         self._router.close()
         try:
-            # No batch outlives its deadline; the bound is for a loop that is coming down.
+            # Each batch ends at its deadline; the timeout is for a loop that is shutting down.
             if self._sender.is_running:
                 async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
                     await self._accumulator.wait_pending()
@@ -363,7 +370,7 @@ class Producer(ClosedOnExit):
         finally:
             await self._sender.close()
             self._cluster.release(self)
-        self._sender.unreported.raise_first()
+        self._sender.raise_unreported()
 
     def refuse_in_child(self, reason: str) -> None:
         """As `Forkable.refuse_in_child`."""
@@ -373,13 +380,13 @@ class Producer(ClosedOnExit):
 
     @property
     def buffered_bytes(self) -> int:
-        """What is taken and not acknowledged, with an allowance of 160 bytes per message."""
+        """Bytes of messages that are not acknowledged, with 160 bytes added for each message."""
         return self._accumulator.buffered_bytes
 
-    # Messages that are not simply put into a batch
+    # Messages that `send` does not add to a batch itself
 
     def _checked(self, topic: str, body: Body, keys: str | Sequence[str] | None) -> bytes:
-        """Return a body as bytes of its own, of a message that can be sent."""
+        """Check a message; return its body as `bytes` that the caller cannot modify."""
         body = to_body(body)
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large(len(body))
@@ -403,8 +410,7 @@ class Producer(ClosedOnExit):
         receipt = Receipt()
         delayed = self._accumulator.delayed_batch_queue(topic, chosen.queue)
         self._append(receipt, delayed, body, extras)
-        self._note_sent(receipt)
-        return receipt
+        return self._record_sent(receipt)
 
     def _hold(
         self,
@@ -415,25 +421,24 @@ class Producer(ClosedOnExit):
         *,
         delayed: bool = False,
     ) -> Receipt:
-        """Hold a message whose queue cannot be told before its topic's route is known."""
+        """Hold a message whose queue is unknown until the route of its topic is known."""
         self._router.check_open()
         key_hash = self._router.hash_of(key or "")
         now = self._loop.time()
         receipt = self._unrouted.hold(topic, body, extras, key_hash, now, delayed=delayed)
-        self._note_sent(receipt)
-        return receipt
+        return self._record_sent(receipt)
 
-    def _note_sent(self, receipt: Receipt) -> Receipt:
+    def _record_sent(self, receipt: Receipt) -> Receipt:
         if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
             self._hooks.on_send(receipt)
         return receipt
 
-    def _note_refused(self, topic: str, failure: RockoonError) -> None:
+    def _record_refused(self, topic: str, failure: RockoonError) -> None:
         if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
             self._hooks.on_refused(topic, failure)
 
     def _open_or_close(self, batch_queue: BatchQueue) -> None:
-        """A batch has got its first message, or its last."""
+        """Open a batch with its first message, or close it with its last."""
         batch = batch_queue.batch
         if not batch.close_bytes:
             batch.open(self.settings, self._loop.time(), self._clock())
@@ -443,14 +448,14 @@ class Producer(ClosedOnExit):
         self._sender.ready(batch_queue)
 
     def _on_route(self, route: TopicRoute) -> None:
-        """A topic's queues are known: give the messages that waited to their batch queues."""
+        """Apply a new route, and add the messages that waited for it to their batch queues."""
         if route.compacted:
             self._compacted.add(route.name)
             self._plain.pop(route.name, None)
         else:
             self._compacted.discard(route.name)
-        self._router.forget(route.name)
-        for message in self._unrouted.take(route.name):
+        self._router.drop_topic(route.name)
+        for message in self._unrouted.release(route.name):
             batch_queue = self._router.by_hash(route, message.key_hash)
             if message.delayed:
                 queue = batch_queue.queue
@@ -472,12 +477,10 @@ class Producer(ClosedOnExit):
             self._open_or_close(batch_queue)
 
     def _on_topic_dropped(self, topic: str) -> None:
-        """A topic is not there, or not writable; what waited for it has been failed."""
+        """Drop a topic that does not exist or is not writable; its messages have failed already."""
         self._compacted.discard(topic)
-        self._router.forget(topic)
-        self._unrouted.forget(topic)
-
-    # Waiting
+        self._router.drop_topic(topic)
+        self._unrouted.drop_topic(topic)
 
     async def _make_room(self) -> None:
         completed = self._sender.completed
@@ -487,7 +490,7 @@ class Producer(ClosedOnExit):
 
 
 def _by_name(given: object, key: str | None, ordering_key: str | None) -> str | None:
-    """The ordering key of a send that has its former name, or is no send."""
+    """Return the ordering key of a call with the deprecated `key`, or refuse a third position."""
     if given is not None:
-        raise TypeError("send() takes topic and body; what follows is given by name")
+        raise TypeError("only topic and body of send() are positional; pass the rest by name")
     return ordering_key if key is None else renamed_key(key, ordering_key)

@@ -1,13 +1,13 @@
-"""Queue selectors: the queue that a message goes to.
+"""Queue selectors: choose the queue of a batch or of an ordering key.
 
-Messages without a key go round robin, one queue per *batch*: a batch holds messages of one queue,
-so changing the queue with every message would open as many small batches as there are queues
-where one large one does (a large one costs the broker the same as a small one).
+Messages without a key go round robin, one queue per *batch*: a batch has messages of one queue, and
+a new queue for each message would open many small batches instead of a large one (which costs the
+broker as much as a small one).
 
-Messages with a key go by `CRC-32 of the key's UTF-8, modulo the number of queues`, over the
-topic's queues sorted by broker and queue id, those of brokers that are away included. So a key
-keeps its queue while the topic keeps its queues, in every process and on every machine; adding
-queues moves keys. A producer may be given another hash, for example `java_key_hash`.
+The queue of a key is `CRC-32 of the key's UTF-8, modulo the number of queues`, over the topic's
+queues sorted by broker and queue id, including those of unavailable brokers. So a key keeps its
+queue as long as the topic keeps its queues, in every process and on every machine; adding queues
+moves keys. A producer can have another hash, for example `java_key_hash`.
 """
 
 import zlib
@@ -17,7 +17,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_format.hashes import java_hash_code
 
 KeyHash = Callable[[str], int]
-"""Returns any integer for a key; the queue is its remainder."""
+"""Returns an integer for a key; its remainder is the index of the queue."""
 
 
 def crc32_key_hash(key: str) -> int:
@@ -26,20 +26,20 @@ def crc32_key_hash(key: str) -> int:
 
 
 def java_key_hash(key: str) -> int:
-    """Return a hash that chooses as RocketMQ's SelectMessageQueueByHash does with a String.
+    """Return the hash by which RocketMQ's SelectMessageQueueByHash selects the queue of a String.
 
-    For topics that Java producers fill as well. Several times slower than `crc32_key_hash`, and
-    only the same as long as Java sees the queues in the same order.
+    For topics to which Java producers send as well. Several times slower than `crc32_key_hash`;
+    the queue is the same only while Java sees the queues in the same order.
     """
-    # Java's remainder of a negative number is negative, and its absolute value is taken after it.
+    # Java computes the remainder of the signed number first, and then its absolute value.
     return abs(java_hash_code(key))
 
 
 class RoundRobin:
-    """Goes round a topic's queues, passing over those that cannot take anything now.
+    """Round robin over a topic's queues, without the queues that are not usable now.
 
     Args:
-        start: where to begin, so that many producers do not all begin with the first queue.
+        start: index of the first queue, so that producers do not all start with the same queue.
     """
 
     __slots__ = ("_next",)
@@ -50,7 +50,7 @@ class RoundRobin:
     def choose(
         self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]
     ) -> MessageQueue | None:
-        """Return the next usable queue and go on behind it, None if there is no usable one."""
+        """Return the next usable queue, or None; the following call starts after it."""
         for step in range(len(queues)):
             index = (self._next + step) % len(queues)
             if usable(queues[index]):

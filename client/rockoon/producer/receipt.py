@@ -1,7 +1,7 @@
-"""Receipts: what `send` returns, one for each message of a batch.
+"""Receipts: results of `send`, one for each message of a batch.
 
-Millions of these are made, most of them never looked at, so a receipt is two references and
-whatever it can tell is worked out when it is asked.
+Programs create millions of receipts and read few of them, so a receipt is two references, and its
+values are computed when they are read.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Receipt:
-    """A message on its way: `result = await receipt` waits until the broker has stored it.
+    """Pending result of a message: `result = await receipt` waits until the broker has stored it.
 
-    Cancelling a task that awaits it does not take the message back.
+    Cancelling a task that awaits it does not cancel the message.
 
     Awaiting raises:
-        RockoonError: the message was not acknowledged. It may have been stored all the same when
-            the broker's answer was lost.
+        RockoonError: the message was not acknowledged. If the broker's reply was lost, the message
+            may be stored.
     """
 
-    # The producer sets both; there is no __init__ because its call would cost a fifth of a send.
+    # The producer sets both attributes: calling an __init__ would cost a fifth of a send.
     __slots__ = ("batch", "index")
 
     batch: "ProducerBatch"
     index: int
 
     def __await__(self) -> Generator[Any, None, SendResult]:
-        # A message that was waiting for its topic's route moves from one batch to another.
+        # A message that waited for its topic's route moves to another batch.
         while not self.batch.is_done:
             yield from self.batch.waiter(self.index)
         return self.batch.result(self.index)
@@ -40,16 +40,16 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """Whether awaiting it would return, or raise, at once."""
+        """True if awaiting the receipt returns or raises without waiting."""
         return self.batch.is_done
 
 
 Span = tuple["ProducerBatch", int, int]
-"""Messages that follow one another in a batch: the batch, the first's index, how many."""
+"""Consecutive messages of a batch: the batch, the index of the first, the count."""
 
 
 class SendResults(Sequence[SendResult]):
-    """The results of many messages in the order in which they were sent, made as they are read."""
+    """Results of many messages in the order of sending, computed when they are read."""
 
     __slots__ = ("_count", "_spans")
 

@@ -1,15 +1,19 @@
-"""Sender: the producer's tasks, between the batch scheduler, which is pure, and brokers' streams.
+"""Sender: connects the batch scheduler, which does no I/O, with the append streams of the brokers.
 
-`Pump` says when batches are handed out. One task per broker sends them and takes the answers, one
-follows the routes, one gives up what is overdue. All state is the event loop's: nothing is locked.
+Batches are sent at the end of the loop iteration in which they became ready. One task per broker
+sends requests and receives replies, one task follows the routes, one task fails overdue batches.
+All state belongs to the event loop; there are no locks.
 """
 
 import asyncio
+import contextvars
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from rockoon.compression import Compression
 from rockoon.errors import (
     Busy,
     Closed,
@@ -29,23 +33,24 @@ from rockoon.errors import (
 )
 from rockoon.hooks import ProducerHooks
 from rockoon.net.append_replies import Answer, Stored
+from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
+from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.batch_scheduler import BatchScheduler
-from rockoon.producer.left_streams import LeftStreams
-from rockoon.producer.pump import Pump
-from rockoon.producer.requests import AppendRequests, joined
+from rockoon.producer.batch_scheduler import BatchScheduler, Shipment
+from rockoon.producer.forwarded_batches import ForwardingEncoder, ForwardingSettings
+from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
-from rockoon.producer.shipment import Shipment
-from rockoon.producer.unreported_failures import UnreportedFailures
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
+from rockoon_core.wire_fields import bytes_tag, number_tag, varint
+from rockoon_format.message_encoding import Envelope
+from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
@@ -54,27 +59,159 @@ if TYPE_CHECKING:
 
 log = limited(logging.getLogger(__name__))
 
-# How often batches are looked at whose time may be over.
+# Interval of the checks for expired batches and overdue replies.
 _SWEEP_SECONDS = 0.25
-# So long a sender that nothing holds back keeps the loop from answers and timers.
+# A sender that never blocks must yield to the event loop after this long, so that replies and
+# timers are handled.
 _TURN_SECONDS = 0.005
-# A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
+# Batches of more bytes are sent in several loop iterations: encoding this many takes a millisecond,
+# and streams must be able to write in between.
+_TURN_BYTES = 512 << 10
+# Time that `close` waits for the brokers to end their streams; a broker that hangs never does.
 _FINISH_SECONDS_MAX = 1.0
+# Checks, not seconds: a process that was suspended still reads the buffered replies before the
+# stream is interrupted.
+_REPLACED_CHECKS_MAX = 2
+# A program that never flushes must not fill its memory with failed batches.
+_UNREPORTED_BATCHES_MAX = 1000
+# Entries of the cache of `_request_prefix`, one per queue and route revision.
+_PREFIXES_MAX = 16384
 
 _BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
 
+_FRAMES_TAG = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER)
+_LENGTHS_TAG = bytes_tag(AppendRequest.RECORD_LENGTHS_FIELD_NUMBER)
+_MORE_TAG = bytes_tag(AppendRequest.MORE_FIELD_NUMBER)
+_REQUEST_ID_TAG = number_tag(AppendRequest.REQUEST_ID_FIELD_NUMBER)
+
+
+class AppendRequests:
+    """Encoder of batches as append requests.
+
+    Args:
+        cluster: the connection.
+        settings: the producer's settings.
+        clock: epoch milliseconds.
+        hooks: called before a batch is encoded, and before its request is sent.
+
+    Attributes:
+        last_id: id of the request that was encoded last.
+    """
+
+    def __init__(
+        self,
+        cluster: "Connection",
+        settings: ProducerSettings,
+        clock: Clock,
+        hooks: ProducerHooks | None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._hooks = hooks
+        self.last_id = 0
+        self._instance_hash = secrets.randbits(32)
+        self._packing = Packing(
+            Compression(settings.compression),
+            settings.compression_bytes_min,
+            settings.compression_level,
+        )
+        self._encoder = self._encoder_for(LOOPBACK)
+
+    async def find_host(self) -> None:
+        """Find the address of this host, which records and message ids contain.
+
+        Must finish before the first batch is encoded.
+        """
+        self._encoder = self._encoder_for(await born_host(self._cluster.nameservers[0]))
+
+    def _encoder_for(self, host: bytes) -> BatchEncoder:
+        make = ForwardingEncoder if isinstance(self._settings, ForwardingSettings) else BatchEncoder
+        return make(host, self._instance_hash, self._clock, self._packing)
+
+    def encode(self, batch: ProducerBatch, now: float) -> bytes:
+        """Return the serialised request of a batch.
+
+        The fields are concatenated here, because protobuf would copy the records three times.
+
+        Args:
+            batch: has messages and a queue; numbered if its producer is idempotent.
+            now: seconds on the event loop's clock.
+
+        Raises:
+            MalformedBatch: the batch cannot be encoded.
+        """
+        sequence, queue = batch.sequence, batch.queue
+        assert queue is not None
+        if not batch.ids:
+            # Only once: a batch that is sent again keeps its message ids.
+            batch.ids = self._encoder.take_ids(len(batch.bodies))
+            if self._hooks is not None:
+                self._hooks.on_encode(batch)
+        self.last_id += 1
+        # A broker whose routes are older waits for this revision instead of refusing a new topic.
+        revision = self._cluster.routes.topic_revision(queue.topic)
+        rest = _request_prefix(queue.topic, queue.queue_id, revision) + varint(self.last_id)
+        if sequence is not None or batch.batch_queue.delayed or self._hooks is not None:
+            rest += self._optional_fields(batch, now).SerializeToString()
+        try:
+            message, batch.lengths = self._encoder.encode(
+                queue.topic.encode(),
+                queue.queue_id,
+                batch.bodies,
+                batch.extras,
+                batch.ids,
+                batch.born_timestamp_ms,
+                (sequence.producer_id, sequence.first) if sequence is not None else None,
+                Envelope(_FRAMES_TAG, _LENGTHS_TAG, rest),
+            )
+        except ValueError as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        return message
+
+    def _optional_fields(self, batch: ProducerBatch, now: float) -> AppendRequest:
+        """Return the fields that most requests do not have."""
+        request, sequence = AppendRequest(), batch.sequence
+        if batch.batch_queue.delayed:
+            request.handling = DELAYED
+        if sequence is not None:
+            request.producer_id = sequence.producer_id
+            request.first_sequence = sequence.first
+            request.first_sent_ms_ago = sequence.sent(now)
+        if self._hooks is not None:
+            self._hooks.on_batch_sent(batch, request)
+        return request
+
+
+@lru_cache(_PREFIXES_MAX)
+def _request_prefix(topic: str, queue_id: int, route_revision: int) -> bytes:
+    """Return the fields that all requests of a queue share, and the tag of the request id."""
+    request = AppendRequest(topic=topic, queue_id=queue_id, route_revision=route_revision)
+    return request.SerializeToString() + _REQUEST_ID_TAG
+
+
+def _combined(requests: Sequence[bytes]) -> bytes:
+    """Return one message: the first request, with the remaining requests in its field `more`."""
+    first, *more = requests
+    if not more:
+        return first
+    parts = [first]
+    for message in more:
+        parts += _MORE_TAG, varint(len(message)), message
+    return b"".join(parts)
+
 
 class Sender:
-    """Carries batches to brokers.
+    """Sends the batches of one producer, and sends them again after failures.
 
     Args:
         cluster: the connection, entered; its TaskGroup owns the tasks.
-        settings: the producer's.
+        settings: the producer's settings.
         clock: epoch milliseconds.
-        on_route: called when a topic's queues become known, or others.
-        on_topic_dropped: called when a topic turns out not to be there, or not writable.
-        hooks: told of every batch that goes out and comes back.
+        on_route: called when the queues of a topic become known or change.
+        on_topic_dropped: called when a topic does not exist or is not writable.
+        hooks: called for every batch that is sent or completed.
     """
 
     def __init__(
@@ -89,9 +226,9 @@ class Sender:
         self._sequences = SequenceBook(new_producer_id) if settings.idempotent else None
         self.accumulator = Accumulator(self._flush_now, self._sequences)
         self.completed = Changes()
-        """Counts batches acknowledged or given up."""
+        """Counts batches that were acknowledged or have failed."""
         self.routes: dict[str, TopicRoute] = {}
-        """Routes of the topics that can be written to."""
+        """Routes of the writable topics."""
         tasks = cluster.tasks
         self._cluster = cluster
         self._hooks = hooks
@@ -100,29 +237,46 @@ class Sender:
         self._on_topic_dropped = on_topic_dropped
         self._loop = asyncio.get_running_loop()
         self._requests = AppendRequests(cluster, settings, clock, hooks)
-        # Of each shipment what is not submitted yet.
+        # Encoded and not yet submitted batches of each shipment.
         self._packed: dict[Shipment, tuple[str, int, list[ProducerBatch], list[bytes]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
-        # How many changes of the routes have been looked at.
+        # `routes_changed.count` of the routes that were applied last.
         self._routes_seen = -1
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
-        self._left = LeftStreams()
-        self.unreported = UnreportedFailures()
-        # The process that stands for each broker, as the routes told last.
+        # Streams to processes that another one has replaced, such as the former leader of a log:
+        # the task of each, and the checks since. A leader that hands over answers for all stored
+        # batches before the routes name its successor, but the routes may arrive first. Without
+        # these last replies the batches would be sent again and stored twice.
+        self._replaced: dict[AppendStream, tuple[asyncio.Task[None], int]] = {}
+        # Failed batches with messages that no task awaits, oldest first.
+        self._unreported: list[ProducerBatch] = []
+        # Address, epoch and start time of each broker's process in the latest routes.
         self._known_processes: dict[str, tuple[str, int, int]] = {}
-        # Brokers of which the log says that this client has no address for them.
+        # Brokers without an address for this client that are already in the program's log.
         self._unreachable: set[str] = set()
-        self._pump = Pump(self._scheduler, self._pack, self._ship, self._send_alone)
-        # Set when there is something whose time can run out.
+        # Callbacks run in this context and not in the one of a sending task: hooks must not run
+        # within the trace of one message.
+        self._context = contextvars.copy_context()
+        # False until the address of this host is known.
+        self._can_send = False
+        # Receives the exception with which sending failed; nothing is sent after that.
+        self._send_failed: asyncio.Future[None] = self._loop.create_future()
+        self._next_send: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        # Messages that were sent last, and the batches that `_TURN_BYTES` has postponed.
+        self._last_count = 0
+        self._postponed: Iterator[ProducerBatch] | None = None
+        # Set while a batch or a stream exists that can exceed a deadline.
         self._sweep_wanted = asyncio.Event()
         self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
             for name, work in (
-                ("pump", self._watch_pump()),
+                ("sends", self._enable_sends()),
                 ("routes", self._follow_routes()),
                 ("sweep", self._sweep_forever()),
             )
@@ -131,27 +285,30 @@ class Sender:
     # For the producer
 
     def ready(self, batch_queue: BatchQueue) -> None:
-        """A batch queue has a new or a full batch."""
+        """Schedule a batch queue that has a new or a full batch."""
         self._scheduler.ready(batch_queue)
-        self._pump.run_soon()
+        self._send_soon()
         self._sweep_wanted.set()
         if batch_queue.topic not in self.routes:
             self.resolve(batch_queue.topic)
 
-    def know(self, route: TopicRoute) -> None:
-        """Somebody has the route already."""
+    def add_route(self, route: TopicRoute) -> None:
+        """Apply a route that the caller has looked up, unless the topic has a route already."""
         if route.name not in self.routes:
-            self._learn(route)
+            self._apply_route(route)
 
-    def look(self, topic: str) -> TopicRoute | None:
-        """Return a topic's route as it is this moment; the task that follows may be a turn late."""
+    def refresh_route(self, topic: str) -> TopicRoute | None:
+        """Return the current route of a topic.
+
+        The task that follows the routes may apply a change one loop iteration later.
+        """
         current = self._cluster.routes.topic(topic)
         if current is not None and current != self.routes.get(topic):
-            self._learn(current)
+            self._apply_route(current)
         return self.routes.get(topic)
 
     def resolve(self, topic: str) -> None:
-        """Learn a topic's route, unless that is under way."""
+        """Start a lookup of a topic's route, unless one is running."""
         if topic not in self._resolving:
             self._resolving[topic] = self._cluster.tasks.create_task(
                 self._resolve(topic), name=f"rockoon producer route of {topic}"
@@ -159,13 +316,17 @@ class Sender:
 
     @property
     def is_running(self) -> bool:
-        """False once a task has ended that never should: nothing will be delivered any more."""
+        """False once one of the permanent tasks has ended: no batch will be delivered any more."""
         return not any(task.done() for task in self._tasks)
 
-    def wants_turn(self) -> bool:
-        """Whether there is work that only wants the event loop's turn, or it had none for long."""
+    def must_yield(self) -> bool:
+        """Return whether the caller must yield to the event loop now.
+
+        That is the case if unsent batches or requests need a loop iteration, or `_TURN_SECONDS`
+        after the last time.
+        """
         now = self._loop.time()
-        is_behind = self._pump.is_waiting or any(
+        is_behind = self._next_send is not None or any(
             each.unwritten for each, _ in self._streams.values()
         )
         if not is_behind and now < self._turn_due:
@@ -174,64 +335,146 @@ class Sender:
         return True
 
     def complete(self, batch: ProducerBatch, error: RockoonError) -> None:
-        """Give up a batch that is not out."""
+        """Fail a batch that is not in flight."""
         self.accumulator.complete(batch, error)
-        self._note_completed(batch)
+        self._record_completed(batch)
+
+    def raise_unreported(self) -> None:
+        """Raise, once, the first failure of messages that no task awaits, if there is one."""
+        batches, self._unreported = self._unreported, []
+        # Checked again, because a task may have awaited messages after their failure.
+        failed = [batch for batch in batches if batch.unseen_failures]
+        if not failed:
+            return
+        error = failed[0].outcome
+        assert isinstance(error, RockoonError)
+        raised = fresh(error)
+        messages = sum(batch.unseen_failures for batch in failed)
+        raised.add_note(f"{messages} messages that no task awaited were not delivered")
+        raise raised
 
     async def close(self) -> None:
-        """End streams and tasks; what is still pending fails with Closed."""
+        """End streams and tasks; batches that are still pending fail with Closed."""
         for stream, _ in self._streams.values():
             stream.finish()
-        tasks = [*self._left.tasks, *(task for _, task in self._streams.values())]
+        tasks = [task for task, _ in self._replaced.values()]
+        tasks += [task for _, task in self._streams.values()]
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=_FINISH_SECONDS_MAX)
         finally:
-            self._pump.close()
+            self._stop_sends()
             for task in (*self._tasks, *self._resolving.values(), *tasks):
                 task.cancel()
             for batch in list(self.accumulator.pending):
                 if batch.sequence is not None:
-                    # Its answer may be on the way and is not heard any more: the error must not say
-                    # that it is not stored.
+                    # Its reply may be on the way and is not read any more: the error must not say
+                    # that the batch is not stored.
                     batch.sequence.may_be_stored = True
                 self.complete(batch, Closed(what="the producer"))
 
-    # Handing out
+    # Sending
 
     def end_pauses(self) -> None:
-        """The sender waits for room: what is there need not wait for more."""
+        """Send batches that wait for more messages: the program waits for capacity."""
         self._scheduler.end_pauses()
-        self._pump.run_soon()
+        self._send_soon()
 
     def _flush_now(self, batch_queue: BatchQueue) -> None:
         if not batch_queue.is_ready:
             self._scheduler.ready(batch_queue)
-        pump = self._pump
         if (
-            pump.last_count == len(self.accumulator.pending) == 1
+            self._last_count == len(self.accumulator.pending) == 1
             and self._routes_seen == self._cluster.routes_changed.count
             and self._hooks is None
-            and pump.rest is None
+            and self._postponed is None
         ):
-            # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
-            # batches outside of anybody's context. Routes that nobody has looked at yet may say
-            # that the topic is another one now.
-            pump.run(batch_queue)
+            # A program that awaits each message has sent nothing else in this loop iteration, so
+            # there is nothing to collect until its end. With hooks the batch must be sent in
+            # `_context`. Routes that are not applied yet may name another topic of this name.
+            self._send(batch_queue)
         else:
-            pump.run_soon()
+            self._send_soon()
 
-    async def _watch_pump(self) -> None:
-        """Have batches handed out; ends by what that fails with."""
+    async def _enable_sends(self) -> None:
+        """Enable sending, then wait; raises the exception with which sending fails."""
         await self._requests.find_host()
-        self._pump.open()
-        await self._pump.failed
+        self._can_send = True
+        self._send_soon()
+        await self._send_failed
+
+    def _stop_sends(self) -> None:
+        self._can_send = False
+        for handle in (self._next_send, self._timer):
+            if handle is not None:
+                handle.cancel()
+
+    def _send_soon(self) -> None:
+        """Send at the end of this loop iteration."""
+        if self._next_send is None:
+            self._next_send = self._loop.call_soon(self._send, context=self._context)
+
+    def _send(self, single: BatchQueue | None = None) -> None:
+        """Send the batches that may be sent now.
+
+        Args:
+            single: the only batch queue with a batch that is not in flight; it is handled in fewer
+                steps.
+        """
+        if self._next_send is not None:
+            self._next_send.cancel()
+            self._next_send = None
+        if self._can_send and not self._send_failed.done():
+            try:
+                if single is None:
+                    self._send_all()
+                    return
+                batch = self._scheduler.assigned_single(single, self._loop.time())
+                if batch is None:
+                    self._set_timer(self._scheduler.next_alarm())
+                else:
+                    self._last_count = len(batch.bodies)
+                    self._send_single(batch)
+            except Exception as failure:  # noqa: BLE001 - `_enable_sends` raises it
+                self._send_failed.set_exception(failure)
+
+    def _send_all(self) -> None:
+        turn_bytes = turn_count = 0
+        assignments = self._postponed or self._scheduler.assignments(self._loop.time())
+        self._postponed = None
+        for batch in assignments:
+            self._pack(batch)
+            turn_bytes += batch.bytes
+            turn_count += len(batch.bodies)
+            if turn_bytes >= _TURN_BYTES:
+                self._postponed = assignments
+                self._send_soon()
+                break
+        self._submit_packed()
+        if turn_count:
+            self._last_count = turn_count
+        if self._postponed is None:
+            self._set_timer(self._scheduler.next_alarm())
+
+    def _set_timer(self, when: float | None) -> None:
+        if self._timer is not None:
+            if when == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if when is not None:
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._on_timer, context=self._context)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._send()
 
     def _pack(self, batch: ProducerBatch) -> None:
-        """Make a batch's request, and put it to those of its shipment."""
+        """Encode a batch and add its request to those of its shipment."""
         queue, shipment = batch.queue, batch.shipment
         try:
-            request = self._requests.of(batch, self._loop.time())
+            request = self._requests.encode(batch, self._loop.time())
         except MalformedBatch as failure:
             self._fail(batch, failure)
             return
@@ -244,18 +487,17 @@ class Sender:
         packed[2].append(batch)
         packed[3].append(request)
 
-    def _ship(self) -> None:
-        """Submit what is packed."""
+    def _submit_packed(self) -> None:
         now = self._loop.time()
         for broker, first_id, batches, requests in self._packed.values():
-            self._stream(broker).submit(batches, joined(requests), first_id, now)
+            self._stream(broker).submit(batches, _combined(requests), first_id, now)
         self._packed.clear()
 
-    def _send_alone(self, batch: ProducerBatch) -> None:
-        """Both, for a batch that has its shipment for itself."""
+    def _send_single(self, batch: ProducerBatch) -> None:
+        """Encode and submit a batch that is the only one of its shipment."""
         now = self._loop.time()
         try:
-            request = self._requests.of(batch, now)
+            request = self._requests.encode(batch, now)
         except MalformedBatch as failure:
             self._fail(batch, failure)
             return
@@ -281,25 +523,25 @@ class Sender:
         self._streams[broker] = (stream, task)
         return stream
 
-    # Answers
+    # Events of the streams
 
-    def takes_batches(self, broker: str, batches_max: int) -> None:
-        """The broker takes several batches in one message."""
+    def on_batches_max(self, broker: str, batches_max: int) -> None:
+        """As `StreamEvents.on_batches_max`."""
         self._scheduler.set_batches_max(broker, batches_max)
 
-    def answered(self, batch: ProducerBatch, answer: Answer) -> None:
-        """The broker answered for a batch: stored, or refused."""
+    def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
+        """As `StreamEvents.on_answer`."""
         if isinstance(answer, Stored) or answer.HasField("appended"):
             stored = answer if isinstance(answer, Stored) else answer.appended
             self._scheduler.acknowledged(batch, stored, self._loop.time())
-            self._note_completed(batch)
+            self._record_completed(batch)
         else:
-            self._refused(batch, from_wire(answer.error))
-        if self._scheduler.line:
-            self._pump.run_soon()
+            self._retry_or_fail(batch, from_wire(answer.error))
+        if self._scheduler.ready_queues:
+            self._send_soon()
 
-    def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
-        """The stream broke; these batches, oldest first, have no answer."""
+    def on_broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
+        """As `StreamEvents.on_broken`."""
         for batch in batches:
             if batch.sequence is not None:
                 batch.sequence.may_be_stored = True
@@ -310,40 +552,41 @@ class Sender:
             for batch in batches:
                 self._fail(batch, error)
         else:
-            # A broker that leaves ends its streams when everything is answered.
+            # A broker that stops ends its streams after the last reply: no reason for a warning.
             level = logging.WARNING if batches else logging.INFO
             log.log(
                 level, "stream to %s: %s; %d batches are sent again", broker, error, len(batches)
             )
             now = self._loop.time()
-            # Each is put in front of its batch queue: the youngest first, so that the oldest ends
-            # up foremost.
+            # Each is put in front of its batch queue, so the newest batch comes first and the
+            # oldest ends up at the head.
             for batch in reversed(batches):
-                if gone := self._gone(batch.batch_queue):
-                    self._fail(batch, gone)
+                if deleted := self._deleted(batch.batch_queue):
+                    self._fail(batch, deleted)
                 else:
                     self._scheduler.refused(batch, error, now, blame_broker=True)
-        self._pump.run_soon()
+        self._send_soon()
 
-    def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
-        # A leader that was deposed may have written it, and followers may have it.
+    def _retry_or_fail(self, batch: ProducerBatch, error: RockoonError) -> None:
+        # A deposed leader may have written the batch, and its followers may have copied it.
         if isinstance(error, NotLeader) and batch.sequence is not None:
             batch.sequence.may_be_stored = True
-        # A broker that knows no such queue has not heard of it yet, or has heard of a deletion
-        # before us: then the routes are about to say so, and everything for the topic fails.
-        # One that has forgotten this producer does not have a batch that it never got before.
-        forgotten = self._sequences is not None and self._sequences.begin_anew(batch, error)
-        if not (error.retriable or isinstance(error, _WRONG_QUEUE) or forgotten):
+        # A broker that does not know the queue has older routes than this producer, or newer ones
+        # in which the topic is deleted. After a deletion this producer's routes follow soon, and
+        # all batches of the topic fail. A broker that has dropped the numbers of this producer
+        # cannot have a batch that was never sent before.
+        is_renewed = self._sequences is not None and self._sequences.renew_if_unknown(batch, error)
+        if not (error.retriable or isinstance(error, _WRONG_QUEUE) or is_renewed):
             self._fail(batch, error)
-        elif gone := self._gone(batch.batch_queue):
-            self._fail(batch, gone)
+        elif deleted := self._deleted(batch.batch_queue):
+            self._fail(batch, deleted)
         else:
             self._scheduler.refused(
                 batch, error, self._loop.time(), blame_broker=isinstance(error, _BROKER_WIDE)
             )
 
-    def _gone(self, batch_queue: BatchQueue) -> RockoonError | None:
-        """Say why a batch queue is over: while a batch was out, its topic or queue was deleted."""
+    def _deleted(self, batch_queue: BatchQueue) -> RockoonError | None:
+        """Return an error if the topic or queue was deleted while a batch was in flight."""
         route = self.routes.get(batch_queue.topic)
         if route is None:
             return TopicNotFound(topic=batch_queue.topic)
@@ -353,11 +596,12 @@ class Sender:
 
     def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
         self._scheduler.failed(batch, error, self._loop.time())
-        self._note_completed(batch)
+        self._record_completed(batch)
 
-    def _note_completed(self, batch: ProducerBatch) -> None:
-        if isinstance(batch.outcome, RockoonError):
-            self.unreported.note(batch)
+    def _record_completed(self, batch: ProducerBatch) -> None:
+        if isinstance(batch.outcome, RockoonError) and batch.unseen_failures:
+            self._unreported.append(batch)
+            del self._unreported[:-_UNREPORTED_BATCHES_MAX]
         if self._hooks is not None:
             self._hooks.on_completed(batch)
         self.completed.note()
@@ -369,7 +613,7 @@ class Sender:
         try:
             while True:
                 try:
-                    self._learn(await self._cluster.route(topic, retry_seconds=0))
+                    self._apply_route(await self._cluster.route(topic, retry_seconds=0))
                 except RockoonError as error:
                     if not error.retriable:
                         self._drop_topic(topic, error)
@@ -389,54 +633,58 @@ class Sender:
     async def _follow_routes(self) -> None:
         changed = self._cluster.routes_changed
         while True:
-            # Before the routes are read: a change in between is then looked at right after.
+            # Read before the routes: a change in between then causes another round.
             seen = self._routes_seen = changed.count
             routes = self._cluster.routes
             brokers = [node for node in routes.nodes if node.kind == BROKER]
             self._scheduler.set_live(
                 {node.name for node in brokers if node.address},
                 {
-                    each.name: self._told_unreachable(each.name)
+                    each.name: self._unreachable_error(each.name)
                     for each in brokers
                     if not each.address
                 },
             )
-            self._note_restarts(brokers)
+            self._detect_restarts(brokers)
             for topic, route in list(self.routes.items()):
                 current = routes.topic(topic)
                 if current is None:
                     self._drop_topic(topic, TopicNotFound(topic=topic))
                 elif current != route:
-                    self._learn(current)
+                    self._apply_route(current)
             for broker, (stream, task) in list(self._streams.items()):
                 address = routes.broker_address(broker)
                 if address is not None and stream.address not in (None, address):
                     del self._streams[broker]
-                    self._left.add(stream, task)
-                    self.takes_batches(broker, 1)
+                    self._replaced[stream] = task, 0
+                    stream.leave()
+                    self.on_batches_max(broker, 1)
                     self._sweep_wanted.set()
-            self._pump.run_soon()
+            self._send_soon()
             await changed.wait(seen)
 
-    def _note_restarts(self, brokers: Sequence[Node]) -> None:
-        # After a fail-over the log has its name still, and was never seen to be away.
+    def _detect_restarts(self, brokers: Sequence[Node]) -> None:
+        # After a fail-over the log keeps its name, and the routes may never have lacked it.
         known = self._known_processes
         now = {each.name: (each.address, each.epoch, each.started_at_ms) for each in brokers}
         for name, process in now.items():
             if known.get(name, process) != process:
-                self._scheduler.restarted(name)
+                self._scheduler.on_broker_restart(name)
         self._known_processes = now
 
-    def _told_unreachable(self, broker: str) -> RockoonError:
-        """Why messages cannot go to a live broker; the first time in the log as well, since others
-        may do instead."""
+    def _unreachable_error(self, broker: str) -> RockoonError:
+        """Return why messages cannot be sent to a live broker.
+
+        The first time the error is logged as well, because messages that go to other brokers
+        instead never raise it.
+        """
         error = NoExternalAddress(name=broker)
         if broker not in self._unreachable:
             self._unreachable.add(broker)
             log.warning("%s", error)
         return error
 
-    def _learn(self, route: TopicRoute) -> None:
+    def _apply_route(self, route: TopicRoute) -> None:
         if not route.writable:
             self._drop_topic(route.name, TopicNotWritable(topic=route.name))
             return
@@ -444,40 +692,40 @@ class Sender:
         if self._sequences is not None and known is not None:
             for queue, create_revision in route.create_revisions.items():
                 if known.create_revisions.get(queue, create_revision) != create_revision:
-                    # Made again under its name: it knows none of the numbers, and a batch that
-                    # goes on with them would be refused as a gap.
+                    # The queue was deleted and created again. Its broker has none of the numbers,
+                    # and would refuse a batch that continues them as a gap.
                     self._sequences.renew(queue)
         self.routes[route.name] = route
         self._scheduler.set_queues(route.name, route.queues)
         for batch_queue in self.accumulator.batch_queues_of(route.name):
             if batch_queue.queue is not None and batch_queue.queue not in route.create_revisions:
                 queue = batch_queue.queue
-                # Found, it would be used without a look at the route.
-                self.accumulator.forget(batch_queue)
-                for batch in batch_queue.take_all():
+                # Without this, sends would use the batch queue and never check the route.
+                self.accumulator.drop(batch_queue)
+                for batch in batch_queue.remove_all():
                     self.complete(batch, _queue_not_found(queue))
-        # Last: messages that waited for the route go to batch queues that have to find it known.
+        # Last: messages that waited for the route go to batch queues that must find it known.
         self._on_route(route)
-        self._pump.run_soon()
+        self._send_soon()
 
     def _drop_topic(self, topic: str, error: RockoonError) -> None:
         self.routes.pop(topic, None)
         self._scheduler.drop_topic(topic)
         for batch_queue in self.accumulator.batch_queues_of(topic):
-            for batch in batch_queue.take_all():
+            for batch in batch_queue.remove_all():
                 self.complete(batch, error)
         if self._sequences is not None:
-            self._sequences.forget_topic(topic)
+            self._sequences.drop_topic(topic)
         self._on_topic_dropped(topic)
 
-    # Time
+    # Deadlines
 
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = self._loop.time()
             for batch in self._scheduler.expire(now):
-                self._note_completed(batch)
+                self._record_completed(batch)
             for stream, _ in self._streams.values():
                 oldest = stream.oldest()
                 if oldest is None:
@@ -485,19 +733,29 @@ class Sender:
                 batch, since = oldest
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
-            self._left.look()
-            self.accumulator.forget_idle(self.routes)
+            self._check_replaced()
+            self.accumulator.drop_idle(self.routes)
             if (
                 self.accumulator.is_idle
-                and not self._left
+                and not self._replaced
                 and not any(stream.oldest() for stream, _ in self._streams.values())
             ):
                 self._sweep_wanted.clear()
                 await self._sweep_wanted.wait()
 
+    def _check_replaced(self) -> None:
+        """Remove ended streams to replaced processes; interrupt those that do not end."""
+        for stream, (task, checks) in list(self._replaced.items()):
+            if task.done():
+                del self._replaced[stream]
+                continue
+            self._replaced[stream] = task, checks + 1
+            if checks + 1 >= _REPLACED_CHECKS_MAX:
+                stream.interrupt()
+
 
 def new_producer_id() -> int:
-    """Return an id that no other producer has: 64 random bits, not all 0."""
+    """Return a unique producer id: 64 random bits, not all 0."""
     return secrets.randbits(64) or 1
 
 

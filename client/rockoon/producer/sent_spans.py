@@ -1,4 +1,4 @@
-"""Sent spans: which messages of which batches a `send_many` has taken."""
+"""Sent spans: the messages of a `send_many`, as spans of batches."""
 
 from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
@@ -6,14 +6,16 @@ from rockoon.producer.receipt import SendResults, Span
 
 
 class SentSpans:
-    """Messages in the order in which they were taken; a span is some that follow one another in a
-    batch. A receipt for each would cost more than the sending."""
+    """Messages in the order of their bodies; a span is consecutive messages of one batch.
+
+    A receipt for each message would cost more than sending it.
+    """
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
 
-    def note(self, batch: ProducerBatch, first: int, count: int) -> None:
-        """Add messages behind those noted before, as one span with the last if they follow it."""
+    def add(self, batch: ProducerBatch, first: int, count: int) -> None:
+        """Add messages at the end; if they follow the last span in its batch, extend that span."""
         spans = self._spans
         if spans:
             last, start, length = spans[-1]
@@ -28,8 +30,8 @@ class SentSpans:
         Raises:
             RockoonError: one could not be delivered; others may have been stored.
         """
-        # All are claimed before the first is awaited: `flush` and `wait_capacity` do not report a
-        # failure of one that is awaited here.
+        # All are counted as awaited first, so that `flush` and `wait_capacity` do not report their
+        # failures as well.
         for batch, _, count in self._spans:
             batch.awaited += count
             batch.batch_queue.accumulator.flush_now(batch)

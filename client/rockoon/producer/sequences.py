@@ -1,13 +1,13 @@
-"""The numbers of an idempotent producer's messages: what lets a broker store each of them once.
+"""Sequence numbers of an idempotent producer's messages, by which a broker stores each once.
 
-Pure: ids and times are given.
+Pure: ids and times are arguments.
 
 Invariants:
-1. A queue owes an answer for one numbered batch at most. So a repeat never meets numbers behind its
-   own, and a batch that was refused gives its numbers back.
-2. A batch that may be stored keeps its numbers and its queue until it is stored or given up.
-3. After a batch that was given up and may be stored nobody knows which number comes next: the queue
-   begins again under another id.
+1. A queue has at most one numbered batch without a reply. So a repeated batch never has numbers
+   below those that the broker stored last, and a refused batch returns its numbers.
+2. A batch that may be stored keeps its numbers and its queue until it is stored or has failed.
+3. After a failed batch that may be stored, the next number is unknown: the queue starts again under
+   another producer id.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from rockoon_core.message_queue import MessageQueue
 if TYPE_CHECKING:
     from rockoon.producer.accumulator import ProducerBatch
 
-# After these the broker may have the batch, or counts in another way than we do.
+# After these errors the broker may have stored the batch, or expects other numbers.
 _UNSURE = (StoreFailed, Internal, SequenceGap, SequenceUnknown)
 
 
 class BatchSequence:
-    """The numbers of a batch."""
+    """Sequence numbers of a batch: producer id and first number."""
 
     __slots__ = ("_first_sent", "first", "may_be_stored", "producer_id")
 
@@ -39,14 +39,14 @@ class BatchSequence:
         self.producer_id = producer_id
         self.first = first
         self.may_be_stored = False
-        """It was sent, and an answer was lost or will not come. Written by the Sender."""
+        """The batch was sent, and its reply is lost. The Sender sets it."""
         self._first_sent: float | None = None
 
     def sent(self, now: float) -> int:
-        """The batch is sent; return how long ago that was first, milliseconds, 0 if never.
+        """Record an attempt; return the time since the first one, milliseconds, 0 for the first.
 
         Args:
-            now: seconds, of the event loop's clock.
+            now: seconds, on the event loop's clock.
         """
         if self._first_sent is None:
             self._first_sent = now
@@ -55,35 +55,36 @@ class BatchSequence:
 
 
 class SequenceBook:
-    """What number comes next, for each queue.
+    """The next sequence number of each queue.
 
     Args:
-        new_id: returns a producer id that nobody has, 1 to 2^64 - 1.
+        new_id: returns an unused producer id, 1 to 2^64 - 1.
     """
 
     def __init__(self, new_id: Callable[[], int]) -> None:
         self._new_id = new_id
         self._id = new_id()
-        # Id and next number; a queue that is not here begins with `_id` and 0.
+        # Producer id and next number; a queue without an entry starts with `_id` and 0.
         self._next: dict[MessageQueue, tuple[int, int]] = {}
+        # The numbered batch without a reply.
         self._owed: dict[MessageQueue, ProducerBatch] = {}
 
     def is_owed(self, queue: MessageQueue, batch: "ProducerBatch") -> bool:
-        """Whether another batch must be answered for before this one may go to the queue."""
+        """Return whether the queue has another numbered batch without a reply."""
         return self._owed.get(queue, batch) is not batch
 
     def assign(self, batch: "ProducerBatch", queue: MessageQueue) -> None:
-        """A batch goes to a queue: number it, unless it has its numbers."""
+        """Number a batch that is assigned to a queue, unless it has numbers already."""
         if batch.sequence is None:
             producer_id, first = self._next.get(queue, (self._id, 0))
             batch.sequence = BatchSequence(producer_id, first)
             self._owed[queue] = batch
 
     def refused(self, batch: "ProducerBatch") -> bool:
-        """A numbered batch came back; it will be tried again.
+        """Release the numbers of a batch that will be sent again.
 
         Returns:
-            Whether it must go to the same queue, because it may be stored there.
+            True if the batch must go to the same queue, because it may be stored there.
         """
         assert batch.sequence is not None
         assert batch.queue is not None
@@ -93,11 +94,12 @@ class SequenceBook:
         del self._owed[batch.queue]
         return False
 
-    def begin_anew(self, batch: "ProducerBatch", error: RockoonError) -> bool:
-        """A numbered batch was refused; begin its queue again if that is all it takes.
+    def renew_if_unknown(self, batch: "ProducerBatch", error: RockoonError) -> bool:
+        """Start a queue again if its broker has dropped the numbers of this producer.
 
         Returns:
-            Whether the broker has forgotten the queue's numbers, and cannot have the batch.
+            True if the queue was started again: the broker cannot have the batch, which may be
+            sent again.
         """
         sequence, queue = batch.sequence, batch.queue
         if not isinstance(error, SequenceUnknown) or sequence is None or sequence.may_be_stored:
@@ -109,7 +111,7 @@ class SequenceBook:
     def completed(
         self, batch: "ProducerBatch", outcome: Appended | RockoonError
     ) -> Appended | RockoonError:
-        """A numbered batch is stored or given up; returns the outcome to tell."""
+        """Record the outcome of a numbered batch; return the outcome for its receipts."""
         sequence, queue = batch.sequence, batch.queue
         assert sequence is not None
         assert queue is not None
@@ -122,18 +124,18 @@ class SequenceBook:
         return unsure(outcome) if sequence.may_be_stored else outcome
 
     def renew(self, queue: MessageQueue) -> None:
-        """A queue begins again."""
+        """Start a queue again under another producer id."""
         self._next[queue] = self._new_id(), 0
 
-    def forget_topic(self, topic: str) -> None:
-        """A topic is gone; one of the same name will have other queues."""
-        # Made again, its queues would begin under the id that the broker has counted by already:
-        # hence another id, too.
+    def drop_topic(self, topic: str) -> None:
+        """Drop the numbers of a deleted topic."""
+        # If the topic is created again, the broker may still have numbers of `_id` for its queues:
+        # queues without an entry need another id.
         self._next = {queue: each for queue, each in self._next.items() if queue.topic != topic}
         self._id = self._new_id()
 
 
 def unsure(error: RockoonError) -> RockoonError:
-    """Return the error of messages that may be stored all the same."""
+    """Return the error with the addition that the messages may be stored."""
     details = {**error.details, "stored": "unknown"}
     return type(error)(f"{error}; whether the messages are stored is not known", **details)

@@ -10,46 +10,51 @@ from rockoon.producer.outgoing import BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """How a producer batches, waits and gives up.
+    """Batching, buffering, timeouts and compression of a producer.
 
     Raises:
         InvalidArgument: a value is out of its bounds.
     """
 
     idempotent: bool = False
-    """Have the brokers store every message once, whatever is sent again; delayed messages excepted.
-    A batch whose answer was lost then waits for its broker instead of going to another queue."""
+    """True: brokers store each message once even if it is sent again, except delayed messages. A
+    batch whose reply was lost then waits for its broker instead of going to another queue."""
     batch_bytes_max: int = 1 << 20
-    """A batch is closed when it is this large; 1 KiB to 8 MiB: with one message more, and topics
-    as long as they may be, that stays below the 16 MiB that brokers take by default."""
+    """Size at which a batch is closed, bytes, 1 KiB to 8 MiB. The largest batch, with one more
+    message and the longest topic names, is below the 16 MiB that brokers accept by default."""
     batch_messages_max: int = 16_384
-    """Or has this many messages; 1 to 65536."""
+    """Messages at which a batch is closed, 1 to 65536."""
     linger_ms: float = 5.0
-    """How long a batch that nobody awaits may wait for more messages while the broker is busy with
-    others. A broker that is idle is sent what there is at once. With very many queues batches wait
-    up to 0.2 s: a producer sends a broker 5,000 of them a second, so that they grow instead."""
+    """Time that a batch may wait for more messages, milliseconds, 0 to 60000. It applies to batches
+    that no task awaits, while their broker is busy; an idle broker receives batches immediately.
+    A producer with very many queues sends 5,000 batches a second to a broker; then batches wait up
+    to 0.2 s and grow."""
     in_flight_max: int = 8
-    """Messages with batches sent to one broker and not answered; 1 to 256."""
+    """Append requests without a reply per broker, 1 to 256; a request may have several batches."""
     buffer_bytes_max: int = 64 << 20
-    """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
+    """Bytes of messages not acknowledged and not awaited by a task, 1 KiB to 1 TiB; above it `send`
+    raises BufferFull."""
     drain_bytes: int = 32 << 20
-    """`wait_capacity` and `send_many` wait while more than this is not acknowledged, or more than
-    half of `buffer_bytes_max`."""
+    """Bytes of messages not acknowledged, 1 to 1 TiB: above it, and above half of
+    `buffer_bytes_max`, `wait_capacity` and `send_many` wait."""
     delivery_timeout_seconds: float = 30.0
-    """After this a message that could not be delivered fails with the last error."""
+    """Time after which an undelivered message fails with its last error, seconds, 0.001 to
+    86400."""
     reply_timeout_seconds: float = 10.0
-    """A broker that has not answered for this long is taken to hang: the stream is broken."""
+    """Time without a reply after which the producer breaks the stream to a broker, seconds, 0.001
+    to 86400."""
     compression: Compression | str = Compression.NONE
-    """How bodies are compressed: "none", "zlib", "lz4" or "zstd". Readers get them as they were
-    sent, RocketMQ's clients too. It is done on the event loop, a batch at a time."""
+    """Compression of bodies: "none", "zlib", "lz4" or "zstd". Readers, RocketMQ's clients too,
+    receive the original bodies. The event loop compresses one batch at a time."""
     compression_bytes_min: int = PACKED_BYTES_MIN
-    """Smaller bodies are sent as they are, and so are those that would not get smaller."""
+    """Smallest body that is compressed, bytes, 1 to 4 MiB. Bodies that compression would not make
+    smaller are sent uncompressed."""
     compression_level: int = LEVEL_DEFAULT
-    """1 (quick) to 9 (small); LZ4 has none."""
+    """1 (fast) to 9 (small); LZ4 ignores it."""
 
     @property
     def capacity_bytes(self) -> int:
-        """Messages not acknowledged, beyond which is waited: well before `send` raises."""
+        """Unacknowledged bytes above which `wait_capacity` waits: well before `send` raises."""
         return min(self.drain_bytes, self.buffer_bytes_max // 2)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages with a key, or a delay, whose topic's queues are not known yet: held in their order."""
+"""Unrouted messages: messages with an ordering key or a delay that wait for their topic's route."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _OPEN_SECONDS_MAX = 1.0
 
 
 class UnroutedBatch(ProducerBatch):
-    """Of one topic; its bytes count, and it has a deadline, as any batch."""
+    """Unrouted messages of one topic; buffered bytes and deadlines apply as to other batches."""
 
     __slots__ = ("delayed", "key_hashes", "receipts")
 
@@ -25,7 +25,7 @@ class UnroutedBatch(ProducerBatch):
 
 
 class UnroutedMessage(NamedTuple):
-    """What is to be given to its queue now."""
+    """A message whose topic route has become known and that can be assigned to a queue."""
 
     receipt: Receipt
     key_hash: int
@@ -35,12 +35,12 @@ class UnroutedMessage(NamedTuple):
 
 
 class UnroutedMessages:
-    """Those of one producer.
+    """Unrouted messages of one producer.
 
     Args:
-        accumulator: counts them; its `unrouted` batch queues are these.
-        settings: the producer's.
-        resolve: has a topic's route be found.
+        accumulator: counts their bytes; its `unrouted` has their batch queues.
+        settings: the producer's settings.
+        resolve: starts a lookup of a topic's route.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UnroutedMessages:
         self._accumulator = accumulator
         self._settings = settings
         self._resolve = resolve
-        # The open batch per topic; the batch queues of all of them are `Accumulator.unrouted`.
+        # The open batch of each topic.
         self._open: dict[str, UnroutedBatch] = {}
 
     def hold(
@@ -65,12 +65,20 @@ class UnroutedMessages:
         *,
         delayed: bool,
     ) -> Receipt:
-        """Hold a message; `now` is the loop's time, the others are as the producer has them."""
+        """Hold a message in order.
+
+        Args:
+            topic, body, extras: as the producer has encoded them.
+            key_hash: hash of the ordering key; 0 for a message without one.
+            now: seconds, on the loop's clock.
+            delayed: the message has a delay.
+        """
         batch = self._open.get(topic)
-        # A batch has one deadline, so one that is kept open for long would cut its last short.
+        # A batch has one deadline: in a batch that is open for long, the last messages would have
+        # less time.
         if batch is None or batch.is_done or now >= batch.linger_end:
             check_topic(topic)
-            batch = self._begin(topic, now)
+            batch = self._open_batch(topic, now)
         receipt = Receipt()
         receipt.batch = batch
         receipt.index = len(batch.bodies)
@@ -86,7 +94,7 @@ class UnroutedMessages:
         self._accumulator.unclaimed_bytes += size
         return receipt
 
-    def _begin(self, topic: str, now: float) -> UnroutedBatch:
+    def _open_batch(self, topic: str, now: float) -> UnroutedBatch:
         accumulator = self._accumulator
         batch_queue = accumulator.unrouted.get(topic)
         if batch_queue is None:
@@ -99,11 +107,11 @@ class UnroutedMessages:
         self._resolve(topic)
         return batch
 
-    def take(self, topic: str) -> Iterator[UnroutedMessage]:
-        """All of a topic, in their order, which no batch holds any more: place each at once."""
+    def release(self, topic: str) -> Iterator[UnroutedMessage]:
+        """Remove and yield a topic's messages in order; the caller must add each to a batch."""
         self._open.pop(topic, None)
         batch_queue = self._accumulator.unrouted.pop(topic, None)
-        for batch in batch_queue.take_all() if batch_queue is not None else ():
+        for batch in batch_queue.remove_all() if batch_queue is not None else ():
             assert isinstance(batch, UnroutedBatch)
             self._accumulator.move(batch)
             messages = zip(batch.receipts, batch.key_hashes, batch.bodies, strict=True)
@@ -111,6 +119,6 @@ class UnroutedMessages:
                 extras = batch.extras.get(index)
                 yield UnroutedMessage(receipt, key_hash, body, extras, index in batch.delayed)
 
-    def forget(self, topic: str) -> None:
-        """The topic is not there, or not writable; what waited for it has been failed."""
+    def drop_topic(self, topic: str) -> None:
+        """Drop a topic that does not exist or is not writable; its messages have failed already."""
         self._open.pop(topic, None)

@@ -1,11 +1,12 @@
-"""Batches on their way into the log: placed in the order they come, answered when they are durable.
+"""Append path: writes batches to the log in arrival order, acknowledges each once it is durable.
 
 Invariants:
-1. Placing a batch and noting who waits for it happen without a pause in between, so `_pending` is
-   in the order of the log and one sync answers a prefix of it.
-2. Nobody is answered by a sync that failed, nor afterwards.
-3. What an idempotent producer's batch lacks is looked up, appended and noted without a pause in
-   between: of two repeats on two streams the second finds the first, synced or not.
+1. No `await` separates the append of a batch from its entry in `_pending`. So `_pending` has the
+   order of the log, and one sync acknowledges a prefix.
+2. After a failed sync no batch is acknowledged any more.
+3. For a batch of an idempotent producer, no `await` separates the search for stored messages, the
+   append and the entry in the ledger. If two streams repeat a batch, the second finds the first,
+   synced or not.
 """
 
 import asyncio
@@ -47,13 +48,13 @@ from rockoon_format.record import RECORD_BYTES_MIN, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_runtime.waking import Bell
 
-What = TypeVar("What")
-Placed = TypeVar("Placed")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, slots=True)
 class AppendLimits:
-    """What a batch must not exceed."""
+    """Limits of one batch."""
 
     batch_bytes_max: int
     batch_messages_max: int
@@ -62,38 +63,38 @@ class AppendLimits:
 
 
 class Durability(asyncio.Future["RockoonError | None"]):
-    """Done when a batch is as durable as was promised: with None, or why it never will be.
+    """Future of an appended batch: None once the batch is durable, or the error that prevents it.
 
     Attributes:
-        told: called with that where it is known, a turn of the loop before who awaits it goes on;
-            must not raise.
+        on_settled: callback, run as soon as the result is known and one loop iteration before
+            awaiting tasks; must not raise.
     """
 
-    told: Callable[[RockoonError | None], None] | None = None
+    on_settled: Callable[[RockoonError | None], None] | None = None
 
     def settle(self, refusal: RockoonError | None) -> None:
-        """Say it, unless whoever waited has gone."""
+        """Set the result, unless the waiting task has been cancelled."""
         if not self.done():
             self.set_result(refusal)
-            # It has what has this one.
-            told, self.told = self.told, None
-            if told is not None:
-                told(refusal)
+            # The callback refers to an object that refers to this future: break the cycle.
+            on_settled, self.on_settled = self.on_settled, None
+            if on_settled is not None:
+                on_settled(refusal)
 
 
 @light_dataclass
 class AppendResult:
-    """A batch in the log."""
+    """Positions of an appended batch."""
 
     runs: Runs
-    """Where its messages went, in their order: together unless they are a repeat of such as went
-    apart, or wait for something."""
+    """Positions of the messages in their order. Several runs: the batch repeats messages that were
+    stored in several appends, or has delayed messages."""
     durable: Durability | None
-    """None when it is durable already."""
+    """None if the batch is durable already."""
 
     @property
     def first(self) -> Run:
-        """Where its first message went."""
+        """The run with the first message."""
         return self.runs[0]
 
 
@@ -102,21 +103,21 @@ GroupedBatch = tuple[Batch, list[AppendResult | None], int]
 
 
 class Appends:
-    """The way into a store. Used by the event loop's thread alone.
+    """Appends to a store. Used by the event loop's thread only.
 
     Args:
         store: open.
-        limits: of one batch.
-        sequences: what idempotent producers have sent.
+        limits: limits of one batch.
+        sequences: stored sequences of idempotent producers.
         clock: store timestamps.
-        waits_for_sync: whether an answer has to wait for a sync (flush = sync).
-        arrived: called for each queue that has new messages for its readers.
-        store_changed: rung for each batch in the log, which its readers may not see yet.
-        may_append: raises where nothing may be appended now; asked right before it is.
+        waits_for_sync: acknowledgements wait for a sync (flush = sync).
+        arrived: called for each queue with new visible messages.
+        store_changed: rung for each append, before readers see the batch.
+        may_append: called right before each append; raises if appends are not allowed now.
 
     Attributes:
-        after_confirmed: within `confirmed`, functions to call once all waiting producers are
-            answered; None outside it.
+        after_confirmed: within `confirmed`, functions to call once all waiting producers have a
+            reply; None outside it.
     """
 
     def __init__(
@@ -143,59 +144,58 @@ class Appends:
         self._arrived = arrived
         self._store_changed = store_changed
         self._may_append = may_append
-        # End of each batch that waits for a sync, who waits, and since when.
+        # Batches that wait for a sync: end offset, future, time of the append in seconds.
         self._pending: deque[tuple[int, Durability, float]] = deque()
         self._loop = asyncio.get_running_loop()
-        # Set whenever a sync has made room; whoever waits for room clears it first.
+        # Set after each sync, which may have made room; a waiting task clears it first.
         self._room = asyncio.Event()
         self._failure: RockoonError | None = None
         self.after_confirmed: list[Callable[[], None]] | None = None
         self.messages = 0
         self.bytes = 0
-        self.taken = Flow()
+        self.received = Flow()
         self.sync_waits = SyncWaits()
 
-    async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
-        """Put a batch into the log; waits only while too much is unsynced.
+    async def append(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
+        """Append a batch to the log; waits only while too many bytes are unsynced.
 
-        Cancelling it while it waits is safe: nothing was appended then.
+        A call that is cancelled while it waits has appended nothing.
 
         Args:
-            batch: what to put there; what the broker made has no sequence numbers.
-            check: raises when the queue may not be written. Asked again after every wait: what is
-                appended to a topic deleted meanwhile would come back with the next of its name.
+            batch: the batch; batches of the broker itself have no sequence numbers.
+            check: raises if the queue is not writable. Called again after each wait: messages that
+                are appended to a deleted topic would reappear in a new topic of its name.
 
         Raises:
-            RockoonError: the batch is refused, or the store takes none; nothing was appended.
+            RockoonError: the batch is refused, or the store is not writable; nothing was appended.
         """
         if not batch.internal:
             self._check(batch)
         if batch.sequenced is not None:
             check_sequences(batch.sequenced, batch)
         while True:
-            # Behind every wait: the topic may be gone by now.
+            # After each wait: the topic may be deleted now.
             check()
             self._may_append()
             try:
                 if batch.sequenced is not None:
-                    return self._place_once(batch.sequenced, batch)
-                return self._place(batch)
+                    return self._append_sequenced(batch.sequenced, batch)
+                return self._append_batch(batch)
             except store_errors.StoreBusy:
-                # Nothing awaits between the refusal and this, so no sync's `set` can be lost in
-                # between.
+                # There is no `await` between the refusal and `clear`: no `set` of a sync is lost.
                 self._room.clear()
                 await self._room.wait()
 
     def append_group(self, group: Sequence[GroupedBatch]) -> None:
-        """Append clients' batches by one write, without a wait.
+        """Append clients' batches by one write, without waiting.
 
-        A result that stays None is that of a batch that is not written: `place` waits or raises the
-        reason. A second batch with the same sequence is not written either: whether it repeats the
-        first one is known when the first one is in the log.
+        A result that stays None means that the batch is not written: `append` waits or raises the
+        reason. Of two batches with the same sequence only the first is written: whether the second
+        is a repeat is known once the first is in the log.
 
         Args:
-            group: in the order of arrival, of queues that may be written. Each sender gets its own
-                `Durability`: a sender that leaves cancels no other's.
+            group: batches to writable queues, in the order of arrival. Each sender gets its own
+                `Durability`, so that a cancelled sender does not cancel another one's.
         """
         if self._failure is not None:
             return
@@ -231,7 +231,7 @@ class Appends:
             return
         self._store_changed.ring()
         is_durable = self._is_durable(end)
-        # By the results of a sender, which only it has.
+        # By the id of the sender's result list.
         waits: dict[int, Durability] = {}
         for (batch, results, index), where in zip(fit, appended, strict=True):
             if where is None:
@@ -241,14 +241,14 @@ class Appends:
                 durable = waits[id(results)] = self._wait_for(end)
             sequenced = batch.sequenced
             if sequenced is None:
-                run = self._note_appended(batch, where, 0)
+                run = self._record_appended(batch, where, 0)
             else:
-                run = self._note_appended(batch, where, sequenced.first_sequence)
+                run = self._record_appended(batch, where, sequenced.first_sequence)
                 self._sequences.note(sequenced.key, run)
             results[index] = AppendResult((run,), durable)
 
     def _is_new(self, sequenced: SequencedBatch, batch: Batch, now_ms: int) -> bool:
-        """Whether a batch has right sequence numbers, and nothing of it is stored."""
+        """Return whether a batch has valid sequence numbers and no message that is stored."""
         try:
             check_sequences(sequenced, batch)
             return not self._sequences.stored(sequenced, len(batch.sizes), now_ms)
@@ -258,32 +258,32 @@ class Appends:
     def change_topics(
         self, change: TopicChange
     ) -> tuple[int, "asyncio.Future[RockoonError | None]"]:
-        """Append a record of which topics the log holds; see `Store.change_topics`.
+        """Append a record with the topics of the log; see `Store.change_topics`.
 
         Returns:
-            Where it ends, and what is done when it is durable; as of `AppendResult`.
+            The end offset of the record, and a future as in `AppendResult.durable`.
 
         Raises:
-            NotEnoughReplicas, StoreNotWritable: for now; nothing was appended.
-            RockoonError: for good.
+            NotEnoughReplicas, StoreNotWritable: retriable; nothing was appended.
+            RockoonError: not retriable.
         """
         self._may_append()
         try:
-            appended = self._appended(self._store.change_topics, change)
+            appended = self._append_now(self._store.change_topics, change)
         except store_errors.BatchTooLarge as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
         return appended.end_offset, self._wait_for(appended.end_offset)
 
     def confirmed(self, end: int) -> None:
-        """The log is durable up to `end`: let readers see it, answer who waits."""
+        """Make the log, durable up to `end`, visible to readers and acknowledge its batches."""
         if self._failure is not None:
             return
         try:
-            # Before anybody is answered: whoever hears that a message is stored must be able to
-            # read it.
+            # Before the acknowledgements: a producer must be able to read a message that it knows
+            # is stored.
             advanced = self._store.confirm(end)
-        except (store_errors.StoreFailed, store_errors.StoreClosed):
-            # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
+        except (store_errors.StoreSyncFailed, store_errors.StoreClosed):
+            # A later sync has failed. `failed` will be called, and no batch may be acknowledged.
             return
         callbacks = self.after_confirmed = []
         try:
@@ -294,30 +294,29 @@ class Appends:
             callback()
 
     def _notify(self, advanced: Sequence[QueueKey], end: int) -> None:
-        """Notify readers of queues with new messages; answer producers up to `end`."""
+        """Notify readers of queues with new messages; acknowledge batches up to `end`."""
         for queue in advanced:
             self._arrived(queue)
         pending = self._pending
         now = self._clock.monotonic_seconds()
-        # Ends ascend: batches are appended one after the other, and repeats wait for the last of
-        # them.
+        # Ends ascend: each batch is appended at the end, and a repeat waits for the newest batch.
         while pending and pending[0][0] <= end:
-            _, durable, placed_at = pending.popleft()
-            self.sync_waits.note(now - placed_at, now)
+            _, durable, appended_at = pending.popleft()
+            self.sync_waits.note(now - appended_at, now)
             durable.settle(None)
         self._room.set()
 
     def failed(self, reason: RockoonError) -> None:
-        """A sync failed, or another replica leads: whoever waits or comes is told."""
-        # For good: the next sync would succeed without the pages that this one lost.
+        """Refuse all waiting and later batches: a sync has failed, or another replica leads."""
+        # Permanent: the next sync would succeed although this one has lost pages.
         self._failure = reason
         while self._pending:
             self._pending.popleft()[1].settle(reason)
-        # Those that wait for room wait for a sync, and there will be none: woken, they are refused.
+        # There will be no sync that wakes the tasks that wait for room: now they raise the reason.
         self._room.set()
 
     def check_limits(self, batch: Batch) -> None:
-        """Refuse what a client may not send: for batches that are not stored as they came.
+        """Check the limits of a client's batch that the broker stores in another form.
 
         Raises:
             MalformedBatch, BodyTooLarge, PropertiesTooLarge.
@@ -334,8 +333,11 @@ class Appends:
                 raise refusal(index=int(over[0]), limit=limit)
 
     def check_accepted(self) -> None:
-        """Refuse clients' messages while the disk is full: for batches that the broker stores in
-        another form, for which the store would use its reserve. Raises StoreNotWritable."""
+        """Raise StoreNotWritable while the store refuses clients' messages.
+
+        For batches that the broker stores in another form: as internal batches they would use the
+        reserve of a full disk.
+        """
         if reason := self._store.client_refusal_reason:
             raise self._not_writable(reason)
 
@@ -355,29 +357,30 @@ class Appends:
             most = self._limits.batch_bytes_max
             raise MalformedBatch(index=0, reason=f"{size} bytes, more than {most}")
 
-    def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
+    def _append_batch(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
         try:
-            appended = self._appended(self._store.append, batch)
+            appended = self._append_now(self._store.append, batch)
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
         except store_errors.UnstorableTopic as failure:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
-        run = self._note_appended(batch, appended, first_sequence)
+        run = self._record_appended(batch, appended, first_sequence)
         end = appended.end_offset
         return AppendResult((run,), None if self._is_durable(end) else self._wait_for(end))
 
-    def _note_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
-        """Count a batch in the log, and say where its messages are."""
+    def _record_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
+        """Count an appended batch; return the positions of its messages."""
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         if not batch.internal:
-            self.taken.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.lengths)
+            flow = self.received
+            flow.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.lengths)
         if not self._waits_for_sync:
-            # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
+            # The batch is visible now. With flush = sync it becomes visible in `confirmed`.
             self._arrived((batch.topic, batch.queue_id))
-        # Fields in their order: `Run(...)` would be another Python call.
+        # `Run(...)` would be another Python call.
         return tuple.__new__(
             Run,
             (
@@ -390,57 +393,57 @@ class Appends:
             ),
         )
 
-    def _appended(self, append: Callable[[What, int], Placed], what: What) -> Placed:
-        """Append something at the store's time.
+    def _append_now(self, append: Callable[[Input, int], Output], value: Input) -> Output:
+        """Call an append function of the store with the store's time.
 
         Raises:
-            RockoonError: the store takes nothing.
+            RockoonError: the store is not writable.
         """
         if self._failure is not None:
             raise self._failure
         try:
-            appended = append(what, self.store_clock.now_ms())
-        except store_errors.StoreNotWritable as failure:
+            appended = append(value, self.store_clock.now_ms())
+        except store_errors.AppendRefused as failure:
             raise self._not_writable(str(failure)) from failure
         except store_errors.AppendFailed as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
-        except store_errors.StoreFailed as failure:
+        except store_errors.StoreSyncFailed as failure:
             raise StoreFailed(reason=str(failure)) from failure
         except store_errors.StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure
         self._store_changed.ring()
         return appended
 
-    def _place_once(self, sequenced: SequencedBatch, batch: Batch) -> AppendResult:
-        """Append what is not stored yet of a batch."""
+    def _append_sequenced(self, sequenced: SequencedBatch, batch: Batch) -> AppendResult:
+        """Append the messages of a batch that are not stored yet."""
         if self._failure is not None:
             raise self._failure
         sizes = batch.sizes
-        # From here to `note` nothing awaits: two streams with the same batch cannot both find it
-        # new.
+        # There is no `await` from here to `note`: two streams with the same batch cannot both
+        # find it new.
         runs = self._sequences.stored(sequenced, len(sizes), self.store_clock.now_ms())
         stored = sum(run.messages for run in runs)
         if stored == len(sizes):
-            # Durable when all that is in the log now is: whether the sync under way covers this
-            # batch is not known any more.
+            # Durable when the whole log is: the position of the stored batch among the pending
+            # ones is not known any more.
             whole_log = self._wait_for(self._pending[-1][0]) if self._pending else None
             return AppendResult(runs, whole_log)
         if stored:
             rest = batch.frames[int(sizes[:stored].sum()) :]
             batch = replace(batch, source=rest, bounds=None, lengths=batch.lengths[4 * stored :])
-        placed = self._place(batch, sequenced.first_sequence + stored)
-        # Not before the append: a batch that the log refused would count as stored, and its repeat
-        # be acknowledged without being there.
-        self._sequences.note(sequenced.key, placed.first)
-        return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
+        result = self._append_batch(batch, sequenced.first_sequence + stored)
+        # After the append: a batch that the log refused must not count as stored, because its
+        # repeat would be acknowledged.
+        self._sequences.note(sequenced.key, result.first)
+        return replace(result, runs=(*runs, *result.runs)) if runs else result
 
     def _is_durable(self, end: int) -> bool:
-        """Whether the log is as durable as was promised up to `end`, right after an append."""
+        """Return whether the log needs no further sync up to `end`, right after an append."""
         if not self._waits_for_sync:
             return True
         if not self._store.inline_bytes_max or self._store.durable_end < end:
             return False
-        # The append has synced it; the batches before it, if some wait, are durable as well.
+        # The append has synced the log, so that pending batches before it are durable as well.
         self.confirmed(end)
         self.sync_waits.note(self._store.last_sync_seconds, self._clock.monotonic_seconds())
         return True
@@ -459,9 +462,16 @@ class Appends:
 
 
 def check_sequences(sequenced: SequencedBatch, batch: Batch) -> None:
-    """Raise unless the records say the same of themselves: a later start goes by what they say."""
+    """Check that the records contain the sequence numbers of the request.
+
+    After a restart the broker knows only those in the records.
+
+    Raises:
+        MalformedBatch: a record has another number, or the sizes are wrong.
+        InvalidArgument: the producer id or a number is out of its bounds.
+    """
     frames, sizes = batch.frames, batch.sizes
-    # Before the records are looked at, which the sizes lead to.
+    # Checked before the records are found by their sizes.
     if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.int64)) != len(frames):
         raise MalformedBatch(index=0, reason="record lengths do not add up")
     try:
@@ -476,14 +486,14 @@ def check_sequences(sequenced: SequencedBatch, batch: Batch) -> None:
 
 
 def check_keys(batch: Batch) -> None:
-    """Refuse messages without a key, for a compacted topic: it could not tell which they replace.
+    """Check that each message of a batch for a compacted topic has a key.
 
     Args:
-        batch: not checked yet.
+        batch: not checked before.
 
     Raises:
         KeyMissing: the property KEYS of a message is missing or blank.
-        MalformedBatch: these are no records.
+        MalformedBatch: the bytes are not valid records.
     """
     columns = columns_of(batch)
     properties_lengths = np.maximum(columns.properties_lengths, 0)

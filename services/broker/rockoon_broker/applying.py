@@ -40,7 +40,7 @@ def apply_piece(
         How many records were read; None when nothing lacks any.
 
     Raises:
-        OSError, StoreFailed, StoreClosed: the log cannot be read.
+        OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
     """
     end = store.visible_end
     lacking = [(part.lacks_from(), part) for part in parts]

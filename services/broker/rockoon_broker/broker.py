@@ -27,7 +27,7 @@ from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.long_poll import WaitingPulls
 from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
-from rockoon_broker.pull import Pulled, PullQuery, Pulls
+from rockoon_broker.pull import PullQuery, PullResult, Pulls
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -113,7 +113,7 @@ class Broker:
             nameservers,
             self.cluster,
             clock,
-            gone=self.waiting.topic_gone,
+            gone=self.waiting.wake_topic,
             drop=self._drop_topics,
             changed=self._update_compacted_topics,
             record=self._record_topics,
@@ -270,7 +270,7 @@ class Broker:
         """Apply a part of the visible log; return its number of records, None at the end.
 
         Raises:
-            OSError, StoreFailed, StoreClosed: the log cannot be read.
+            OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
         """
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
@@ -287,7 +287,7 @@ class Broker:
 
         Raises:
             StoreLayoutError: a file with RocketMQ's progress cannot be read.
-            OSError, StoreFailed, StoreClosed: the log cannot be read.
+            OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
         """
         # First, because other parts compute ages from this clock.
         self.appends.store_clock.lead_from(self.store.runs.newest_ms)
@@ -309,7 +309,7 @@ class Broker:
     async def append(
         self, batch: Batch, route_revision: int, handling: Handling = ORDINARY
     ) -> AppendResult:
-        """Append a batch to the log; see `Appends.place`.
+        """Append a batch to the log; see `Appends.append`.
 
         Args:
             batch: its queue is the destination, whatever the handling.
@@ -332,7 +332,7 @@ class Broker:
             self.topics.check_writable(topic, queue_id, route_revision)
 
         if handling == ORDINARY:
-            return await self.appends.place(batch, check)
+            return await self.appends.append(batch, check)
         if batch.sequenced is not None:
             raise InvalidArgument(reason="only ordinary batches have sequence numbers")
         if not batch.internal:
@@ -340,13 +340,13 @@ class Broker:
             self.appends.check_accepted()
         if handling not in KINDS:
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
-        desk = self.pending.transactions if handling == HALF else self.pending.delays
-        placed = await desk.place(batch, check)
+        owner = self.pending.transactions if handling == HALF else self.pending.delays
+        result = await owner.append(batch, check)
         if not batch.internal:
             count = len(batch.lengths) // 4
             kind = KINDS[handling]
-            self.appends.taken.add(topic, kind, count, batch.frames_bytes, batch.lengths)
-        return placed
+            self.appends.received.add(topic, kind, count, batch.frames_bytes, batch.lengths)
+        return result
 
     def append_group(
         self, messages: Sequence[Sequence[RoutedBatch]]
@@ -383,7 +383,9 @@ class Broker:
             self.appends.append_group(group)
         return results
 
-    async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
+    async def pull(
+        self, query: PullQuery, route_revision: int, create_revision: int = 0
+    ) -> PullResult:
         """Read messages of a queue; see `Pulls.pull`.
 
         Args:
@@ -442,8 +444,8 @@ class Broker:
 
     def _drop_topic_state(self, topics: Sequence[str]) -> None:
         self.sequences.ledger.drop_topics(*topics)
-        self.appends.taken.drop_topics(*topics)
-        self.pulls.given.drop_topics(*topics)
+        self.appends.received.drop_topics(*topics)
+        self.pulls.sent.drop_topics(*topics)
         self.store_changed.ring()
 
     def _update_compacted_topics(self) -> None:

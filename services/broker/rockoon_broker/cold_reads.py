@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rockoon_broker.store.errors import StoreClosed
 from rockoon_broker.store.log import file_reads
-from rockoon_broker.store.log.file_reads import ColdRead, Piece, cached
+from rockoon_broker.store.log.file_reads import ColdRead, FileRange, cached
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotReady
 
@@ -34,10 +34,10 @@ class Loads:
     def __init__(self, threads: ThreadPoolExecutor = READERS) -> None:
         self.loop_waits = False
         self._threads = threads
-        self._loaded: set[Piece] = set()
+        self._loaded: set[FileRange] = set()
         self._evicted = 0
 
-    def load(self, disk: Disk, missing: list[Piece]) -> "asyncio.Future[bool]":
+    def load(self, disk: Disk, missing: list[FileRange]) -> "asyncio.Future[bool]":
         """Begin to bring what is missing, right when it is: files are open. Cancelled before a
         thread has time for it, it is not read. `loop_waits` is known when it is done."""
         self._evicted += not self._loaded.isdisjoint(missing)
@@ -51,7 +51,7 @@ class Loads:
         loading.add_done_callback(self._note)
         return loading
 
-    def _begun(self, disk: Disk, missing: list[Piece]) -> "asyncio.Future[bool] | None":
+    def _begun(self, disk: Disk, missing: list[FileRange]) -> "asyncio.Future[bool] | None":
         # A file may be closed before its turn comes, and its descriptor be another file's.
         lent: dict[int, int] = {}
         try:

@@ -1,8 +1,8 @@
-"""Long polling: pulls that wait for messages of their queue.
+"""Long polling: pulls that wait for new messages of their queue.
 
-A pull that finds nothing new waits for its queue. Something arrives: it looks again, and if its
-filter matches nothing of it, it goes on waiting for the rest of its time, from behind what it has
-examined. Pure: waiting itself, and the time, are the caller's.
+A pull that finds no new message waits for its queue. When messages arrive, it reads again. If its
+filter matches none, it continues to wait for the rest of its time, and later reads from after the
+examined messages. Pure: the caller waits and measures the time.
 Source: PullRequestHoldService#notifyMessageArriving.
 """
 
@@ -15,41 +15,41 @@ from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 Wake = Callable[[], None]
 Notify = Callable[[], bool]
-"""Called when messages have arrived. False removes it: it is registered again when it is wanted."""
+"""Called when messages have arrived. False removes it; `watch` can register it again."""
 
 _EMPTY = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
 
 
 class Step(Enum):
-    """What a pull does next."""
+    """The next step of a pull."""
 
     ANSWER = "answer"
-    LOOK_ON = "look at the following entries"
+    CONTINUE = "read the following entries"
     WAIT = "wait for the next message"
 
 
 @dataclass(slots=True)
 class PullProgress:
-    """One pull between its request and its answer."""
+    """State of a pull between its request and its reply."""
 
     asked_offset: int
-    """Where the reader wanted to begin."""
+    """The offset of the request."""
     offset: int
-    """Where to look next; beyond `asked_offset` by what its filter did not match."""
+    """The offset to read next: after the messages that the filter did not match."""
 
     def step(self, found: GetResult) -> Step:
-        """Take in what was found at `offset`, and decide as if there were time left."""
+        """Apply the result of a read at `offset`; return the next step if there is time left."""
         status = found.status
         if status is GetStatus.NO_MATCHED_MESSAGE:
             self.offset = found.next_offset
-            return Step.LOOK_ON if found.next_offset < found.max_offset else Step.WAIT
+            return Step.CONTINUE if found.next_offset < found.max_offset else Step.WAIT
         at_end = status is GetStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and self.offset == 0)
         return Step.WAIT if at_end else Step.ANSWER
 
     def answer(self, found: GetResult) -> tuple[GetStatus, int]:
-        """Status and next offset to answer with.
+        """Return status and next offset of the reply.
 
-        A pull that has examined entries says so: its reader goes on behind them.
+        If the pull has examined entries, the reader continues after them.
         """
         if found.status is GetStatus.OFFSET_OVERFLOW_ONE and self.offset > self.asked_offset:
             return GetStatus.NO_MATCHED_MESSAGE, self.offset
@@ -57,10 +57,10 @@ class PullProgress:
 
 
 class WaitingPulls:
-    """The pulls that wait, each with what wakes it, and the queues that streams wait for.
+    """Pulls and streams that wait for messages, by queue.
 
     Args:
-        count_max: how many pulls may wait at once; further ones have to answer at once.
+        count_max: maximum of waiting pulls; further pulls must reply without waiting.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -68,22 +68,22 @@ class WaitingPulls:
         self._count = 0
         self._open = True
         self._queues: dict[QueueKey, set[Wake]] = {}
-        # Of streams, which bound their number.
+        # Callbacks of streams, whose number the streams bound.
         self._watching: dict[QueueKey, set[Notify]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, queue: QueueKey, wake: Wake) -> bool:
-        """Let a pull wait; False when too many do, or none may any more."""
+    def add(self, queue: QueueKey, wake: Wake) -> bool:
+        """Add a waiting pull; False if the maximum is reached, or after `release`."""
         if not self._open or self._count >= self._count_max:
             return False
         self._queues.setdefault(queue, set()).add(wake)
         self._count += 1
         return True
 
-    def forget(self, queue: QueueKey, wake: Wake) -> None:
-        """Take a pull out, whether it still waits or not."""
+    def remove(self, queue: QueueKey, wake: Wake) -> None:
+        """Remove a pull, if it still waits."""
         waiting = self._queues.get(queue)
         if waiting is None or wake not in waiting:
             return
@@ -93,11 +93,11 @@ class WaitingPulls:
             del self._queues[queue]
 
     def watch(self, queue: QueueKey, notify: Notify) -> None:
-        """Call `notify` with each arrival in a queue until it returns False or is removed."""
+        """Call `notify` for each arrival in a queue until it returns False or is removed."""
         self._watching.setdefault(queue, set()).add(notify)
 
     def unwatch(self, queue: QueueKey, notify: Notify) -> None:
-        """Remove what `watch` has registered; it may have been removed before."""
+        """Remove a callback of `watch`, if it is still registered."""
         watching = self._watching.get(queue)
         if watching is None:
             return
@@ -106,7 +106,7 @@ class WaitingPulls:
             del self._watching[queue]
 
     def arrived(self, queue: QueueKey) -> None:
-        """Wake all that wait for a queue."""
+        """Wake the pulls and notify the streams that wait for a queue."""
         waiting = self._queues.pop(queue, None)
         if waiting is not None:
             self._wake(waiting)
@@ -116,14 +116,14 @@ class WaitingPulls:
                 if not notify():
                     self.unwatch(queue, notify)
 
-    def topic_gone(self, topic: str) -> None:
-        """Wake all that wait for any queue of a topic."""
+    def wake_topic(self, topic: str) -> None:
+        """Wake the pulls and notify the streams that wait for a queue of a deleted topic."""
         for queue in {*self._queues, *self._watching}:
             if queue[0] == topic:
                 self.arrived(queue)
 
     def release(self) -> None:
-        """Answer all pulls, and let none wait any more; streams are ended by who has them."""
+        """Wake all pulls, and accept no more; the owners of streams end them."""
         self._open = False
         while self._queues:
             self._wake(self._queues.popitem()[1])

@@ -197,11 +197,11 @@ class BrokerMetrics:
 
 
 def of_traffic(broker: Broker, now_seconds: float) -> Iterator[Measurement]:
-    for series, count in broker.appends.taken:
+    for series, count in broker.appends.received:
         yield MESSAGES_IN.at(count.messages, *series)
         yield THROUGHPUT_IN.at(count.bytes, *series)
         yield MESSAGE_SIZE.spread(count.by_size, count.bytes, *series)
-    for series, count in broker.pulls.given:
+    for series, count in broker.pulls.sent:
         yield MESSAGES_OUT.at(count.messages, *series)
         yield THROUGHPUT_OUT.at(count.bytes, *series)
     waits = broker.appends.sync_waits

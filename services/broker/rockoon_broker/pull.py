@@ -1,4 +1,4 @@
-"""Pulls: look, answer what is there, or wait for something to come."""
+"""Pulls: read messages of a queue, or wait until messages arrive."""
 
 import asyncio
 from collections import OrderedDict
@@ -28,40 +28,40 @@ MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 16 << 20
-# Whatever a reader asks for: it asks again, and by that shows that it is there.
+# Upper limit of the requested wait: by its next request a reader shows that it is alive.
 WAIT_MS_MAX = 30_000
-# Damage that readers have met is told for so long, and of so many files.
-DAMAGE_TOLD_SECONDS = 600.0
+# Time for which damage is reported after a reader has found it, and maximum of damaged files.
+DAMAGE_REPORT_SECONDS = 600.0
 DAMAGED_FILES_MAX = 8
-# Entries examined in one look, so that a rare tag in a long queue keeps nobody else waiting.
-ENTRIES_PER_LOOK = 16_384
-# An expression has to read the messages themselves: for it a look is as much work as this.
-COMPARISONS_PER_LOOK = 8192
-BYTES_PER_LOOK = 1 << 20
+# Entries examined in one read, so that a rare tag in a long queue does not block other readers.
+ENTRIES_PER_READ = 16_384
+# Limits of one read with an expression, which must read the messages themselves.
+COMPARISONS_PER_READ = 8192
+BYTES_PER_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PullQuery:
-    """What a reader asks for."""
+    """A pull request."""
 
     topic: str
     queue_id: int
     offset: int
     messages_max: int
-    """0 means the default; larger than allowed is cut."""
+    """0: the default; larger values are reduced to the maximum."""
     bytes_max: int
-    """Likewise."""
+    """As `messages_max`."""
     wait_ms: int
     tag_codes: NDArray[np.int64] | None = None
     """None selects every message."""
     expression: "Expression | None" = None
-    """Likewise; not together with `tag_codes`."""
+    """None selects every message; not together with `tag_codes`."""
     group: str = ""
-    """Whose reader; empty outside groups. For counting only."""
+    """Consumer group of the reader, for counters only; empty outside groups."""
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Messages and bytes of one answer, at most."""
+        """Maximum of messages and bytes of one reply."""
         return (
             min(self.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX),
             min(self.bytes_max or BYTES_DEFAULT, BYTES_MAX),
@@ -69,8 +69,8 @@ class PullQuery:
 
 
 @light_dataclass
-class Pulled:
-    """What a pull is answered with."""
+class PullResult:
+    """Result of a pull."""
 
     status: GetStatus
     next_offset: int
@@ -78,12 +78,12 @@ class Pulled:
 
 
 class Pulls:
-    """The way out of a store. Used by the event loop's thread alone.
+    """Pulls from a store. Used by the event loop's thread only.
 
     Args:
         store: open.
-        waiting: who waits; shared with what wakes them.
-        clock: how long a pull has waited.
+        waiting: the waiting pulls; its other users wake them.
+        clock: measures the waits.
     """
 
     def __init__(self, store: Store, waiting: WaitingPulls, clock: Clock) -> None:
@@ -92,20 +92,21 @@ class Pulls:
         self._clock = clock
         self.messages = 0
         self.bytes = 0
-        self.given = Flow()
-        # By file: what readers met there last, and when, monotonic seconds. Bounded.
+        self.sent = Flow()
+        # By file: the newest damage that a reader has found, and its time in monotonic seconds.
+        # Bounded.
         self._damage: OrderedDict[str, tuple[StoreDamaged, float]] = OrderedDict()
-        # Called with damage that a reader meets; a copy of a log repairs it.
-        self.damage_met: Callable[[StoreDamaged], None] = lambda _: None
+        # Called with damage that a reader has found; a replicated log repairs it.
+        self.on_damage: Callable[[StoreDamaged], None] = lambda _: None
 
-    async def pull(self, query: PullQuery, check: Callable[[], None]) -> Pulled:
-        """Answer with messages, or with why there are none; waits as long as the reader wishes.
+    async def pull(self, query: PullQuery, check: Callable[[], None]) -> PullResult:
+        """Return messages, or a status that says why there are none; waits at most as requested.
 
-        Safe to cancel, as happens when the reader goes away: it then waits no more.
+        Safe to cancel, for example when the reader disconnects.
 
         Args:
-            query: what is asked for.
-            check: raises when the queue may not be read (any more).
+            query: the request.
+            check: raises if the queue may not be read.
 
         Raises:
             StoreCorrupt: the first message cannot be read because the store is damaged.
@@ -114,13 +115,13 @@ class Pulls:
         wait_seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
 
-        def look() -> GetResult:
-            # Each time: while the disk was read the topic may have become another one.
+        def read() -> GetResult:
+            # Each time: the topic may have been created again while the disk was read.
             check()
-            return self.look(query, progress.offset)
+            return self.read(query, progress.offset)
 
         while True:
-            found = await cold_reads.answer(look)
+            found = await cold_reads.answer(read)
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break
@@ -128,63 +129,63 @@ class Pulls:
                 break
         self.count(query, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
-        return Pulled(status, next_offset, found)
+        return PullResult(status, next_offset, found)
 
-    def look(
+    def read(
         self,
         query: PullQuery,
         offset: int,
         messages_max: int = MESSAGES_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> GetResult:
-        """What there is now.
+        """Return the messages that are there now.
 
         Args:
-            query: what is asked for.
-            offset: where to look, in its place.
-            messages_max, bytes_max: further bounds, 1 or more.
+            query: the request.
+            offset: offset to read from; the query's own offset is ignored.
+            messages_max, bytes_max: further limits, 1 or more.
 
         Raises:
             StoreCorrupt: the first message cannot be read because the store is damaged.
             ColdRead: see `file_reads`.
         """
-        of_answer = query.bounds
-        messages_max, bytes_max = min(of_answer[0], messages_max), min(of_answer[1], bytes_max)
+        bounds = query.bounds
+        messages_max, bytes_max = min(bounds[0], messages_max), min(bounds[1], bytes_max)
         try:
-            return self._look(query, offset, messages_max, bytes_max)
+            return self._read(query, offset, messages_max, bytes_max)
         except StoreDamaged as damage:
-            self.note_damage(damage)
+            self.record_damage(damage)
             raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
 
     def count(self, query: PullQuery, messages: int, size_bytes: int) -> None:
-        """Count messages that a reader gets."""
+        """Count messages that are sent to a reader."""
         if messages:
             self.messages += messages
             self.bytes += size_bytes
-            self.given.add(query.topic, query.group, messages, size_bytes)
+            self.sent.add(query.topic, query.group, messages, size_bytes)
 
     def recent_damage(self) -> list[StoreDamaged]:
-        """What pulls were answered with in the last minutes, one for each file."""
-        since = self._clock.monotonic_seconds() - DAMAGE_TOLD_SECONDS
+        """Return the newest damage of each file that readers have found in the last ten minutes."""
+        since = self._clock.monotonic_seconds() - DAMAGE_REPORT_SECONDS
         return [damage for damage, at in self._damage.values() if at >= since]
 
-    def note_damage(self, damage: StoreDamaged) -> None:
-        """Report damage that a reader has met, and have it repaired if the log has copies."""
-        self.damage_met(damage)
+    def record_damage(self, damage: StoreDamaged) -> None:
+        """Record damage that a reader has found, and have it repaired if the log has copies."""
+        self.on_damage(damage)
         self._damage.pop(str(damage.path), None)
         self._damage[str(damage.path)] = (damage, self._clock.monotonic_seconds())
         while len(self._damage) > DAMAGED_FILES_MAX:
             self._damage.popitem(last=False)
 
-    def _look(self, query: PullQuery, offset: int, messages_max: int, bytes_max: int) -> GetResult:
+    def _read(self, query: PullQuery, offset: int, messages_max: int, bytes_max: int) -> GetResult:
         if query.expression is not None:
-            entries = max(1, COMPARISONS_PER_LOOK // query.expression.comparisons)
+            entries = max(1, COMPARISONS_PER_READ // query.expression.comparisons)
             found = self._store.get(
                 query.topic,
                 query.queue_id,
                 offset,
                 messages_max=entries,
-                bytes_max=max(bytes_max, BYTES_PER_LOOK),
+                bytes_max=max(bytes_max, BYTES_PER_READ),
                 entries_max=entries,
             )
             return select(found, query.expression, messages_max, bytes_max)
@@ -195,22 +196,22 @@ class Pulls:
             offset,
             messages_max=messages_max,
             bytes_max=bytes_max,
-            entries_max=messages_max if unfiltered else ENTRIES_PER_LOOK,
+            entries_max=messages_max if unfiltered else ENTRIES_PER_READ,
             tag_codes=query.tag_codes,
         )
 
     async def _pause(self, step: Step, queue: QueueKey, deadline: float) -> bool:
-        """Do what stands between two looks; False when there is no time for another."""
+        """Wait until the next read may start; False if there is no time for another read."""
         remaining_seconds = deadline - self._clock.monotonic_seconds()
         if remaining_seconds <= 0:
             return False
-        if step is Step.LOOK_ON:
+        if step is Step.CONTINUE:
             await asyncio.sleep(0)
             return True
         return await self._wait_arrival(queue, remaining_seconds)
 
     async def _wait_arrival(self, queue: QueueKey, seconds: float) -> bool:
-        """Wait until the queue has something new or the time is over; False if nobody may wait."""
+        """Wait for a message or the end of the time; False if no more pulls may wait."""
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
 
@@ -218,12 +219,12 @@ class Pulls:
             if not woken.done():
                 woken.set_result(None)
 
-        if not self._waiting.hold(queue, wake):
+        if not self._waiting.add(queue, wake):
             return False
         timer = loop.call_later(seconds, wake)
         try:
             await woken
         finally:
             timer.cancel()
-            self._waiting.forget(queue, wake)
+            self._waiting.remove(queue, wake)
         return True

@@ -208,7 +208,7 @@ def make_server(
         # Waiting pulls must not block appends.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
     )
-    service.tell_batches(server.note_call)
+    service.on_batch(server.note_call)
     return server
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from rockoon_broker.steady_clock import SteadyClock
-from rockoon_broker.store.errors import StoreFailed
+from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_runtime.waking import Bell
@@ -62,7 +62,7 @@ class StoreTicks:
             now_ms = self._clock.now_ms()
             try:
                 advanced = self._store.tick(now_ms)
-            except StoreFailed:
+            except StoreSyncFailed:
                 # `Broker._failed` ends the process with the reason.
                 return
             for queue in advanced:

@@ -25,7 +25,7 @@ from rockoon_broker.index.pace import (
     piece_bytes,
 )
 from rockoon_broker.index.reopening import Reopening
-from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed
 from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
@@ -103,7 +103,7 @@ class IndexFollower:
                 self.failure = None
                 await self._check_gaps(index)
                 await self._follow(index)
-            except (StoreFailed, StoreClosed):
+            except (StoreSyncFailed, StoreClosed):
                 return
             except OSError as failure:
                 self.failure = failure
@@ -348,7 +348,7 @@ class IndexFollower:
             ):
                 chunk = self._store.read_log(index.position, PIECE_BYTES_MAX)
                 index.add([chunk], self._clock.now_ms())
-        except (OSError, StoreFailed, StoreClosed) as failure:
+        except (OSError, StoreSyncFailed, StoreClosed) as failure:
             log.warning("the index is incomplete and is continued at the next start: %s", failure)
         try:
             index.close()
@@ -399,7 +399,7 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
         bytes_max: maximum range to read.
 
     Raises:
-        OSError: the disk. StoreFailed, StoreClosed. ColdRead: see `file_reads`.
+        OSError: the disk. StoreSyncFailed, StoreClosed. ColdRead: see `file_reads`.
     """
     pieces: list[LogChunk | KeyRun] = []
     found_keys, end, reads = store.found_keys, store.visible_end, 0

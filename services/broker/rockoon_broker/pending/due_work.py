@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from rockoon_broker.store.errors import StoreClosed, StoreError, StoreFailed
+from rockoon_broker.store.errors import StoreClosed, StoreError, StoreSyncFailed
 from rockoon_core.errors import RockoonError
 from rockoon_runtime.waking import Turns
 
@@ -53,7 +53,7 @@ class DueWork:
                 is_more = await self._step()
                 pause_seconds = self._pause_seconds()
                 self.failure = None
-            except (StoreFailed, StoreClosed):
+            except (StoreSyncFailed, StoreClosed):
                 return
             except (RockoonError, StoreError, OSError) as failure:
                 if self.failure is None:

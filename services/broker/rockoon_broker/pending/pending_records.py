@@ -123,7 +123,7 @@ class PendingRecords:
                     raise CompletedMeanwhile
             check()
 
-        placed = await self._appends.place(batch, check_all)
+        placed = await self._appends.append(batch, check_all)
         # No await between the append and this, or another caller would find them pending.
         self.complete(sources)
         return placed

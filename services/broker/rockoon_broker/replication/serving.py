@@ -181,12 +181,12 @@ class BrokerCopy:
             may_append=may_append,
         )
 
-        def damage_met(damage: StoreDamaged) -> None:
+        def on_damage(damage: StoreDamaged) -> None:
             if damage.path.parent.name == LOG_DIRECTORY:
                 position = file_name_to_offset(damage.path.name) + damage.position
                 replica.check.add(position, position + 1)
 
-        broker.pulls.damage_met = damage_met
+        broker.pulls.on_damage = on_damage
         return broker
 
     async def _lead(self, replica: Replica, broker: Broker) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.steady_clock import SteadyClock
-from rockoon_broker.store.errors import AppendFailed, StoreClosed, StoreDamaged, StoreNotWritable
+from rockoon_broker.store.errors import AppendFailed, AppendRefused, StoreClosed, StoreDamaged
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
@@ -136,7 +136,7 @@ class StoreLog:
         """
         try:
             self.store.write_raw(offset, data)
-        except (StoreNotWritable, AppendFailed) as failure:
+        except (AppendRefused, AppendFailed) as failure:
             raise LogFull(str(failure)) from failure
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
@@ -146,7 +146,7 @@ class StoreLog:
         return WriteCheck(self.store.write_failure, self.store.space_refusal_reason)
 
     async def sync(self) -> None:
-        """Wait until all written bytes are durable; raises StoreFailed if they never will be."""
+        """Wait until all written bytes are durable; raises StoreSyncFailed after a failed sync."""
         end = self.end
         while self.durable_end < end:
             # Cleared before the checks, so that a sync that ends after them is noticed.
@@ -201,7 +201,7 @@ class StoreLog:
         self._store_clock.lead_from(self.store.runs.newest_ms)
         try:
             self.store.open_epoch(epoch, self._replica, self._store_clock.now_ms(), topics)
-        except (StoreNotWritable, AppendFailed) as failure:
+        except (AppendRefused, AppendFailed) as failure:
             raise LogFull(str(failure)) from failure
 
     def close(self) -> None:

@@ -1,13 +1,20 @@
-"""One AppendStream: requests are read ahead and placed at once, answers follow in their order.
+"""AppendStream calls: requests are read ahead and appended; replies have the order of the requests.
 
-Reading goes on while earlier batches wait for their sync, so many share one. It stops while too
-many messages are unanswered: the sender then meets HTTP/2 flow control, and nothing piles up here.
+Requests are read while earlier batches wait for their sync, so that many batches share a sync. If
+too many messages have no reply, reading stops, HTTP/2 flow control stops the producer, and memory
+stays bounded.
 
-What need not wait for anything is placed and answered in the step in which it comes (`take`): for a
-message alone, each task that is woken costs as much as placing it.
+A batch that need not wait is appended and acknowledged in the receive callback (`on_message`): to
+wake a task costs as much as to append a single batch.
 
-A message may bring several batches (`AppendRequest.more`). What can be of them is placed together,
-by one write; whatever is special about a batch, or wrong with it, is found when it is placed alone.
+A message may contain several batches (`AppendRequest.more`). Batches are appended in groups, by
+one write; the general path (`Broker.append`) appends or refuses batches that must wait, are
+special or invalid.
+
+Messages that arrive on several streams in one iteration of the event loop are one group. A single
+message is appended immediately. A group is collected, until the end of the iteration, only if a
+message of another stream has no reply or has just arrived, or if the last group had several
+messages.
 """
 
 import asyncio
@@ -28,7 +35,6 @@ from rockoon_broker.rpc.large_requests import (
     append_request,
     batch_of,
 )
-from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_format import kernel
@@ -39,17 +45,31 @@ from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
 log = logging.getLogger(__name__)
 
+# Messages of a stream without a reply.
 UNANSWERED_MAX = 64
-# Of one message. Each takes some ten microseconds, in which the loop does nothing else.
+# Batches of one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
-# As `Append`, which is the same for one batch.
+# Limits of a group: with more, its first message would wait longer than for a write of its own.
+GROUP_BATCHES_MAX = 256
+GROUP_BYTES_MAX = 1 << 20
+# A message that gets its reply in the receive callback never counts as unanswered. Messages of
+# other streams within this time therefore start a group, too.
+MOMENT_SECONDS = 200e-6
+# Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
 
 Outcome = AppendResult | RockoonError
 
+AppendResults = Sequence[AppendResult | None]
+"""Results of a message's batches. None: not written; the general path appends or refuses it."""
+
+Waiting = asyncio.Future[AppendResults] | Callable[[AppendResults | Exception], None]
+"""Receives the results of a message in a group, or the exception of the write: a future, which is
+cancelled with its stream, or a callback, which must not raise."""
+
 
 class Sender(Protocol):
-    """Whose stream it is; a `ServerCall`."""
+    """The call of a producer; a `ServerCall`."""
 
     @property
     def has_room(self) -> bool: ...
@@ -67,16 +87,16 @@ class Sender(Protocol):
 
 
 def reply_to(request_id: int, outcome: Outcome) -> broker_pb2.AppendReply:
-    """The answer to a batch that is durable, or refused."""
+    """Return the reply to a batch that is durable or refused."""
     if isinstance(outcome, RockoonError):
         return broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
-    first, *more = map(_where, outcome.runs)
+    first, *more = map(_run_to_wire, outcome.runs)
     if more:
         first.more.extend(more)
     return broker_pb2.AppendReply(request_id=request_id, appended=first)
 
 
-def _where(run: Run) -> broker_pb2.Appended:
+def _run_to_wire(run: Run) -> broker_pb2.Appended:
     return broker_pb2.Appended(
         first_queue_offset=run.first_queue_offset,
         first_physical_offset=run.first_physical_offset,
@@ -87,11 +107,11 @@ def _where(run: Run) -> broker_pb2.Appended:
 
 
 def reply_bytes(outcomes: Sequence[tuple[int, Outcome]], batches_max: int = 0) -> bytes:
-    """The answer to the batches of a message, which are durable or refused.
+    """Return the serialised reply to a message whose batches are durable or refused.
 
     Args:
         outcomes: request id and outcome of each batch, at least one.
-        batches_max: batches that one message may bring; 0 leaves it out.
+        batches_max: maximum of batches in a message, for the producer; 0: not in the reply.
     """
     if kernel.native is not None and not batches_max:
         stored: list[tuple[int, Run]] = []
@@ -109,69 +129,172 @@ def reply_bytes(outcomes: Sequence[tuple[int, Outcome]], batches_max: int = 0) -
     return reply.SerializeToString()
 
 
-def unforeseen(failure: BaseException) -> RockoonError:
-    """What a sender is told of a bug, which the log tells."""
-    log.error("batches failed in a way that no one foresaw", exc_info=failure)
+def unexpected_error(failure: BaseException) -> RockoonError:
+    """Log a bug and return the error for the producer."""
+    log.error("unexpected error while appending a batch (bug)", exc_info=failure)
     return Internal(service="broker", reason=failure)
 
 
-class AppendStream:
-    """What one stream has read and not answered yet.
+class GroupAppends:
+    """Groups of batches from all streams of a broker. Used by the event loop's thread only.
 
     Args:
-        turn: appends batches that can share a write with those of other streams.
-        place: appends the batch of one request.
-        note_batch: called for every batch that `turn` appends.
-        caller: sends the stream; None may send everything.
-        calls: is told how long each batch took, from its arrival to its answer.
-        clock: measures that.
+        append_group: appends the batches of messages by one write; an exception is for all of them.
+        clock: measures the time between messages.
     """
 
     def __init__(
         self,
-        turn: TurnAppends,
-        place: Callable[[Request], Awaitable[AppendResult]],
-        note_batch: Callable[[], None],
+        append_group: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[AppendResults]],
+        clock: Clock,
+    ) -> None:
+        self._append_group = append_group
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._collected: list[tuple[Sequence[RoutedBatch], Waiting]] = []
+        self._batches = self._bytes = 0
+        self._flushing: asyncio.Handle | None = None
+        # Messages of several streams have just arrived, or were in the last group.
+        self._expects_more = False
+        # Messages of all streams that have arrived and have no reply.
+        self.unanswered = 0
+        # Stream and time of the last message.
+        self._last_stream: object = None
+        self._last_seconds = 0.0
+
+    def request_received(self, stream: object) -> float:
+        """Count a message without a reply; return its time in monotonic seconds.
+
+        Args:
+            stream: identifies the stream of the message.
+        """
+        self.unanswered += 1
+        now = self._clock.monotonic_seconds()
+        if stream is not self._last_stream:
+            self._last_stream = stream
+            self._expects_more |= now - self._last_seconds < MOMENT_SECONDS
+        self._last_seconds = now
+        return now
+
+    def append(
+        self, batches: Sequence[RoutedBatch], waiting: Waiting, *, unanswered: int
+    ) -> AppendResults | None:
+        """Append the batches of a message, immediately or in a group.
+
+        Args:
+            batches: see `Broker.append_group`.
+            waiting: receives the results, if this call returns None.
+            unanswered: messages of the same stream without a reply, including this one.
+
+        Returns:
+            The results; None if they come at the end of this iteration of the loop.
+
+        Raises:
+            Exception: `append_group` has raised it for a message that is appended immediately.
+        """
+        if not (self._expects_more or self._collected or self.unanswered > unanswered):
+            return self._append_group((batches,))[0]
+        count, size = len(batches), 0
+        for each in batches:
+            size += each.batch.frames_bytes
+        # Before this message joins: nothing may call its `waiting` within this call.
+        if self._batches + count > GROUP_BATCHES_MAX or self._bytes + size > GROUP_BYTES_MAX:
+            self._flush()
+        self._collected.append((batches, waiting))
+        self._batches += count
+        self._bytes += size
+        if self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
+        return None
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        # Without the messages of cancelled streams.
+        collected = [
+            each
+            for each in self._collected
+            if not (isinstance(each[1], asyncio.Future) and each[1].done())
+        ]
+        self._collected, self._batches, self._bytes = [], 0, 0
+        self._expects_more = len(collected) > 1
+        results: Sequence[AppendResults | Exception] = ()
+        if collected:
+            try:
+                results = self._append_group([batches for batches, _ in collected])
+            except Exception as failure:  # noqa: BLE001 - each waiting stream gets it
+                results = [failure] * len(collected)
+        for (_, waiting), found in zip(collected, results, strict=True):
+            if not isinstance(waiting, asyncio.Future):
+                waiting(found)
+            elif isinstance(found, Exception):
+                waiting.set_exception(found)
+            else:
+                waiting.set_result(found)
+
+
+class AppendStreamCall:
+    """One AppendStream call: its requests without a reply.
+
+    Args:
+        groups: appends batches that can share a write with those of other streams.
+        append: appends the batch of one request on the general path.
+        record_batch: called for each batch that `groups` appends.
+        caller: the client of the stream; None may send to each topic.
+        calls: records the time of each batch, from its arrival to its reply.
+        clock: measures the time.
+    """
+
+    def __init__(
+        self,
+        groups: GroupAppends,
+        append: Callable[[Request], Awaitable[AppendResult]],
+        record_batch: Callable[[], None],
         caller: Caller | None,
         calls: CallTimes,
         clock: Clock,
     ) -> None:
-        self._turn = turn
-        self._place_alone = place
-        self._note_batch = note_batch
+        self._groups = groups
+        self._append_single = append
+        self._record_batch = record_batch
         self._caller = caller
         self._calls = calls
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Written by `read`, read by `answers`. Bounded by UNANSWERED_MAX.
+        # Outcomes of messages and their times of arrival, from `read` and `on_message` to
+        # `answers`. Bounded by UNANSWERED_MAX.
         self._outcomes: deque[tuple[list[tuple[int, Outcome]], float]] = deque()
-        # Messages that came and are not answered.
+        # Messages without a reply.
         self._unanswered = 0
-        # `read` waits until there are fewer, `answers` until there is something to do.
+        # `read` waits until there are fewer of them, `answers` until it has something to do.
         self._room: asyncio.Future[None] | None = None
         self._wanted: asyncio.Future[None] | None = None
         self._ended = False
         self._idle = True
         self._is_over = False
         self._failure: Exception | None = None
-        # Told with the first answer.
+        # Sent with the first reply, then 0.
         self._batches_max = BATCHES_MAX
-        # The message of `take` that waits for its group: bytes, request id, sender and time.
-        self._taken: tuple[bytes, int, Sender, float] | None = None
-        # The caller has gone.
-        self._is_gone = False
-        # What `read` gets next is to be placed alone: `take` has tried.
-        self._is_left_alone = False
+        # Message of `on_message` that waits for its group: bytes, request id, sender and time.
+        self._grouped: tuple[bytes, int, Sender, float] | None = None
+        # The call is over, and no reply can be sent.
+        self._is_closed = False
+        # The next message of `read` goes the general path: `on_message` has tried the group append.
+        self._skips_group = False
 
-    def take(self, message: bytes, sender: Sender) -> bool:
-        """Place a message, and answer it as soon as it is; False when `read` is to have it.
+    def on_message(self, message: bytes, sender: Sender) -> bool:
+        """Append a message and reply as soon as it is durable.
 
         Args:
-            message: it came while `read` waits for one.
-            sender: is answered.
+            message: it arrived while `read` waits for a message.
+            sender: sends the reply.
+
+        Returns:
+            False: nothing was done, and `read` must get the message.
         """
-        # Answers follow in their order, and others know better how to wait. Not one of several:
-        # hundreds may have come at once, and it would be synced by itself before they have theirs.
+        # Replies have the order of the requests, and only `read` and `answers` can wait. If several
+        # messages have arrived, this one would be synced alone before the rest are appended.
         if self._unanswered or self._ended or not (sender.arrives_alone and sender.has_room):
             return False
         if len(message) >= LARGE_BYTES:
@@ -185,59 +308,61 @@ class AppendStream:
             return False
         routed = self._routed(request)
         if routed is None:
-            self._is_left_alone = True
+            self._skips_group = True
             return False
         self._unanswered += 1
-        came_seconds = self._turn.came(self)
+        received_seconds = self._groups.request_received(self)
         request_id = request.request_id
         try:
-            placed = self._turn.place((routed,), self._resume, unanswered=1)
+            results = self._groups.append((routed,), self._on_group, unanswered=1)
         except RockoonError:
             outcome = None
-        except Exception as failure:  # noqa: BLE001 - logged and told
-            self._answer_to(sender, request_id, unforeseen(failure), came_seconds)
+        except Exception as failure:  # noqa: BLE001 - logged, and the producer gets an error
+            self._answer(sender, request_id, unexpected_error(failure), received_seconds)
             return True
         else:
-            if placed is None:
-                # An orderly end looks at the last call before the group is written.
-                self._note_batch()
-                self._taken = (message, request_id, sender, came_seconds)
+            if results is None:
+                # Now, not after the write: an orderly stop checks the time of the last call.
+                self._record_batch()
+                self._grouped = (message, request_id, sender, received_seconds)
                 sender.pause_reader()
                 return True
-            outcome = placed[0]
+            outcome = results[0]
         if outcome is None:
-            self._answered()
-            self._is_left_alone = True
+            self._request_done()
+            self._skips_group = True
             return False
-        self._note_batch()
-        self._answer_to(sender, request_id, outcome, came_seconds)
+        self._record_batch()
+        self._answer(sender, request_id, outcome, received_seconds)
         return True
 
-    def _resume(self, found: Placed | Exception) -> None:
-        """A message of `take` has been placed with others, or is left to `read`."""
-        assert self._taken is not None
-        message, request_id, sender, came_seconds = self._taken
-        self._taken = None
-        if self._is_gone:
+    def _on_group(self, found: AppendResults | Exception) -> None:
+        """Reply to the message of `on_message` after its group is written, or pass it to `read`."""
+        assert self._grouped is not None
+        message, request_id, sender, received_seconds = self._grouped
+        self._grouped = None
+        if self._is_closed:
             return
-        placed: Outcome | None
+        outcome: Outcome | None
         if isinstance(found, Exception):
-            placed = None if isinstance(found, RockoonError) else unforeseen(found)
+            outcome = None if isinstance(found, RockoonError) else unexpected_error(found)
         else:
-            placed = found[0]
-        if placed is None:
-            self._answered()
-            self._is_left_alone = True
+            outcome = found[0]
+        if outcome is None:
+            self._request_done()
+            self._skips_group = True
             sender.resume_reader(message)
         else:
-            self._answer_to(sender, request_id, placed, came_seconds)
+            self._answer(sender, request_id, outcome, received_seconds)
             sender.resume_reader()
         self._wake()
 
     def _routed(self, request: Request) -> RoutedBatch | None:
-        """The batch of a request for the group append; None if the general path has to append or
-        refuse it."""
-        if not isinstance(request, PlainRequest) and _is_apart(request):
+        """Return the batch of a request for the group append.
+
+        None: the general path must append or refuse it.
+        """
+        if not isinstance(request, PlainRequest) and _is_special(request):
             return None
         try:
             if self._caller is not None:
@@ -247,73 +372,72 @@ class AppendStream:
             return None
         return tuple.__new__(RoutedBatch, (batch, request.route_revision))
 
-    async def _place_group(self, requests: Sequence[Request]) -> Placed:
-        """Append the batches that can share a write; None for each that the general path has to
-        append or refuse."""
-        placed: list[AppendResult | None] = [None] * len(requests)
+    async def _append_group(self, requests: Sequence[Request]) -> AppendResults:
+        """Append the batches of a message that can share a write."""
+        results: list[AppendResult | None] = [None] * len(requests)
         batches: list[RoutedBatch] = []
         indices: list[int] = []
-        # The batches of a queue stay in their order: the general path gets all of them or none.
-        apart = {(each.topic, each.queue_id) for each in requests if _is_apart(each)}
+        # To keep their order, either all batches of a queue go the general path, or none.
+        special = {(each.topic, each.queue_id) for each in requests if _is_special(each)}
         for index, request in enumerate(requests):
-            if apart and (request.topic, request.queue_id) in apart:
+            if special and (request.topic, request.queue_id) in special:
                 continue
             routed = self._routed(request)
             if routed is not None:
                 batches.append(routed)
                 indices.append(index)
         if not batches:
-            return placed
-        waiting: asyncio.Future[Placed] = self._loop.create_future()
+            return results
+        waiting: asyncio.Future[AppendResults] = self._loop.create_future()
         try:
-            found = self._turn.place(batches, waiting, unanswered=self._unanswered)
+            found = self._groups.append(batches, waiting, unanswered=self._unanswered)
             if found is None:
                 found = await waiting
         except RockoonError:
             # The broker does not serve: the general path raises the reason for each batch.
-            return placed
+            return results
         for index, result in zip(indices, found, strict=True):
             if result is not None:
-                self._note_batch()
-                placed[index] = result
-        return placed
+                self._record_batch()
+                results[index] = result
+        return results
 
-    def _answer_to(
-        self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
+    def _answer(
+        self, sender: Sender, request_id: int, outcome: Outcome, received_seconds: float
     ) -> None:
-        """Answer at once, or where a sync is told; nothing is raised where nobody looks."""
-        waiting = outcome.durable if isinstance(outcome, AppendResult) else None
-        if waiting is not None:
-            self._answer_when_told(sender, request_id, outcome, waiting, came_seconds)
+        """Reply now, or in the callback of the sync. Raises nothing: it runs in callbacks."""
+        durable = outcome.durable if isinstance(outcome, AppendResult) else None
+        if durable is not None:
+            self._answer_when_durable(sender, request_id, outcome, durable, received_seconds)
             return
-        left: Outcome | None = outcome
+        unsent: Outcome | None = outcome
         if not self._is_over:
-            left = self._left(sender, request_id, outcome, came_seconds)
-        if left is not None:
-            self._outcomes.append(([(request_id, left)], came_seconds))
+            unsent = self._send_reply(sender, request_id, outcome, received_seconds)
+        if unsent is not None:
+            self._outcomes.append(([(request_id, unsent)], received_seconds))
             self._wake()
 
-    def _answer_when_told(
+    def _answer_when_durable(
         self,
         sender: Sender,
         request_id: int,
         outcome: Outcome,
-        waiting: Durability,
-        came_seconds: float,
+        durable: Durability,
+        received_seconds: float,
     ) -> None:
-        # In its place, if others come behind it.
+        # In `_outcomes`, so that replies to later messages follow it.
         outcomes = [(request_id, outcome)]
-        entry = (outcomes, came_seconds)
+        entry = (outcomes, received_seconds)
 
-        def told(refusal: RockoonError | None) -> None:
+        def on_settled(refusal: RockoonError | None) -> None:
             is_first = bool(self._outcomes) and self._outcomes[0] is entry
             is_asleep = self._wanted is not None and not self._wanted.done()
             if is_first and is_asleep and sender.has_room:
-                left = self._left(sender, request_id, refusal or outcome, came_seconds)
-                if left is None:
+                unsent = self._send_reply(sender, request_id, refusal or outcome, received_seconds)
+                if unsent is None:
                     self._outcomes.popleft()
                 else:
-                    outcomes[0] = (request_id, left)
+                    outcomes[0] = (request_id, unsent)
             if self._outcomes:
                 self._wake()
 
@@ -321,56 +445,55 @@ class AppendStream:
         if self._is_over:
             self._wake()
         else:
-            # `answers` sleeps on.
-            waiting.told = told
+            # `answers` is not woken: the callback sends the reply.
+            durable.on_settled = on_settled
 
-    def _left(
-        self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
+    def _send_reply(
+        self, sender: Sender, request_id: int, outcome: Outcome, received_seconds: float
     ) -> Outcome | None:
-        """Answer; returns what is left to `answers` where that may not be, or fails."""
+        """Send a reply; return None, or the outcome that `answers` must report instead."""
         try:
             sender.may_answer()
-            sender.queue_message(self._reply_to([(request_id, outcome)], came_seconds))
+            sender.queue_message(self._reply_to([(request_id, outcome)], received_seconds))
         except RockoonError:
-            # `answers` is told the same.
+            # `answers` gets the same error, and raises it in the call.
             return outcome
-        except Exception as failure:  # noqa: BLE001 - logged and told
-            return unforeseen(failure)
-        self._answered()
+        except Exception as failure:  # noqa: BLE001 - logged, and the producer gets an error
+            return unexpected_error(failure)
+        self._request_done()
         return None
 
-    def _reply_to(self, outcomes: Sequence[tuple[int, Outcome]], came_seconds: float) -> bytes:
-        """The answer to the batches of a message, which are durable or refused."""
-        took_seconds = self._clock.monotonic_seconds() - came_seconds
+    def _reply_to(self, outcomes: Sequence[tuple[int, Outcome]], received_seconds: float) -> bytes:
+        """Record the times of a message's batches and return its serialised reply."""
+        seconds = self._clock.monotonic_seconds() - received_seconds
         for _, outcome in outcomes:
             call = STORED
             if isinstance(outcome, RockoonError):
                 call = STORED._replace(answer=outcome.name.lower())
-            self._calls.note(call, took_seconds)
-        # Once is enough.
+            self._calls.note(call, seconds)
         batches_max, self._batches_max = self._batches_max, 0
         return reply_bytes(outcomes, batches_max)
 
-    def _answered(self) -> None:
+    def _request_done(self) -> None:
         self._unanswered -= 1
-        self._turn.unanswered -= 1
+        self._groups.unanswered -= 1
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     async def read(self, requests: AsyncIterator[Request]) -> None:
-        """Read and place until the sender or `end` ends it. The root of a task."""
+        """Read and append requests until the producer or `end` ends the stream. Root of a task."""
         try:
             async for request in requests:
                 if self._ended:
                     break
                 if len(request.more) >= BATCHES_MAX:
-                    # Not batch by batch: so many refusals would stop the loop, too.
+                    # One error for the stream: an error per batch would block the loop as well.
                     raise InvalidArgument(reason=f"more than {BATCHES_MAX} batches in a message")
                 self._idle = False
                 self._unanswered += 1
-                came_seconds = self._turn.came(self)
-                outcomes = await self._place_all([request, *request.more])
-                self._outcomes.append((outcomes, came_seconds))
+                received_seconds = self._groups.request_received(self)
+                outcomes = await self._append_all([request, *request.more])
+                self._outcomes.append((outcomes, received_seconds))
                 self._wake()
                 while self._unanswered >= UNANSWERED_MAX:
                     self._room = self._loop.create_future()
@@ -378,7 +501,7 @@ class AppendStream:
                 self._idle = True
                 if self._ended:
                     break
-        except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
+        except Exception as failure:  # noqa: BLE001 - `answers` raises it in the call
             self._failure = failure
         finally:
             self._is_over = True
@@ -388,69 +511,66 @@ class AppendStream:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
-    async def _place_all(self, requests: list[Request]) -> list[tuple[int, Outcome]]:
+    async def _append_all(self, requests: list[Request]) -> list[tuple[int, Outcome]]:
         if any(each.more for each in requests[1:]):
             refusal = InvalidArgument(reason="batches in batches")
             return [(each.request_id, refusal) for each in requests]
-        if self._is_left_alone:
-            self._is_left_alone = False
-            return [await self._place(request) for request in requests]
+        if self._skips_group:
+            self._skips_group = False
+            return [await self._append(request) for request in requests]
         try:
-            placed = await self._place_group(requests)
-        except Exception as failure:  # noqa: BLE001 - logged and told
-            # Not one by one instead: it may have come behind the write, and they would be stored
-            # twice.
-            refused = unforeseen(failure)
+            results = await self._append_group(requests)
+        except Exception as failure:  # noqa: BLE001 - logged, and the producer gets an error
+            # The general path is not tried: the write may have succeeded, and the batches would be
+            # stored twice.
+            refused = unexpected_error(failure)
             return [(each.request_id, refused) for each in requests]
         return [
-            await self._place(request) if done is None else (request.request_id, done)
-            for request, done in zip(requests, placed, strict=True)
+            await self._append(request) if done is None else (request.request_id, done)
+            for request, done in zip(requests, results, strict=True)
         ]
 
-    async def _place(self, request: Request) -> tuple[int, Outcome]:
+    async def _append(self, request: Request) -> tuple[int, Outcome]:
         try:
-            return request.request_id, await self._place_one(request)
+            if self._caller is not None:
+                self._caller.require(*topic_need("write", request.topic))
+            return request.request_id, await self._append_single(request)
         except RockoonError as refusal:
             return request.request_id, refusal
-        except Exception as failure:  # noqa: BLE001 - logged and told
-            # A bug met by one batch; the others of the stream are none of its business.
-            return request.request_id, unforeseen(failure)
-
-    async def _place_one(self, request: Request) -> AppendResult:
-        if self._caller is not None:
-            self._caller.require(*topic_need("write", request.topic))
-        return await self._place_alone(request)
+        except Exception as failure:  # noqa: BLE001 - logged, and the producer gets an error
+            # A bug that concerns one batch must not end the stream.
+            return request.request_id, unexpected_error(failure)
 
     def end(self) -> None:
-        """Take nothing more; what was placed is still answered."""
+        """Read no more requests; appended batches still get their replies."""
         self._ended = True
         if self._idle:
             self._is_over = True
             self._wake()
 
     async def answers(self) -> AsyncIterator[bytes]:
-        """The answers, each as soon as its batches and all before them are durable."""
+        """Yield the replies, each once its batches and all earlier ones are durable or refused."""
         try:
-            while self._outcomes or self._taken or not self._is_over:
+            while self._outcomes or self._grouped or not self._is_over:
                 if not self._outcomes:
                     self._wanted = self._loop.create_future()
                     await self._wanted
                     continue
-                outcomes, came_seconds = self._outcomes.popleft()
+                outcomes, received_seconds = self._outcomes.popleft()
                 for index, (request_id, outcome) in enumerate(outcomes):
                     if isinstance(outcome, AppendResult) and outcome.durable is not None:
                         refusal = await outcome.durable
                         if refusal is not None:
                             outcomes[index] = request_id, refusal
-                yield self._reply_to(outcomes, came_seconds)
-                self._answered()
+                yield self._reply_to(outcomes, received_seconds)
+                self._request_done()
         finally:
-            self._is_gone = True
-            self._turn.unanswered -= self._unanswered
+            self._is_closed = True
+            self._groups.unanswered -= self._unanswered
         if self._failure is not None:
             raise self._failure
 
 
-def _is_apart(request: Request) -> bool:
-    """Whether a batch always goes the general path: a traced batch has its own span."""
+def _is_special(request: Request) -> bool:
+    """Return whether a batch always goes the general path: delayed, half, or with its own span."""
     return request.handling != broker_pb2.ORDINARY or bool(request.traceparent)

@@ -13,25 +13,25 @@ from rockoon_broker.rpc.large_requests import Request
 from rockoon_core.errors import RockoonError
 from rockoon_runtime.telemetry.call_tracing import context_of, end
 
-Place = Callable[[Request], Awaitable[AppendResult]]
+Append = Callable[[Request], Awaitable[AppendResult]]
 
 
 class AppendTracing:
-    """Puts a span around the way of a batch.
+    """Creates a span for each traced batch.
 
     Args:
-        tracer: continues traces that are sampled, and begins none.
-        place: puts a batch into the log, or raises RockoonError.
+        tracer: continues sampled traces and starts no new ones.
+        append: appends a batch, or raises RockoonError.
     """
 
-    def __init__(self, tracer: Tracer, place: Place) -> None:
+    def __init__(self, tracer: Tracer, append: Append) -> None:
         self._tracer = tracer
-        self._place = place
+        self._append = append
 
-    async def place(self, request: Request) -> AppendResult:
-        """As the `place` given. The span ends when the batch is durable, or never will be."""
+    async def append(self, request: Request) -> AppendResult:
+        """As the `append` argument. The span ends when the batch is durable or has failed."""
         if not request.traceparent:
-            return await self._place(request)
+            return await self._append(request)
         span = self._tracer.start_span(
             f"append {request.topic}",
             context_of(request.traceparent),
@@ -45,21 +45,21 @@ class AppendTracing:
             },
         )
         try:
-            # Log lines of what is refused bear its ids.
+            # Log lines about a refused batch contain the ids of the span.
             with use_span(span, record_exception=False, set_status_on_exception=False):
-                placed = await self._place(request)
+                result = await self._append(request)
         except BaseException as failure:
             end(span, failure)
             raise
         span.add_event("in the log")
-        span.set_attribute("rockoon.queue_offset", placed.first.first_queue_offset)
-        span.set_attribute("rockoon.physical_offset", placed.first.first_physical_offset)
-        if placed.durable is None:
+        span.set_attribute("rockoon.queue_offset", result.first.first_queue_offset)
+        span.set_attribute("rockoon.physical_offset", result.first.first_physical_offset)
+        if result.durable is None:
             span.end()
         else:
 
             def completed(durable: "Future[RockoonError | None]") -> None:
                 end(span, None if durable.cancelled() else durable.result())
 
-            placed.durable.add_done_callback(completed)
-        return placed
+            result.durable.add_done_callback(completed)
+        return result

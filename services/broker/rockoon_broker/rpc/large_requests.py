@@ -1,7 +1,7 @@
-"""Append requests whose records are copied once at most: protobuf would do it twice.
+"""Append requests, parsed with at most one copy of the records: protobuf would copy them twice.
 
-The compiled kernel reads those that say nothing special (`PlainRequest`), all batches of one at
-once: a field of a protobuf message costs Python as much as a call.
+The compiled kernel parses requests without optional fields (`PlainRequest`), all batches of a
+message in one call: a field of a protobuf message costs Python as much as a call.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from rockoon_core.wire_fields import Field, fields
 from rockoon_format import kernel
 from rockoon_proto.v1.broker_pb2 import ORDINARY, AppendRequest
 
-# Below, two copies cost less than to look for the records.
+# For smaller messages, two copies cost less than finding the records.
 LARGE_BYTES = 32 << 10
-# Of one message, each batch of `more` being one; each takes a microsecond, in which the loop does
-# nothing else, and those of a hostile message may have two bytes.
+# Fields of a message; each batch of `more` counts as one. A field blocks the loop for a
+# microsecond, and in a hostile message it may have two bytes only.
 FIELDS_MAX = 1024
-# Of one of several batches.
+# Fields of a batch of `more`.
 FURTHER_FIELDS_MAX = 64
 _FRAMES = AppendRequest.FRAMES_FIELD_NUMBER
 _MORE = AppendRequest.MORE_FIELD_NUMBER
 
 
 class Records(NamedTuple):
-    """Where a request's records are: everywhere in `source`, or within bounds."""
+    """Position of a request's records: `bounds` of `source`; None: all of it."""
 
     source: bytes
     bounds: tuple[int, int] | None
 
 
 class LargeRequest:
-    """An AppendRequest, read like one; its records are copied only if `frames` is asked for.
+    """A large AppendRequest, with the fields of the message; only `frames` copies the records.
 
     Args:
-        rest: its other fields.
-        records: where these are.
+        rest: all fields except records and `more`.
+        records: position of the records.
         more: as the field of this name.
     """
 
@@ -55,16 +55,16 @@ class LargeRequest:
 
     @property
     def frames(self) -> bytes:
-        """The records alone."""
+        """The records, copied."""
         source, bounds = self.records
         return source if bounds is None else source[slice(*bounds)]
 
 
 class PlainRequest:
-    """An AppendRequest without anything special, read like one.
+    """An AppendRequest without optional fields, with the attributes of the message.
 
     Args:
-        batch: its own.
+        batch: the batch of the request.
         more: as the field of this name.
     """
 
@@ -96,7 +96,7 @@ class PlainRequest:
 
     @property
     def frames(self) -> bytes:
-        """The records alone."""
+        """The records, copied."""
         return self.batch.frames
 
 
@@ -104,28 +104,28 @@ Request = AppendRequest | LargeRequest | PlainRequest
 
 
 def append_request(message: bytes) -> Request:
-    """What a message of an append stream asks for.
+    """Return the request of a message of an append stream.
 
     Raises:
-        DecodeError: nothing, or a large message is put together as no producer does it: of very
-            many fields, with groups, with batches in batches. The library takes such ones, and
-            makes gigabytes of them.
+        DecodeError: it is not an AppendRequest, or it is large and has a form that no producer
+            creates: very many fields, groups, or batches in batches. The protobuf library accepts
+            these forms, and would need gigabytes of memory.
     """
     if kernel.native is not None and type(message) is bytes:
         found = kernel.native.append_request(message)
         if found is not None:
-            more = [_plain(message, each, ()) for each in found[1:]] if len(found) > 1 else ()
-            return _plain(message, found[0], more)
+            more = [_plain_request(message, it, ()) for it in found[1:]] if len(found) > 1 else ()
+            return _plain_request(message, found[0], more)
     if len(message) < LARGE_BYTES:
         return AppendRequest.FromString(message)
     try:
-        return _taken_apart(message, 0, len(message), is_further=False)
+        return _parsed(message, 0, len(message), is_further=False)
     except ValueError as failure:
         raise DecodeError(str(failure)) from failure
 
 
 def records_of(request: Request) -> Records:
-    """Where a request's records are."""
+    """Return the position of a request's records."""
     if isinstance(request, PlainRequest):
         return Records(request.batch.source, request.batch.bounds)
     if isinstance(request, LargeRequest):
@@ -134,10 +134,10 @@ def records_of(request: Request) -> Records:
 
 
 def batch_of(request: Request) -> Batch:
-    """The batch that a request brings.
+    """Return the batch of a request.
 
     Raises:
-        InvalidArgument: what it says of sequence numbers is wrong.
+        InvalidArgument: a batch of its kind must not have sequence numbers.
     """
     if isinstance(request, PlainRequest):
         return request.batch
@@ -153,7 +153,7 @@ def batch_of(request: Request) -> Batch:
 
 
 def sequenced_batch(request: Request) -> SequencedBatch:
-    """What an idempotent producer says of its batch."""
+    """Return the sequence numbers of a request; raises InvalidArgument as `batch_of`."""
     if request.handling != ORDINARY:
         raise InvalidArgument(reason="delayed and half messages have no sequence numbers")
     if not takes_sequences(request.topic):
@@ -162,15 +162,17 @@ def sequenced_batch(request: Request) -> SequencedBatch:
     return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
 
 
-def _plain(message: bytes, found: tuple[Any, ...], more: "Sequence[PlainRequest]") -> PlainRequest:
-    """The request of a batch that the kernel has found in a message."""
+def _plain_request(
+    message: bytes, found: tuple[Any, ...], more: "Sequence[PlainRequest]"
+) -> PlainRequest:
+    """Return the request of a batch that the kernel has found in a message."""
     topic, queue_id, bounds, lengths, route_revision, request_id = found
     batch = Batch(topic, queue_id, message, lengths, bounds=bounds)
     return PlainRequest(batch, route_revision, request_id, more)
 
 
-def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
-    """The request in a part of a message; `is_further`: it is one of another's `more`."""
+def _parsed(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
+    """Return the request between two positions; `is_further`: it is an entry of `more`."""
     records = Records(b"", None)
     more: list[Request] = []
     rest = []
@@ -181,7 +183,7 @@ def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> R
         if not field.is_bytes or field.number not in (_FRAMES, _MORE):
             rest.append(message[field.begin : field.end])
         elif field.number == _FRAMES:
-            # Of several the last one counts, as protobuf has it.
+            # If the field is repeated, the last one counts, as in protobuf.
             records = Records(message, (field.start, field.end))
         elif is_further:
             raise ValueError("batches in batches")
@@ -191,9 +193,9 @@ def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> R
 
 
 def _further(message: bytes, field: Field) -> Request:
-    """One of the batches behind a message's first."""
+    """Return the request of an entry of `more`."""
     if field.end - field.start >= LARGE_BYTES:
-        return _taken_apart(message, field.start, field.end, is_further=True)
+        return _parsed(message, field.start, field.end, is_further=True)
     request = AppendRequest.FromString(message[field.start : field.end])
     if request.more:
         raise ValueError("batches in batches")

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
 from rockoon_broker.rpc.queue_states import OFFSET_MAX
-from rockoon_broker.store.errors import StoreClosed
-from rockoon_broker.store.errors import StoreFailed as StoreHasFailed
+from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_core.errors import (
@@ -102,7 +101,7 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
         except OSError as failure:
             path = broker.settings.store_path
             raise StoreCorrupt(path=path, reason=f"the disk refused: {failure}") from failure
-        except StoreHasFailed as failure:
+        except StoreSyncFailed as failure:
             raise StoreFailed(reason=str(failure)) from failure
         except StoreClosed as failure:
             raise NotReady(service="the broker", reason="it is stopping") from failure

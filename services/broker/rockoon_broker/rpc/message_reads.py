@@ -45,7 +45,7 @@ async def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb
     try:
         found = await cold_reads.answer(get)
     except StoreDamaged as damage:
-        broker.pulls.note_damage(damage)
+        broker.pulls.record_damage(damage)
         raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
     if found.status is not GetStatus.FOUND:
         position = f"offset {wanted.offset} of queue {wanted.queue_id} of {wanted.topic!r}"

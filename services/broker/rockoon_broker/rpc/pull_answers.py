@@ -1,11 +1,11 @@
-"""Pull on the wire: the query that a request asks, and the answer, serialised without a copy."""
+"""Pull replies and queries: conversion from and to wire messages, without copies of the records."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from rockoon_broker.expressions import expression_of
-from rockoon_broker.pull import Pulled, PullQuery
+from rockoon_broker.pull import PullQuery, PullResult
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.rpc.queue_states import DELETION_REASONS
 from rockoon_broker.store.reading.reader import GetStatus, NewestBatch
@@ -27,13 +27,13 @@ _FOUND = int(broker_pb2.FOUND)
 
 @light_dataclass
 class PullAnswer:
-    """A PullReply as it goes out: protobuf would copy its records twice.
+    """A serialised PullReply; protobuf would copy its records twice.
 
-    Serialised fields may follow one another in any order, so the records come last.
+    Serialised fields may have any order, so the records are last.
     """
 
     front: bytes
-    """All but the records; on a stream what precedes one of several answers, too."""
+    """All bytes before the records; on a stream, with the field tag of the answer."""
     frames: bytes = b""
 
     def serialized(self) -> bytes:
@@ -44,11 +44,12 @@ class PullAnswer:
 def answer_with(
     reply: broker_pb2.PullReply, frames: bytes = b"", *, on_stream: bool = False
 ) -> PullAnswer:
-    """An answer with these records.
+    """Return an answer.
 
     Args:
-        reply: all but them.
-        on_stream: it is one of a PullStreamReply.
+        reply: the answer without the records.
+        frames: the records.
+        on_stream: the answer is an entry of a PullStreamReply.
     """
     front = reply.SerializeToString()
     if frames:
@@ -59,7 +60,7 @@ def answer_with(
 
 
 def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
-    """The wire form of a PullStreamReply, in pieces."""
+    """Return a serialised PullStreamReply as a list of byte strings."""
     found: list[bytes] = []
     for answer in answers:
         found.append(answer.front)
@@ -69,10 +70,10 @@ def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
 
 
 def query_of(request: broker_pb2.PullRequest) -> PullQuery:
-    """What a request asks.
+    """Return the query of a request.
 
     Raises:
-        InvalidOffset, InvalidArgument: nothing that can be answered.
+        InvalidOffset, InvalidArgument: a value is out of its bounds.
     """
     check_offset(request.offset)
     for name in ("max_messages", "max_bytes", "wait_ms"):
@@ -96,14 +97,14 @@ def query_of(request: broker_pb2.PullRequest) -> PullQuery:
 
 
 def answer_of(
-    pulled: Pulled, subscription_id: int | None = None, *, ended: bool = False
+    result: PullResult, subscription_id: int | None = None, *, ended: bool = False
 ) -> PullAnswer:
-    """What a pull has found, for the wire; on a stream, with whose answer it is."""
-    found = pulled.found
+    """Return the answer for the result of a pull; on a stream, with the subscription's id."""
+    found = result.found
     if kernel.native is not None and found.deletion is None:
         front: bytes = kernel.native.pull_front(
-            STATUSES[pulled.status],
-            pulled.next_offset,
+            STATUSES[result.status],
+            result.next_offset,
             found.min_offset,
             found.max_offset,
             len(found.frames),
@@ -113,8 +114,8 @@ def answer_of(
         )
         return PullAnswer(front, found.frames)
     reply = broker_pb2.PullReply(
-        status=STATUSES[pulled.status],
-        next_offset=pulled.next_offset,
+        status=STATUSES[result.status],
+        next_offset=result.next_offset,
         min_offset=found.min_offset,
         max_offset=found.max_offset,
         record_lengths=packed(found),
@@ -126,7 +127,7 @@ def answer_of(
 
 
 def newest_answer(batch: NewestBatch, next_offset: int, subscription_id: int) -> PullAnswer:
-    """The newest batch of a queue, for the stream of its subscription."""
+    """Return the answer with the newest batch of a queue."""
     lengths, frames, min_offset, max_offset = batch
     if kernel.native is None:
         reply = broker_pb2.PullReply(
@@ -146,7 +147,7 @@ def newest_answer(batch: NewestBatch, next_offset: int, subscription_id: int) ->
 
 
 def refusal_of(refusal: RockoonError, subscription_id: int) -> PullAnswer:
-    """Why a subscription is over."""
+    """Return the answer that ends a subscription with an error."""
     reply = broker_pb2.PullReply(
         subscription_id=subscription_id, ended=True, error=refusal.to_wire()
     )

@@ -1,8 +1,8 @@
-"""One PullStream: the queues that one reader subscribes here, and their batches as they come.
+"""PullStream calls: send a reader the batches of the queues that it subscribes to.
 
-A subscription is listed (to be looked at), parked (its queue has nothing new) or without credit;
-only a listed one costs anything. A batch is read right before it is sent, and while the reader's
-side takes nothing none is read: nothing piles up here for a reader that is slow or has gone.
+A subscription is listed (its queue will be read), parked (its queue has no new message) or without
+credit; only a listed one costs CPU. A batch is read right before it is sent. While flow control
+stops the stream no batch is read, so that a slow or vanished reader uses no memory.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cold_reads import Loads
 from rockoon_broker.cooperative import TURN_SECONDS
 from rockoon_broker.long_poll import PullProgress, Step
-from rockoon_broker.pull import WAIT_MS_MAX, Pulled
+from rockoon_broker.pull import WAIT_MS_MAX, PullResult
 from rockoon_broker.rpc.access_rules import pulled as needs_of_pull
 from rockoon_broker.rpc.pull_answers import (
     PullAnswer,
@@ -43,19 +43,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A reader that hears nothing for some of these takes the broker for gone.
+# Interval of empty replies: without replies for several intervals a reader assumes that the broker
+# is gone.
 BEAT_SECONDS = 5.0
-# A reply takes in no further batch once its batches have so many bytes.
+# With this many bytes, a reply gets no further batch.
 REPLY_BYTES = 1 << 20
 LENGTH_BYTES = 4
-# Refusals that the reader has not taken; before it does no more requests are read.
+# Unsent answers; with more, no requests are read.
 UNSENT_MAX = 1024
-# Of all streams together; each costs about a kibibyte.
+# All streams together; each subscription has about a kibibyte.
 SUBSCRIPTIONS_MAX = 100_000
-# As `Pull`, which is the same for one batch.
+# Counted as calls of `Pull`, which does the same for one batch.
 PULLED = Call("pull", SUCCESS, may_wait=True)
-# With these the queue goes on behind what was looked at.
-_GOES_ON = frozenset(
+# After these statuses the subscription continues.
+_CONTINUES = frozenset(
     {
         GetStatus.FOUND,
         GetStatus.NO_MATCHED_MESSAGE,
@@ -65,19 +66,20 @@ _GOES_ON = frozenset(
 )
 
 
-class PullStream:
-    """What one stream serves. Used by the event loop's thread alone.
+class PullStreamCall:
+    """One PullStream call. Used by the event loop's thread only.
 
     Args:
         broker: open; the stream ends with it.
-        caller: whose permissions count; None may read all.
-        tasks: owns what waits for routes, or for other copies.
-        calls: is told how long each batch took, from when the reader began to wait for it.
-        clock: measures that.
-        sure: waits until it is certain that this broker leads its log; None where it has one copy.
-        room: how many subscriptions there may be more, of all streams.
-        tracing: told of batches, if they are traced.
-        reader: is sent what comes while `answers` waits; None has `answers` bring everything.
+        caller: the client, whose permissions are checked; None may read all queues.
+        tasks: owns the tasks that wait for routes or for other copies of the log.
+        calls: records the time of each batch, from the start of the reader's wait.
+        clock: measures the time.
+        confirm_leader: waits until it is certain that this broker leads its log; None if the log
+            has one copy.
+        room: returns how many further subscriptions all streams may have.
+        tracing: records answers; None without tracing.
+        reader: gets answers directly while `answers` waits; None: `answers` yields all of them.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class PullStream:
         calls: CallTimes,
         clock: Clock,
         *,
-        sure: Callable[[], Awaitable[object]] | None,
+        confirm_leader: Callable[[], Awaitable[object]] | None,
         room: Callable[[], int],
         tracing: "PullTracing | None",
         reader: ServerCall | None = None,
@@ -98,19 +100,19 @@ class PullStream:
         self._tasks = tasks
         self._calls = calls
         self._clock = clock
-        self._sure = sure
+        self._confirm_leader = confirm_leader
         self._room = room
         self._tracing = tracing
         self._reader = reader
         self._loop = asyncio.get_running_loop()
         self._subscriptions: dict[int, PullSubscription] = {}
-        # Each is listed once, so that queues take turns.
+        # Each subscription at most once, so that queues are read in turns.
         self._listed: deque[PullSubscription] = deque()
-        # Bounded: those about what was left out by the subscriptions, refusals by UNSENT_MAX.
+        # Bounded: one progress report per subscription, and refusals by UNSENT_MAX.
         self._answers: list[PullAnswer] = []
         self._sent = asyncio.Event()
         self._wanted = asyncio.Event()
-        # Whether `answers` waits; what comes then is sent at the end of the turn, without it.
+        # `answers` waits: new answers are sent at the end of the loop iteration, without waking it.
         self._is_waiting = False
         self._is_sending = False
         self._refusal: Exception | None = None
@@ -123,14 +125,14 @@ class PullStream:
         return len(self._subscriptions)
 
     async def read(self, requests: AsyncIterator[broker_pb2.PullStreamRequest]) -> None:
-        """Take requests until the reader ends them. The root of a task."""
+        """Handle requests until the reader ends them. Root of a task."""
         try:
             async for request in requests:
-                self._take(request)
+                self._on_request(request)
                 while len(self._answers) > UNSENT_MAX and not self._is_over:
                     self._sent.clear()
                     await self._sent.wait()
-        except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
+        except Exception as failure:  # noqa: BLE001 - `answers` raises it in the call
             self._refusal = self._refusal or failure
         finally:
             self._is_over = True
@@ -140,25 +142,24 @@ class PullStream:
         async def guarded() -> None:
             try:
                 await work
-            except Exception as failure:  # noqa: BLE001 - as in `read`; the broker goes on
+            except Exception as failure:  # noqa: BLE001 - as in `read`; only this stream ends
                 self.end(failure)
 
         self._tasks.create_task(guarded(), name=name)
 
     def end(self, refusal: Exception) -> None:
-        """End the stream; the reader is told why."""
+        """End the stream with an error for the reader."""
         self._refusal = refusal
         self._is_over = True
         self._wanted.set()
 
     async def answers(self) -> AsyncIterator[list[PullAnswer]]:
-        """What is to be sent, as soon as there is something; nothing, now and then, as a sign of
-        life.
+        """Yield answers as soon as there are any, and empty lists as keep-alive.
 
         Raises:
-            RockoonError: why the stream ends.
+            RockoonError: the error that ends the stream.
         """
-        self._beat = self._loop.call_later(BEAT_SECONDS, self._note_beat)
+        self._beat = self._loop.call_later(BEAT_SECONDS, self._on_beat)
         try:
             while True:
                 while not (self._listed or self._answers or self._beat_is_due or self._is_over):
@@ -170,27 +171,27 @@ class PullStream:
                     raise self._refusal
                 if self._is_over:
                     return
-                found = self._gather()
+                found = self._next_answers()
                 if found or self._beat_is_due:
                     self._beat_is_due, self._has_sent = False, True
                     yield found
                 else:
-                    # Filters have left out all that was looked at: others have their turn.
+                    # Filters matched none of the messages read: yield to other tasks.
                     await asyncio.sleep(0)
         finally:
             self._beat.cancel()
             self._is_waiting = False
             for subscription in list(self._subscriptions.values()):
-                self._forget(subscription)
+                self._remove(subscription)
 
-    def _note_beat(self) -> None:
-        self._beat = self._loop.call_later(BEAT_SECONDS, self._note_beat)
+    def _on_beat(self) -> None:
+        self._beat = self._loop.call_later(BEAT_SECONDS, self._on_beat)
         self._beat_is_due, self._has_sent = not self._has_sent, False
         self._wanted.set()
 
-    # What the reader asks for
+    # Requests
 
-    def _take(self, request: broker_pb2.PullStreamRequest) -> None:
+    def _on_request(self, request: broker_pb2.PullStreamRequest) -> None:
         room = self._room() if request.subscribe else 0
         late: list[tuple[PullSubscription, int]] = []
         revision = self._broker.topics.table.revision
@@ -205,25 +206,25 @@ class PullStream:
                 subscription.is_ready = True
         for credit in request.credit:
             if credit.messages < 0 or credit.bytes < 0:
-                raise InvalidArgument(reason="credit is not taken back")
+                raise InvalidArgument(reason="credit is negative")
             found = self._subscriptions.get(credit.id)
             if found is not None:
                 found.messages += credit.messages
                 found.bytes += credit.bytes
-                # One that is parked is listed by the next arrival.
+                # The next arrival lists a parked subscription.
                 if not found.is_parked:
                     self._list(found)
         for number in request.unsubscribe:
             found = self._subscriptions.get(number)
             if found is not None:
-                self._forget(found)
+                self._remove(found)
         if late:
             self._start(self._catch_up(late), "pull-stream-routes")
 
     def _subscribed(
         self, wanted: broker_pb2.PullSubscription, room: int
     ) -> PullSubscription | None:
-        """A new subscription; None when it is refused, which the reader is told."""
+        """Return a new subscription; None if it is refused, for which an answer is queued."""
         if wanted.id in self._subscriptions:
             raise InvalidArgument(reason=f"subscription {wanted.id} has not ended")
         pull = wanted.pull
@@ -233,9 +234,9 @@ class PullStream:
                     self._caller.require(action, resource)
             query = query_of(pull)
             if room <= 0:
-                raise Busy(reason="as many queues are subscribed as may be")
+                raise Busy(reason=f"{SUBSCRIPTIONS_MAX} queues are subscribed, the maximum")
         except RockoonError as refusal:
-            self._tell(refusal_of(refusal, wanted.id))
+            self._queue_answer(refusal_of(refusal, wanted.id))
             return None
         subscription = PullSubscription(
             wanted.id,
@@ -249,7 +250,7 @@ class PullStream:
         return subscription
 
     async def _catch_up(self, late: list[tuple[PullSubscription, int]]) -> None:
-        """Wait for routes that the reader has seen and this broker has not."""
+        """Wait for routes that the reader has and this broker has not."""
         queues = [(each.query.topic, each.query.queue_id) for each, _ in late]
         await self._broker.topics.catch_up(queues, max(revision for _, revision in late))
         for subscription, _ in late:
@@ -272,17 +273,17 @@ class PullStream:
             self._listed.append(subscription)
             self._wake()
 
-    def _tell(self, answer: PullAnswer) -> None:
+    def _queue_answer(self, answer: PullAnswer) -> None:
         self._answers.append(answer)
         self._wake()
 
     def _wake(self) -> None:
-        """There is something to send."""
+        """Have answers sent, at the end of the loop iteration if `answers` waits."""
         if self._reader is None or not self._is_waiting:
             self._wanted.set()
         elif not self._is_sending:
             self._is_sending = True
-            # An answer to a producer on the same connection leaves in the same write.
+            # After the replies to producers: if they share the connection, one write sends both.
             after_confirmed = self._broker.appends.after_confirmed
             if after_confirmed is None:
                 self._reader.connection.before_flush(self._send)
@@ -290,7 +291,7 @@ class PullStream:
                 after_confirmed.append(self._send_and_flush)
 
     def _send(self) -> None:
-        """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
+        """Send the answers of this loop iteration, or wake `answers` if it must send them."""
         self._is_sending = False
         reader = self._reader
         assert reader is not None
@@ -302,59 +303,59 @@ class PullStream:
                 self._caller.require_open()
             reader.may_answer()
         except RockoonError:
-            # `answers` is told the same.
+            # `answers` gets the same error, and raises it in the call.
             self._wanted.set()
             return
         try:
-            if found := self._gather():
+            if found := self._next_answers():
                 self._has_sent = True
                 reader.queue_message(stream_reply(found))
-        except Exception as failure:  # noqa: BLE001 - as in `read`: queues would wait for ever
+        except Exception as failure:  # noqa: BLE001 - as in `read`: else the queues would hang
             self.end(failure)
         if self._listed or self._answers:
             self._wanted.set()
 
     def _send_and_flush(self) -> None:
-        """Send messages in the iteration of the loop in which they have become durable."""
+        """Send messages in the loop iteration in which they have become durable."""
         self._send()
         if self._reader is not None:
             self._reader.connection.flush()
 
-    def _forget(self, subscription: PullSubscription) -> None:
+    def _remove(self, subscription: PullSubscription) -> None:
         subscription.is_over = True
         self._subscriptions.pop(subscription.number, None)
         subscription.is_parked = False
         if subscription.notify is not None:
             self._broker.waiting.unwatch(subscription.queue, subscription.notify)
-        if subscription.telling is not None:
-            subscription.telling.cancel()
+        if subscription.progress_timer is not None:
+            subscription.progress_timer.cancel()
         if subscription.loading is not None:
             subscription.loading.cancel()
 
-    # What it gets
+    # Answers
 
-    def _gather(self) -> list[PullAnswer]:
-        """What is ready, of as many queues as one reply is to have."""
+    def _next_answers(self) -> list[PullAnswer]:
+        """Return the queued answers and batches of listed subscriptions, for one reply."""
         answers: list[PullAnswer] = []
         if self._answers:
             answers, self._answers = self._answers, answers
             self._sent.set()
         size, listed = 0, self._listed
-        began = self._clock.monotonic_seconds()
+        started = self._clock.monotonic_seconds()
         while listed and size < REPLY_BYTES:
             subscription = listed.popleft()
             subscription.is_listed = False
             if subscription.is_over:
                 continue
-            answer = self._look(subscription)
+            answer = self._read(subscription)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer.frames)
-            if listed and self._clock.monotonic_seconds() - began > TURN_SECONDS:
+            if listed and self._clock.monotonic_seconds() - started > TURN_SECONDS:
                 break
         return answers
 
-    def _look(self, subscription: PullSubscription) -> PullAnswer | None:
+    def _read(self, subscription: PullSubscription) -> PullAnswer | None:
         query, progress, loads = subscription.query, subscription.progress, subscription.loads
         try:
             subscription.check()
@@ -362,11 +363,11 @@ class PullStream:
             newest = self._newest(subscription) if subscription.is_plain else None
             if newest is not None:
                 return newest
-            found = self._broker.pulls.look(
+            found = self._broker.pulls.read(
                 query, progress.offset, subscription.messages, subscription.bytes
             )
         except ColdRead as cold:
-            # Others have their turn while a thread reads.
+            # Other queues are read while a thread loads the pages.
             subscription.loads = loads or Loads()
             subscription.loading = subscription.loads.load(cold.disk, cold.missing)
             subscription.loading.add_done_callback(partial(self._loaded, subscription))
@@ -374,26 +375,28 @@ class PullStream:
         except RockoonError as refusal:
             return self._refused(subscription, refusal)
         except Exception as failure:
-            # The other queues of the stream are none of its business.
-            log.exception("a queue could not be read in a way that no one foresaw")
+            # A bug that concerns one queue must not end the stream.
+            log.exception("unexpected error while reading a queue (bug); its subscription ends")
             return self._refused(subscription, Internal(service="broker", reason=failure))
         finally:
             mode.cached_only = False
         subscription.loads = None
-        looked_at = progress.offset
+        read_at = progress.offset
         step = progress.step(found)
         if step is Step.ANSWER:
-            return self._answer(subscription, found, looked_at)
+            return self._answer(subscription, found, read_at)
         subscription.ends = found
-        if step is Step.LOOK_ON:
+        if step is Step.CONTINUE:
             self._list(subscription)
         else:
             self._park(subscription)
         if not subscription.is_answered and step is Step.WAIT:
             return self._answer_nothing(subscription, found)
-        if progress.offset > progress.asked_offset and subscription.telling is None:
+        if progress.offset > progress.asked_offset and subscription.progress_timer is None:
             seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
-            subscription.telling = self._loop.call_later(seconds, self._tell_left_out, subscription)
+            subscription.progress_timer = self._loop.call_later(
+                seconds, self._report_progress, subscription
+            )
         return None
 
     def _newest(self, subscription: PullSubscription) -> PullAnswer | None:
@@ -426,37 +429,36 @@ class PullStream:
         return newest_answer(found, next_offset, subscription.number)
 
     def _answer(
-        self, subscription: PullSubscription, found: GetResult, looked_at: int
+        self, subscription: PullSubscription, found: GetResult, read_at: int
     ) -> PullAnswer | None:
-        """The answer to a look that is not to be followed by another one before it is sent."""
+        """Return the answer for the result of a read; None: it is sent later."""
         progress = subscription.progress
         status, next_offset = progress.answer(found)
-        goes_on = status in _GOES_ON and next_offset > looked_at
-        if not goes_on:
-            self._forget(subscription)
-        answer = answer_of(
-            Pulled(status, next_offset, found), subscription.number, ended=not goes_on
-        )
-        if self._sure is not None and looked_at > found.max_offset:
-            # A leader that was deposed, and does not know it, knows an older end.
-            self._start(self._answer_surely(subscription, answer), "pull-stream-end")
+        continues = status in _CONTINUES and next_offset > read_at
+        if not continues:
+            self._remove(subscription)
+        result = PullResult(status, next_offset, found)
+        answer = answer_of(result, subscription.number, ended=not continues)
+        if self._confirm_leader is not None and read_at > found.max_offset:
+            # A deposed leader that has not noticed it knows an older end.
+            self._start(self._answer_as_leader(subscription, answer), "pull-stream-end")
             return None
         if self._tracing is not None:
             asked = replace(subscription.query, offset=progress.asked_offset)
-            self._tracing.pulled(asked, Pulled(status, next_offset, found), subscription.since_ns)
+            self._tracing.record_pull(asked, result, subscription.since_ns)
             subscription.since_ns = time.time_ns()
         self._count(subscription, found.count, len(found.frames))
-        if goes_on:
+        if continues:
             subscription.progress = PullProgress(asked_offset=next_offset, offset=next_offset)
             if next_offset == found.max_offset:
-                # Nothing was awaited since the look.
+                # No message can have arrived: there was no `await` since the read.
                 self._park(subscription)
             else:
                 self._list(subscription)
         return answer
 
     def _count(self, subscription: PullSubscription, messages: int, size_bytes: int) -> None:
-        """Count an answer, and use credit for it."""
+        """Count an answer, and deduct its credit."""
         self._broker.pulls.count(subscription.query, messages, size_bytes)
         subscription.messages -= messages
         subscription.bytes -= size_bytes
@@ -470,29 +472,29 @@ class PullStream:
         status, next_offset = progress.answer(found)
         progress.asked_offset = progress.offset
         subscription.is_answered = True
-        return answer_of(Pulled(status, next_offset, found), subscription.number)
+        return answer_of(PullResult(status, next_offset, found), subscription.number)
 
-    def _tell_left_out(self, subscription: PullSubscription) -> None:
-        subscription.telling = None
+    def _report_progress(self, subscription: PullSubscription) -> None:
+        subscription.progress_timer = None
         progress = subscription.progress
         if progress.offset > progress.asked_offset:
             nothing = replace(subscription.ends, status=GetStatus.NO_MATCHED_MESSAGE)
             nothing = replace(nothing, next_offset=progress.offset)
-            self._tell(self._answer_nothing(subscription, nothing))
+            self._queue_answer(self._answer_nothing(subscription, nothing))
 
     def _refused(self, subscription: PullSubscription, refusal: RockoonError) -> PullAnswer:
-        self._forget(subscription)
+        self._remove(subscription)
         seconds = self._clock.monotonic_seconds() - subscription.since_seconds
         self._calls.note(PULLED._replace(answer=refusal.name.lower()), seconds)
         return refusal_of(refusal, subscription.number)
 
-    async def _answer_surely(self, subscription: PullSubscription, answer: PullAnswer) -> None:
-        assert self._sure is not None
+    async def _answer_as_leader(self, subscription: PullSubscription, answer: PullAnswer) -> None:
+        assert self._confirm_leader is not None
         try:
-            await self._sure()
+            await self._confirm_leader()
         except RockoonError as refusal:
             answer = refusal_of(refusal, subscription.number)
-        self._tell(answer)
+        self._queue_answer(answer)
 
     def _park(self, subscription: PullSubscription) -> None:
         subscription.is_parked = True
@@ -504,7 +506,7 @@ class PullStream:
 
     def _arrived(self, subscription: PullSubscription) -> bool:
         if not subscription.is_parked:
-            # A reader that is far behind costs nothing for each arrival.
+            # The reader has unread messages: arrivals need not notify it.
             subscription.is_watching = False
             return False
         subscription.is_parked = False

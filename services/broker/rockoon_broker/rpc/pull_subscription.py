@@ -1,4 +1,4 @@
-"""One queue that a PullStream serves: what is asked for, and how far it has come."""
+"""PullSubscription: a queue of a PullStream, with its query and progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,48 +13,48 @@ from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 @dataclass(slots=True, eq=False)
 class PullSubscription:
-    """One queue of a stream."""
+    """A queue of a stream."""
 
     number: int
-    """The reader's name for it."""
+    """Id of the subscription, chosen by the reader."""
     query: PullQuery
     queue: QueueKey = field(init=False)
     bounds: tuple[int, int] = field(init=False)
-    """Messages and bytes of one answer, at most."""
+    """Maximum of messages and bytes of one answer."""
     is_plain: bool = field(init=False)
-    """Whether all messages are wanted."""
+    """True without a filter."""
     check: Callable[[], None]
-    """Raises when the queue may not be read (any more)."""
+    """Raises if the queue may not be read."""
     progress: PullProgress
-    """Where to look next, and how far the reader was told."""
+    """The offset to read next, and the offset that the reader knows."""
     since_seconds: float
-    """From when on the reader has waited for an answer, monotonic; `since_ns` the same, epoch."""
+    """Monotonic time since which the reader waits for an answer; `since_ns`: in epoch time."""
     since_ns: int
     messages: int = 0
-    """Credit; nothing is looked at without, nor without `bytes`."""
+    """Credit, messages. Without it, or without credit in `bytes`, the queue is not read."""
     bytes: int = 0
     is_ready: bool = False
-    """Whether the routes that the reader knows are known here."""
+    """The broker has routes at least as new as the reader's."""
     loading: "asyncio.Future[bool] | None" = None
-    """Brings what the next look wants from the disk; it is not listed meanwhile."""
+    """Load of pages for the next read; until it is done the subscription is not listed."""
     loads: Loads | None = None
-    """What was brought for the next look."""
+    """Pages that were loaded for the next read."""
     is_over: bool = False
     is_listed: bool = False
     is_answered: bool = False
-    """Whether the reader was told anything: it hears at once that its subscription stands."""
+    """The reader has an answer: the first one, sent immediately, confirms the subscription."""
     is_parked: bool = False
-    """Whether the next arrival lists it."""
+    """The next arrival lists the subscription."""
     is_watching: bool = False
-    """Whether `notify` is registered."""
+    """`notify` is registered."""
     notify: Callable[[], bool] | None = None
-    """What `WaitingPulls` calls with arrivals; None until it is parked for the first time."""
-    telling: asyncio.TimerHandle | None = None
-    """Tells the reader how far its filter has left out messages."""
+    """Callback for `WaitingPulls`; None until the subscription is parked for the first time."""
+    progress_timer: asyncio.TimerHandle | None = None
+    """Reports to the reader the offset after messages that its filter did not match."""
     ends: GetResult = field(
         default_factory=lambda: GetResult(GetStatus.NO_MATCHED_MESSAGE, 0, 0, 0)
     )
-    """The queue's ends at the last look."""
+    """Offsets of the queue's ends at the last read."""
 
     def __post_init__(self) -> None:
         query = self.query

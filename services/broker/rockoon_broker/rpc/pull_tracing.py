@@ -1,11 +1,11 @@
-"""Spans of pulls that give traced messages out, from the pull's arrival to its answer.
+"""Spans of pulls that return traced messages, from the request to the reply.
 
-Loaded only by a broker that exports traces: it needs OpenTelemetry.
+Only a broker that exports traces imports this module, which needs OpenTelemetry.
 """
 
 from opentelemetry.trace import NonRecordingSpan, SpanKind, Tracer, set_span_in_context
 
-from rockoon_broker.pull import Pulled, PullQuery
+from rockoon_broker.pull import PullQuery, PullResult
 from rockoon_format.traceparents import find_traceparents
 from rockoon_runtime.telemetry.call_tracing import linked_contexts, links_to
 
@@ -13,27 +13,27 @@ LINKS_MAX = 128
 
 
 class PullTracing:
-    """Tells of pulls.
+    """Creates spans of pulls.
 
     Args:
-        tracer: continues traces that are sampled, and begins none.
+        tracer: continues sampled traces and starts no new ones.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def pulled(self, query: PullQuery, pulled: Pulled, came_ns: int) -> None:
-        """A pull is about to be answered: a span, when it has a traced message in its beginning.
+    def record_pull(self, query: PullQuery, result: PullResult, received_ns: int) -> None:
+        """Create a span for a pull whose first `LINKS_MAX` messages include a traced one.
 
-        Its parent is the span of the first such message, the others' become links: a pull's own
-        trace would be one that nobody looks at.
+        The parent is the span of the first traced message, and links refer to the spans of the
+        next ones. A separate trace of the pull would have no connection to the messages.
 
         Args:
-            query: what was asked for.
-            pulled: what there is.
-            came_ns: when it was asked for, epoch nanoseconds.
+            query: the request.
+            result: the result, before the reply is sent.
+            received_ns: time of the request, epoch nanoseconds.
         """
-        contexts = linked_contexts(find_traceparents(pulled.found.frames, LINKS_MAX))
+        contexts = linked_contexts(find_traceparents(result.found.frames, LINKS_MAX))
         if not contexts:
             return
         attributes: dict[str, str | int] = {
@@ -41,7 +41,7 @@ class PullTracing:
             "messaging.operation.name": "pull",
             "messaging.destination.name": query.topic,
             "messaging.destination.partition.id": str(query.queue_id),
-            "messaging.batch.message_count": pulled.found.count,
+            "messaging.batch.message_count": result.found.count,
             "rockoon.queue_offset": query.offset,
         }
         if query.group:
@@ -52,5 +52,5 @@ class PullTracing:
             SpanKind.SERVER,
             attributes,
             links_to(contexts[1:]),
-            came_ns,
+            received_ns,
         ).end()

@@ -17,7 +17,12 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.retries.send_back import SendBacks
-from rockoon_broker.rpc.append_stream import AppendStream, reply_to
+from rockoon_broker.rpc.append_stream import (
+    AppendResults,
+    AppendStreamCall,
+    GroupAppends,
+    reply_to,
+)
 from rockoon_broker.rpc.compaction import (
     describe_compaction,
     discard_generation,
@@ -32,17 +37,16 @@ from rockoon_broker.rpc.large_requests import Request, append_request, batch_of,
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
 from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
-from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStream
+from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
 from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.rpc.transactions import (
     check_transactions,
     end_transaction,
     list_transactions,
 )
-from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
-from rockoon_broker.store.reading.reader import Boundary
+from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import (
     Busy,
@@ -67,7 +71,7 @@ SERVICE_NAME = "rockoon.v1.Broker"
 EXPECTED_SECONDS_MAX = 0.5
 # Time limit for the other copies to confirm that this one still leads.
 CONFIRMED_SECONDS_MAX = 1.0
-BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
+BOUNDARIES = {broker_pb2.LOWER: TimeBoundary.LOWER, broker_pb2.UPPER: TimeBoundary.UPPER}
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
@@ -130,14 +134,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         # Set when the expected broker serves or is refused.
         self._expected: asyncio.Event | None = None
         self._store_host = b""
-        self._streams: set[AppendStream] = set()
-        self._pull_streams: set[PullStream] = set()
-        self._turn = TurnAppends(self._append_group, clock)
+        self._streams: set[AppendStreamCall] = set()
+        self._pull_streams: set[PullStreamCall] = set()
+        self._groups = GroupAppends(self._append_group, clock)
         # Bytes of single appends that wait for room in the log.
         self._single_bytes = 0
-        self._placing: Callable[[Request], Awaitable[AppendResult]] = self._place
-        # Called with every batch, because batches of a stream are not calls.
-        self._note_batch: Callable[[], None] = lambda: None
+        # `_append`, with tracing if it is configured.
+        self._append_traced: Callable[[Request], Awaitable[AppendResult]] = self._append
+        # Called for every batch, because batches of a stream are not calls.
+        self._record_batch: Callable[[], None] = lambda: None
         self._pull_tracing: PullTracing | None = None
 
     def trace(self, tracer: "Tracer") -> None:
@@ -146,11 +151,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         from rockoon_broker.rpc.pull_tracing import PullTracing
 
         self._pull_tracing = PullTracing(tracer)
-        self._placing = AppendTracing(tracer, self._place).place
+        self._append_traced = AppendTracing(tracer, self._append).append
 
-    def tell_batches(self, note: Callable[[], None]) -> None:
-        """Call `note` for every batch."""
-        self._note_batch = note
+    def on_batch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` for every batch."""
+        self._record_batch = callback
 
     def serve(self, broker: Broker, confirmed: Callable[[], Awaitable[None]] | None = None) -> None:
         """Start to answer calls.
@@ -224,7 +229,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             raise self._refusal
         return self._broker
 
-    async def _sure(self) -> Broker:
+    async def _confirmed_leader(self) -> Broker:
         """Return the broker once it is certain that it leads its log; see `serve`.
 
         Raises:
@@ -243,12 +248,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def Append(self, request: Request, context: object) -> broker_pb2.AppendReply:
         if request.more:
             raise InvalidArgument(reason="several batches are for AppendStream")
-        placed = await self._place_or_refuse(request)
-        if placed.durable is not None:
-            refusal = await placed.durable
+        result = await self._append_bounded(request)
+        if result.durable is not None:
+            refusal = await result.durable
             if refusal is not None:
                 raise refusal
-        return reply_to(request.request_id, placed)
+        return reply_to(request.request_id, result)
 
     async def AppendStream(  # type: ignore[override]  # as `add_to_server` registers it
         self, request_iterator: Any, context: object
@@ -256,8 +261,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         await self._wait_expected()
         self._open()
         caller = current_caller()
-        stream = AppendStream(
-            self._turn, self._placing, self._note_batch, caller, self._calls, self._clock
+        stream = AppendStreamCall(
+            self._groups, self._append_traced, self._record_batch, caller, self._calls, self._clock
         )
         self._streams.add(stream)
         reader = self._tasks.create_task(
@@ -265,7 +270,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
         try:
             if isinstance(context, ServerCall):
-                context.on_message = partial(stream.take, sender=context)
+                context.on_message = partial(stream.on_message, sender=context)
             async for reply in stream.answers():
                 yield reply
         finally:
@@ -274,14 +279,17 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             self._streams.discard(stream)
             reader.cancel()
 
-    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
         if self._broker is None:
             raise self._refusal
         return self._broker.append_group(messages)
 
-    async def _place_or_refuse(self, request: Request) -> AppendResult:
-        """Place a batch that came by itself: no flow control holds these back, as it does streams,
-        so what waits for room is bounded here."""
+    async def _append_bounded(self, request: Request) -> AppendResult:
+        """Append the batch of an `Append` call.
+
+        Flow control does not limit such calls as it limits streams, so that the bytes that wait for
+        room in the log are limited here.
+        """
         records = records_of(request)
         start, end = records.bounds or (0, len(records.source))
         size = end - start
@@ -290,12 +298,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             raise Busy(reason=f"{self._single_bytes} bytes wait for room in the log")
         self._single_bytes += size
         try:
-            return await self._placing(request)
+            return await self._append_traced(request)
         finally:
             self._single_bytes -= size
 
-    async def _place(self, request: Request) -> AppendResult:
-        self._note_batch()
+    async def _append(self, request: Request) -> AppendResult:
+        self._record_batch()
         batch = batch_of(request)
         return await self._open().append(batch, request.route_revision, request.handling)
 
@@ -303,25 +311,25 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.PullRequest, context: object
     ) -> PullAnswer:
         query = query_of(request)
-        came_ns = 0 if self._pull_tracing is None else time.time_ns()
-        pulled = await self._open().pull(query, request.route_revision, request.create_revision)
-        if query.offset > pulled.found.max_offset:
-            await self._sure()
+        received_ns = 0 if self._pull_tracing is None else time.time_ns()
+        result = await self._open().pull(query, request.route_revision, request.create_revision)
+        if query.offset > result.found.max_offset:
+            await self._confirmed_leader()
         if self._pull_tracing is not None:
-            self._pull_tracing.pulled(query, pulled, came_ns)
-        return answer_of(pulled)
+            self._pull_tracing.record_pull(query, result, received_ns)
+        return answer_of(result)
 
     async def PullStream(  # type: ignore[override]  # as `add_to_server` registers it
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[list[PullAnswer]]:
         await self._wait_expected()
-        stream = PullStream(
+        stream = PullStreamCall(
             self._open(),
             current_caller(),
             self._tasks,
             self._calls,
             self._clock,
-            sure=None if self._confirmed is None else self._sure,
+            confirm_leader=None if self._confirmed is None else self._confirmed_leader,
             room=lambda: SUBSCRIPTIONS_MAX - self.pull_subscriptions,
             tracing=self._pull_tracing,
             reader=context if isinstance(context, ServerCall) else None,
@@ -349,7 +357,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def QueueStatus(
         self, request: broker_pb2.QueueStatusRequest, context: object
     ) -> broker_pb2.QueueStatusReply:
-        broker = await self._sure()
+        broker = await self._confirmed_leader()
         check_queues(len(request.queues))
         await broker.topics.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
@@ -359,7 +367,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def SearchOffset(
         self, request: broker_pb2.SearchOffsetRequest, context: object
     ) -> broker_pb2.SearchOffsetReply:
-        broker = await self._sure()
+        broker = await self._confirmed_leader()
         check_queues(len(request.queues))
         if request.boundary not in BOUNDARIES:
             raise InvalidArgument(reason=f"{request.boundary} is not a boundary")

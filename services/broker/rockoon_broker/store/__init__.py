@@ -5,17 +5,17 @@ Synchronous; owned by one thread. The entry point is `Store`. Reading order: `st
 """
 
 from rockoon_broker.store.appender import Appended
-from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus, QueueStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus, QueueStatus, TimeBoundary
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Store
 
 __all__ = [
     "Appended",
-    "Boundary",
     "Flush",
     "GetResult",
     "GetStatus",
     "QueueStatus",
     "Store",
     "StoreSettings",
+    "TimeBoundary",
 ]

@@ -1,4 +1,4 @@
-"""Appender: a batch is checked, numbered, stamped with its place and time, and written."""
+"""Appender: checks batches, assigns queue offsets, positions and store times, and writes them."""
 
 from collections.abc import Sequence
 
@@ -43,9 +43,9 @@ from rockoon_format.log_marks import (
 )
 from rockoon_format.record import TRANSACTION_COMMIT, encode_host, fits
 
-# Of a file, for what is known of topics; there each takes some thirty bytes.
+# Maximum share of a file for the table of topics, which has about thirty bytes for each.
 TABLE_SHARE_MAX = 0.25
-# A record comes to other copies in one message, of 64 MiB at most.
+# A record is copied in one message, whose maximum is 64 MiB.
 TABLE_BYTES_MAX = 32 << 20
 _DELAYED_TOPICS = frozenset(topic.decode() for topic in DELAYED_TOPICS)
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
@@ -53,27 +53,27 @@ _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 @light_dataclass
 class Appended:
-    """Where a batch went."""
+    """Position of an appended batch."""
 
     first_queue_offset: int
     first_physical_offset: int
     end_offset: int
-    """Physical offset behind the batch: durable once `confirm` was called with this or more."""
+    """Physical offset after the batch, which is durable once `confirm` has had this or more."""
     count: int
     store_timestamp_ms: int
 
 
 class Appender:
-    """Puts batches at the end of an open log; owned by the thread that owns the store.
+    """Appends batches to an open log; owned by the thread that owns the store.
 
     Args:
-        settings: the store's.
+        settings: the store's settings.
         log, queues: open.
-        runs: told of each batch; says when store times have to go back.
-        points: without its cap they may not.
-        undispatched: gets the entries of each batch.
-        epochs: told of marks; once there are some, each file begins with one.
-        found_keys: gets those of each batch, if they are wanted.
+        runs: gets the time of each batch; decides when store times must go back.
+        points: store times may go back only after its cap.
+        undispatched: gets the queue entries of each batch.
+        epochs: gets each mark; once there is a mark, each file starts with one.
+        found_keys: gets the keys of each batch, if they are wanted.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class Appender:
         self._found_keys = found_keys
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
-        """See `Store.append`; whether the store takes anything is the caller's to know."""
+        """As `Store.append`; the caller has checked that the store is writable."""
         frames, layout = self._checked(batch)
         queue = self._queues.find_or_create(*batch.queue)
-        offset, stored_ms = self._place(layout.total_bytes, now_ms)
+        offset, stored_ms = self._position(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
     def append_group(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
-        """See `Store.append_group`; the caller has checked that the store is writable."""
-        placed: list[Appended | None] = [None] * len(batches)
+        """As `Store.append_group`; the caller has checked that the store is writable."""
+        results: list[Appended | None] = [None] * len(batches)
         given: list[GivenBatch] = []
-        # Each with the index of its batch.
+        # The queue of each given batch, with the batch's index.
         queues: list[tuple[int, ConsumeQueue]] = []
         total, find = 0, self._queues.find
         for index, batch in enumerate(batches):
             topic, queue_id = batch.topic, batch.queue_id
             queue = find(topic, queue_id)
-            # A new queue is made when its first batch is known to be right.
+            # `append` creates a new queue, once its first batch is known to be valid.
             if queue is None or topic in _DELAYED_TOPICS:
                 continue
             queues.append((index, queue))
@@ -130,8 +130,8 @@ class Appender:
             given.append(tuple.__new__(GivenBatch, fields))
             total += batch.frames_bytes
         if not given or (len(given) > 1 and not fits(total, self._log.file_bytes // 2)):
-            return placed
-        offset, stored_ms = self._place(total, now_ms)
+            return results
+        offset, stored_ms = self._position(total, now_ms)
         stored, listed, keys = stamp_batches(
             given,
             self._group_rules,
@@ -140,9 +140,9 @@ class Appender:
             store_timestamp_ms=stored_ms,
         )
         if not stored:
-            return placed
+            return results
         self._log.write(offset, stored)
-        self._note_written(offset, stored_ms, keys)
+        self._record_written(offset, stored_ms, keys)
         start, stored_bytes = offset, len(stored)
         for (index, queue), own in zip(queues, listed, strict=True):
             if own is None:
@@ -150,31 +150,34 @@ class Appender:
             size, kept = batches[index].frames_bytes, b""
             end = offset + size
             if size <= TAIL_BYTES_MAX:
-                # What is kept must not keep the whole group in memory.
+                # A copy: a view would keep the whole group in memory.
                 is_whole = size == stored_bytes
                 kept = bytes(stored if is_whole else stored[offset - start : end - start])
             entries = np.frombuffer(own, ENTRY)
-            placed[index] = self._listed(queue, entries, offset, stored_ms, kept, end)
+            results[index] = self._add_entries(queue, entries, offset, stored_ms, kept, end)
             offset = end
-        return placed
+        return results
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
-        """See `Store.open_epoch`."""
+        """As `Store.open_epoch`."""
         mark, body = self._numbered(self._epochs.next_mark(epoch, leader, self._log.end, topics))
         frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
-        offset, stored_ms = self._place(layout.total_bytes, now_ms, is_mark=True)
+        offset, stored_ms = self._position(layout.total_bytes, now_ms, is_mark=True)
         return self._write_mark(mark, frames, layout, offset, stored_ms)
 
     def change_topics(self, change: TopicChange, now_ms: int) -> Appended:
-        """See `Store.change_topics`."""
+        """As `Store.change_topics`."""
         known = self._epochs.mark()._replace(topics=self._epochs.topics.after(change))
         table_bytes = len(encode_epoch_mark(known))
         if table_bytes > self._table_bytes_max:
-            # Each file begins with it, and messages have to have room behind it.
-            raise BatchTooLarge(f"{table_bytes} bytes of topics are too many for a file")
+            # Each file starts with the table, which must leave room for messages.
+            raise BatchTooLarge(
+                f"a table of topics with {table_bytes} bytes is larger than"
+                f" {self._table_bytes_max:.0f} bytes"
+            )
         body = encode_topic_change(change)
         frames, layout = self._encoded(body, TOPIC_PROPERTIES, now_ms)
-        offset, stored_ms = self._place(layout.total_bytes, now_ms)
+        offset, stored_ms = self._position(layout.total_bytes, now_ms)
         appended = self._write_mark(change, frames, layout, offset, stored_ms)
         for topic in change.anew:
             self._queues.restart_numbering(topic)
@@ -196,28 +199,34 @@ class Appender:
             return with_checksums(frames, layout)
         return frames, layout
 
-    def _place(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
-        """Where a batch goes, a physical offset, and its store time."""
+    def _position(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
+        """Return physical offset and store time of the next batch; write a file's mark before."""
         stored_ms, begins_run = now_ms, False
         if now_ms < self._runs.newest_ms:
             begins_run = self._runs.is_behind(now_ms) and self._points.is_capped(now_ms)
             stored_ms = now_ms if begins_run else self._runs.newest_ms
         offset = self._log.place(batch_bytes, in_next_file=begins_run)
-        # Once the log has had an epoch, retention may take all files but the last: each has to say
-        # where epochs began, or a follower's log would be taken for another one.
+        # Retention may delete all files except the last. Each file must contain the starts of the
+        # epochs, because without them a follower would treat the log as a different one.
         if offset % self._log.file_bytes == 0 and self._epochs.epoch and not is_mark:
             mark, body = self._numbered(self._epochs.mark())
             frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
-            # Before the mark is there, which a refused batch must not leave.
+            # Before the mark is written: a refused batch must not write one.
             if not fits(layout.total_bytes + batch_bytes, self._log.file_bytes):
-                raise BatchTooLarge(f"a batch of {batch_bytes} bytes fits into no file")
+                raise BatchTooLarge(
+                    f"a batch of {batch_bytes} bytes does not fit into a file of"
+                    f" {self._log.file_bytes} bytes with its mark"
+                )
             self._write_mark(mark, frames, layout, offset, stored_ms)
             offset = self._log.end
         return offset, stored_ms
 
     def _numbered(self, mark: EpochMark) -> tuple[EpochMark, bytes]:
-        """A mark with the numbers that queues have come to, if they leave messages room, and its
-        body: of a hundred thousand queues a megabyte, which is encoded once."""
+        """Return a mark with the next offsets of all queues, and its encoded body.
+
+        If the body would be too large for a file, the offsets are left out. With a hundred thousand
+        queues the body has a megabyte, so it is encoded only once.
+        """
         numbered = mark._replace(numbers=numbers_of(self._queues))
         body = encode_epoch_mark(numbered)
         fits_in = len(body) <= self._table_bytes_max
@@ -228,7 +237,7 @@ class Appender:
         return min(self._log.file_bytes * TABLE_SHARE_MAX, TABLE_BYTES_MAX)
 
     def _encoded(self, body: bytes, properties: bytes, now_ms: int) -> tuple[bytes, BatchLayout]:
-        """A record of the log's own."""
+        """Return a record of the log itself, checked."""
         frames, lengths = encode_batch(
             LOG_TOPIC.encode(),
             LOG_QUEUE,
@@ -269,13 +278,13 @@ class Appender:
         has_reader = self._found_keys.wanted
         keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._log.write(offset, stored.data)
-        self._note_written(offset, stored_ms, keys)
+        self._record_written(offset, stored_ms, keys)
         if anew:
             self._undispatched.add(Renewal(offset, self._log.end, anew))
         kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
-        return self._listed(queue, entries, offset, stored_ms, kept)
+        return self._add_entries(queue, entries, offset, stored_ms, kept)
 
-    def _listed(
+    def _add_entries(
         self,
         queue: ConsumeQueue,
         entries: EntryArray,
@@ -284,15 +293,18 @@ class Appender:
         kept: bytes,
         end: int | None = None,
     ) -> Appended:
-        """A batch was written: its numbers are used up, and its entries are to be written.
+        """Advance the queue's next offset after the write of a batch, and queue its entries.
 
-        Not before the write: a refused one uses up no numbers. Between the two nothing may fail:
-        the next batch would get the same ones.
+        Called after the write, because a refused batch uses no offsets. Nothing may fail in
+        between: the next batch would get the same offsets.
 
         Args:
+            queue: the queue of the batch.
+            entries: its queue entries.
             offset: its physical offset.
-            kept: its bytes, or none if they are too many.
-            end: behind it; None: the log's end.
+            stored_ms: its store time.
+            kept: its bytes for the tail cache; empty if they are too many.
+            end: physical offset after it; None: the end of the log.
         """
         end = self._log.end if end is None else end
         first, count = queue.next_offset, len(entries)
@@ -300,8 +312,8 @@ class Appender:
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
         return Appended(first, offset, end, count, stored_ms)
 
-    def _note_written(self, offset: int, stored_ms: int, keys: PackedKeys | None) -> None:
-        """Something with these keys was written at a physical offset, where the log ended."""
+    def _record_written(self, offset: int, stored_ms: int, keys: PackedKeys | None) -> None:
+        """Record time and keys of batches that were written at a physical offset."""
         if stored_ms < self._runs.newest_ms:
             self._points.lift_cap(offset)
         self._runs.note(offset, stored_ms)

@@ -1,4 +1,7 @@
-"""Errors of the store."""
+"""Errors of the store, as exceptions of this process.
+
+The broker converts those that reach a client to errors of `rockoon_core.errors`.
+"""
 
 from pathlib import Path
 
@@ -7,7 +10,7 @@ class StoreError(Exception):
     """Base class of all errors of the store."""
 
 
-class StoreLocked(StoreError):
+class StoreInUse(StoreError):
     """Another process, or another `Store` of this process, has the directory open."""
 
 
@@ -57,7 +60,7 @@ class MarkDamaged(StoreDamaged):
         super().__init__(path, position, reason)
 
 
-class StoreFailed(StoreError):
+class StoreSyncFailed(StoreError):
     """A sync failed, so that the content of the disk is unknown.
 
     The store refuses all further calls. The owner must end the process; the next
@@ -69,8 +72,8 @@ class StoreClosed(StoreError):
     """The store was closed."""
 
 
-class StoreNotWritable(StoreError):
-    """Appends are refused for now; reads work. The message has the reason and figures."""
+class AppendRefused(StoreError):
+    """The store refuses appends for now; reads work. The message has the reason and figures."""
 
 
 class StoreBusy(StoreError):

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
@@ -187,14 +187,14 @@ class RawLog:
 
         Raises:
             ValueError: the bytes do not continue the log, or are damaged; nothing was written.
-            StoreNotWritable: `full_reason`; nothing was written.
+            AppendRefused: `full_reason`; nothing was written.
             AppendFailed: the disk refused; nothing was written.
         """
         # Scanned once, to check the records, to count them, and to list them once committed.
         records = self._scanned(offset, data)
         marks = list(marks_among(data, records))
         if full_reason and len(marks) < records.count:
-            raise StoreNotWritable(full_reason)
+            raise AppendRefused(full_reason)
         parts = self._checked(ScannedChunk(offset, records), marks)
         self._log.extend(data)
         times_ms = records.store_timestamps_ms

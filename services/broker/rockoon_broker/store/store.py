@@ -29,11 +29,10 @@ from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.dues import Dues
 from rockoon_broker.store.errors import (
+    AppendRefused,
     StoreBusy,
-    StoreClosed,
-    StoreFailed,
-    StoreLocked,
-    StoreNotWritable,
+    StoreInUse,
+    StoreSyncFailed,
 )
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
@@ -47,7 +46,7 @@ from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_broker.store.queues.repair import QueueRepair
-from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
@@ -79,7 +78,7 @@ PROBE_INTERVAL_MS = 1000
 
 
 def _ignore(_: object) -> None:
-    """Default callback, for owners that poll `durable_end` and get StoreFailed from the next
+    """Default callback, for owners that poll `durable_end` and get StoreSyncFailed from the next
     call."""
 
 
@@ -140,7 +139,7 @@ class Store(VisibleStore):
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
         self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
-        tails = QueueTails(settings.tails_bytes_max)
+        tails = QueueTailCache(settings.tails_bytes_max)
         log_reader = Reader(self._log, self._queues, self.runs, repair, settings, tails)
         self._reader = CompactedReader(log_reader, self.compaction)
         written = (self._queues, self._markers, self._syncer, disk)
@@ -229,7 +228,7 @@ class Store(VisibleStore):
                 `confirm`; until then, records after the last recovery point are uncommitted.
 
         Raises:
-            StoreLocked: another process, or this one, has it open.
+            StoreInUse: another process, or this one, has it open.
             StoreLayoutError: the files do not fit the settings; nothing was changed.
             OSError: the disk.
         """
@@ -238,7 +237,7 @@ class Store(VisibleStore):
         try:
             lock = DirectoryLock(settings.root)
         except DirectoryLocked as failure:
-            raise StoreLocked(str(failure)) from None
+            raise StoreInUse(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
             return cls(
@@ -279,12 +278,12 @@ class Store(VisibleStore):
         Raises:
             BatchError: a record is invalid, or exceeds a limit.
             BatchTooLarge, UnstorableTopic: the batch can never be stored.
-            StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written. Records
+            AppendRefused: the disk is too full, or ConsumeQueues cannot be written. Records
                 that the broker made have a reserve: they are accepted even if the disk is too full
                 for records of clients.
             StoreBusy: too many bytes wait to be committed.
             AppendFailed: the disk refused.
-            StoreFailed, StoreClosed: the store accepts no calls any more.
+            StoreSyncFailed, StoreClosed: the store accepts no calls any more.
         """
         self._check_room(for_client=not batch.internal)
         appended = self._appender.append(batch, now_ms)
@@ -310,7 +309,7 @@ class Store(VisibleStore):
         if self._closed or syncer.failure or self._undispatched.failure or cleaner.full_reason:
             self._check_writable()
         if for_client and cleaner.refusal_reason:
-            raise StoreNotWritable(cleaner.refusal_reason)
+            raise AppendRefused(cleaner.refusal_reason)
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
@@ -356,7 +355,7 @@ class Store(VisibleStore):
 
         Raises:
             ValueError: the bytes do not continue the log, or are damaged; nothing was written.
-            StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
+            AppendRefused, AppendFailed, StoreSyncFailed, StoreClosed: as for `append`.
         """
         self._check_queues()
         self._raw.write(offset, data, self.full_reason)
@@ -382,7 +381,7 @@ class Store(VisibleStore):
         Returns:
             The queues whose max offset moved, so that waiting readers can be woken.
 
-        Raises: StoreFailed, StoreClosed.
+        Raises: StoreSyncFailed, StoreClosed.
         """
         self.check_usable()
         if end_offset > (known := self._log.end if self._by_quorum else self._syncer.synced_end):
@@ -401,7 +400,7 @@ class Store(VisibleStore):
             below: physical offset of the deletion on another copy, not before the end; None: the
                 end.
         Raises:
-            OSError: the disk; queues still exist. Call it again. StoreFailed, StoreClosed.
+            OSError: the disk; queues still exist. Call it again. StoreSyncFailed, StoreClosed.
         """
         self.check_usable()
         self._deletion.drop(topics, self._log.end if below is None else below)
@@ -412,7 +411,7 @@ class Store(VisibleStore):
         Returns:
             Queues whose max offset moved because a failed write of entries has succeeded.
 
-        Raises: StoreFailed, StoreClosed.
+        Raises: StoreSyncFailed, StoreClosed.
         """
         self.check_usable()
         advanced = self._undispatched.tick(self._committed_end)
@@ -496,7 +495,7 @@ class Store(VisibleStore):
         stays and the next start recovers. A second call has no effect.
 
         Raises:
-            StoreFailed: the last syncs failed; all resources are released.
+            StoreSyncFailed: the last syncs failed; all resources are released.
         """
         if self._closed:
             return
@@ -506,7 +505,7 @@ class Store(VisibleStore):
             if self._syncer.failure is None:
                 self._finish()
         except OSError as error:
-            raise StoreFailed(f"the store could not be closed cleanly: {error}") from error
+            raise StoreSyncFailed(f"the store could not be closed cleanly: {error}") from error
         finally:
             self._release()
 
@@ -523,7 +522,7 @@ class Store(VisibleStore):
         Raises:
             ValueError: no record ends there, or it is after the log's end or below the committed
                 or kept range; the store stays open.
-            StoreFailed, StoreClosed: nothing was decided.
+            StoreSyncFailed, StoreClosed: nothing was decided.
             OSError: the disk; nothing was decided, and the store is closed.
         """
         self.check_usable()
@@ -571,21 +570,14 @@ class Store(VisibleStore):
     def _check_writable(self) -> None:
         self._check_queues()
         if self.full_reason:
-            raise StoreNotWritable(self.full_reason)
+            raise AppendRefused(self.full_reason)
 
     def _check_queues(self) -> None:
         """Refuse even the log's own records if queue entries cannot be written."""
         if self._closed or self._syncer.failure is not None:
             self.check_usable()
         if self._undispatched.failure is not None:
-            raise StoreNotWritable(self.not_writable_reason)
-
-    def check_usable(self) -> None:
-        """Raise StoreClosed or StoreFailed if the store no longer accepts calls."""
-        if self._closed:
-            raise StoreClosed(f"{self.settings.root} is closed")
-        if (failure := self._syncer.failure) is not None:
-            raise StoreFailed(f"a sync of {self.settings.root} failed: {failure}") from failure
+            raise AppendRefused(self.not_writable_reason)
 
 
 def open_log(

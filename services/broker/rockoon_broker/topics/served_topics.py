@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.retries.retries import GroupRetryRules
-from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed
 from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import (
@@ -69,7 +69,7 @@ class ServedTopics:
         cluster: cluster of the store.
         clock: measures the age of the written table.
         gone: called with each deleted topic as soon as it is no longer served.
-        drop: drops the messages of deleted topics; raises StoreFailed, StoreClosed, or OSError,
+        drop: drops the messages of deleted topics; raises StoreSyncFailed, StoreClosed, or OSError,
             after which it is called again.
         changed: called when the table was replaced.
         record: appends a plan to the log and drops messages of deleted topics; raises RockoonError.
@@ -274,7 +274,7 @@ class ServedTopics:
                 log.info("topic change delayed, retrying: %s", failure)
                 self.change_failure = failure
                 await asyncio.sleep(RETRY_SECONDS)
-            except (StoreFailed, StoreClosed, RockoonError) as failure:
+            except (StoreSyncFailed, StoreClosed, RockoonError) as failure:
                 # The broker is about to end. Do not report the change as applied; wait to be
                 # cancelled.
                 log.info("topic change postponed to the next start: %s", failure)

@@ -312,7 +312,7 @@ class Ends:
         while offsets := self.ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
             ops = Batch.of_records(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)])
-            await self._appends.place(ops, _nothing)
+            await self._appends.append(ops, _nothing)
             self.ops.written(len(offsets), now)
 
     def _write_outcomes(self) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 from rockoon_broker.pending.pending_queue import IntArray, Pending
 from rockoon_broker.pending.sources import sources_of
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
-from rockoon_broker.store.reading.reader import Boundary
+from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_messages import (
     GIVEN_UP_QUEUE_ID,
@@ -140,7 +140,7 @@ def _copies(
 def _stored(
     store: Store, topic: str, queue_id: int, since_ms: int
 ) -> Iterator[tuple[TransactionName, Record]]:
-    first = store.search_offset(topic, queue_id, since_ms, Boundary.LOWER)
+    first = store.search_offset(topic, queue_id, since_ms, TimeBoundary.LOWER)
     for record in records_of(store, topic, queue_id, first):
         name = name_of(record)
         if name is not None:

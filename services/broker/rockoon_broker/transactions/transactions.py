@@ -152,7 +152,7 @@ class Transactions:
 
     # Half messages.
 
-    async def place(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
+    async def append(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
         """Append half messages of one queue; see `Appends.place`.
 
         Raises:
@@ -173,7 +173,7 @@ class Transactions:
                 raise Busy(reason=f"{len(self._book)} half messages are already waiting")
 
         stored = Batch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)
-        placed = await self._appends.place(stored, check_all)
+        placed = await self._appends.append(stored, check_all)
         now = self._clock.monotonic_seconds()
         position = placed.first.first_physical_offset
         for index, (_, facts) in enumerate(halves):

@@ -15,13 +15,13 @@ from rockoon_broker.store.compacted.open_generation import OpenGeneration, Queue
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import (
-    Boundary,
     GetResult,
     GetStatus,
     NewestBatch,
     QueueStatus,
     Reader,
     StoredAt,
+    TimeBoundary,
 )
 from rockoon_format.record import decode_record
 
@@ -186,17 +186,17 @@ class CompactedReader:
         return frame, decode_record(frame, check_crc=False).topic.decode(errors="replace")
 
     def search_offset(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary
     ) -> int:
         """See `Store.search_offset`. Returns the offset of an existing message."""
         covering = self._covering(topic, queue_id)
         if covering is None:
             return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
         generation, coverage = covering
-        is_upper = boundary is Boundary.UPPER
+        is_upper = boundary is TimeBoundary.UPPER
         # The log first: if some of its records are earlier than the time, so are all before them.
         following = self._log.search_offset(
-            topic, queue_id, timestamp_ms + is_upper, Boundary.LOWER, coverage.covered_to
+            topic, queue_id, timestamp_ms + is_upper, TimeBoundary.LOWER, coverage.covered_to
         )
         if following > max(coverage.covered_to, self._log.min_offset(topic, queue_id)):
             return following - is_upper

@@ -14,7 +14,7 @@ from rockoon_core.disk import CHUNK_BYTES, Disk
 Result = TypeVar("Result")
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """A range of bytes of an open file."""
 
     fd: int
@@ -28,13 +28,13 @@ class ColdRead(Exception):
     The caller retries after `load` has returned for everything that is missing.
     """
 
-    def __init__(self, disk: Disk, missing: list[Piece]) -> None:
+    def __init__(self, disk: Disk, missing: list[FileRange]) -> None:
         super().__init__(missing)
         self.disk = disk
         self.missing = missing
 
 
-def load(disk: Disk, missing: list[Piece]) -> bool:
+def load(disk: Disk, missing: list[FileRange]) -> bool:
     """Load ranges into the page cache; waits for the disk. Any thread may call it.
 
     Returns:
@@ -69,7 +69,7 @@ def pread(disk: Disk, fd: int, count: int, position: int) -> bytes:
         return disk.pread(fd, count, position)
     data = disk.pread_cached(fd, count, position)
     if data is None:
-        raise ColdRead(disk, [Piece(fd, count, position)])
+        raise ColdRead(disk, [FileRange(fd, count, position)])
     return data
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_broker.store.log.file_reads import ColdRead, Piece
+from rockoon_broker.store.log.file_reads import ColdRead, FileRange
 from rockoon_core.disk import Disk
 
 # A gap of at most this many unwanted bytes is cheaper to read than a second call.
@@ -53,7 +53,7 @@ def gather_runs(
         ColdRead: raised by `read`; combined with all missing ranges.
     """
     pieces: list[bytes | memoryview] = []
-    missing: list[Piece] = []
+    missing: list[FileRange] = []
     disk: Disk | None = None
     index = 0
     while index < len(runs):

@@ -19,7 +19,7 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.consume_queue import EntryArray
 
@@ -111,7 +111,7 @@ class DispatchQueue:
         end: int,
         store_timestamp_ms: int,
         renew: Callable[[Renewal], bool],
-        tails: QueueTails,
+        tails: QueueTailCache,
     ) -> None:
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms

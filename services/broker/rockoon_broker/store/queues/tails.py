@@ -49,7 +49,7 @@ class CachedTail:
         self.first = self.batches[0][0]
 
 
-class QueueTails:
+class QueueTailCache:
     """Tails of the most recently written queues. Used by the store's thread.
 
     Args:
@@ -92,24 +92,24 @@ class QueueTails:
         tail = self._tails.get(queue)
         if tail is None or not tail.first <= offset < tail.end or tail.end - offset > entries_max:
             return None
-        listed: list[EntryArray] = []
-        pieces: list[bytes] = []
+        all_entries: list[EntryArray] = []
+        records: list[bytes] = []
         for first, entries, frames in reversed(tail.batches):
             if first >= offset:
-                listed.append(entries)
-                pieces.append(frames)
+                all_entries.append(entries)
+                records.append(frames)
             else:
                 skipped = entries["size"][: offset - first]
-                listed.append(entries[offset - first :])
-                pieces.append(frames[int(skipped.sum()) :])
+                all_entries.append(entries[offset - first :])
+                records.append(frames[int(skipped.sum()) :])
             if first <= offset:
                 break
-        if len(pieces) == 1:
-            return listed[0], pieces[0]
-        return np.concatenate(listed[::-1]), b"".join(reversed(pieces))
+        if len(records) == 1:
+            return all_entries[0], records[0]
+        return np.concatenate(all_entries[::-1]), b"".join(reversed(records))
 
     def newest(self, queue: ConsumeQueue, offset: int) -> tuple[EntryArray, bytes] | None:
-        """Entries and records from a queue offset on, if the newest batch begins there."""
+        """Return entries and records of the newest batch if it starts at a queue offset."""
         tail = self._tails.get(queue)
         if tail is None:
             return None

@@ -1,8 +1,8 @@
-"""Everything readers ask: messages by queue offset, by physical offset, by time, and queue status.
+"""Reader: messages by queue offset, by physical offset and by time, and the status of queues.
 
-The checks of `get`, their order and the next offset that each answers with are those of
-DefaultMessageStore#getMessage; the search by time is that of ConsumeQueue#binarySearchInQueueByTime
-without its dependence on where one file ends and the next begins, and within one time run.
+The checks of `get`, their order and the next offset of each result are those of
+DefaultMessageStore#getMessage. The search by time is that of
+ConsumeQueue#binarySearchInQueueByTime, within one time run and independent of file boundaries.
 """
 
 import struct
@@ -23,7 +23,7 @@ from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
-from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.light_dataclass import light_dataclass
@@ -39,14 +39,14 @@ from rockoon_format.record import (
 
 _MAGIC = struct.Struct(">i")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
-# Damaged places that one read puts right before it gives up.
+# Damaged entries that one read repairs; after more it fails.
 _REPAIRS_PER_GET = 3
 
 
 class GetStatus(Enum):
-    """What a read by queue offset found, in the order in which it is checked."""
+    """Result of a read by queue offset, in the order of the checks."""
 
-    # Python's own for an enum is a function in Python, asked three times for each answer.
+    # Enum's own `__hash__` is a Python function, which would run three times for each answer.
     __hash__ = object.__hash__
 
     NO_MATCHED_LOGIC_QUEUE = "no such queue"
@@ -55,16 +55,16 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_ONE = "at the queue's end: wait for the next message"
     OFFSET_OVERFLOW_BADLY = "beyond the queue's end"
     OFFSET_FOUND_NULL = "the queue's file for this offset is gone"
-    MESSAGE_WAS_REMOVING = "the records were deleted meanwhile"
-    NO_MATCHED_MESSAGE = "nothing of what was examined is wanted"
+    MESSAGE_WAS_REMOVING = "the records are deleted"
+    NO_MATCHED_MESSAGE = "no examined message matches the filter"
     FOUND = "found"
 
 
-class Boundary(Enum):
-    """Which message a search by time wants when none or several have that time."""
+class TimeBoundary(Enum):
+    """The message that a search by time returns."""
 
-    LOWER = "the first at or after it"
-    UPPER = "the last at or before it"
+    LOWER = "the first at or after the time"
+    UPPER = "the last at or before the time"
 
 
 @light_dataclass
@@ -73,15 +73,15 @@ class GetResult:
 
     status: GetStatus
     next_offset: int
-    """Where to read on."""
+    """Offset of the next read."""
     min_offset: int
     max_offset: int
     frames: bytes = b""
-    """The records, back to back, as they are stored."""
+    """The records as they are stored, concatenated."""
     lengths: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
-    """Size of each in bytes, uint32[count]."""
+    """Size of each record in bytes, uint32[count]."""
     deletion: DeletionReason | None = None
-    """With OFFSET_TOO_SMALL: why the message asked for was deleted."""
+    """With OFFSET_TOO_SMALL: why the requested message was deleted."""
 
     @property
     def count(self) -> int:
@@ -89,51 +89,51 @@ class GetResult:
 
 
 class NewestBatch(NamedTuple):
-    """The whole newest batch of a queue."""
+    """The newest batch of a queue."""
 
     lengths: bytes
     """Size of each record, packed little-endian u32."""
     frames: bytes
-    """The records, back to back, as they are stored."""
+    """The records as they are stored, concatenated."""
     min_offset: int
     max_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue's figures. Offsets are queue offsets unless they say otherwise."""
+    """Status of a queue. Offsets are queue offsets, except those marked as physical."""
 
     min_offset: int
     max_offset: int
     first_store_timestamp_ms: int | None
-    """Of the oldest message; None for an empty queue."""
+    """Store time of the oldest message; None for an empty queue."""
     last_store_timestamp_ms: int | None
     first_entry_in_memory_by_distance: bool | None
-    """Whether the oldest message is close enough to the log's end to count as in memory
+    """True if the oldest message is close enough to the log's end to count as in memory
     (DefaultMessageStore#estimateInMemByCommitOffset); None for an empty queue."""
     first_entry_pages_resident: bool | None
-    """Whether its pages are in memory; None when that was not asked, for an empty queue, or where
-    the system cannot say."""
+    """True if its pages are in memory; None if this was not requested, for an empty queue, or if
+    the system cannot report it."""
     log_min_offset: int
     """Physical offset."""
     visible_end: int
     """Physical offset."""
     next_offset: int
-    """Of the next message; beyond `max_offset` while some are not visible."""
+    """Offset that the next appended message gets; above `max_offset` while some are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAt:
-    """Where and when a message was stored."""
+    """Position and time of a stored message."""
 
     physical_offset: int
     store_timestamp_ms: int
     lasting: bool = False
-    """Whether retention leaves it alone: of a compacted topic."""
+    """True in a compacted topic: retention does not delete the message."""
 
 
 class _WrongEntry(Exception):
-    """An entry of a queue is not that of its record."""
+    """A queue entry does not match its record; `offset`: its queue offset."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -141,13 +141,14 @@ class _WrongEntry(Exception):
 
 
 class Reader:
-    """Reads over an open log and its queues; owned by the thread that owns them.
+    """Reads of an open log and its queues; owned by the thread that owns the store.
 
     Args:
-        runs: the log's, within which searches by time are binary.
-        repair: for entries that turn out to be damaged.
-        settings: what counts as being in memory, and the delays of levels.
-        tails: the newest messages.
+        log, queues: open.
+        runs: time runs of the log; searches by time are binary within a run.
+        repair: repairs damaged entries.
+        settings: distance from the end that counts as in memory, and the delays of levels.
+        tails: cache of the newest messages.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Reader:
         runs: TimeRuns,
         repair: QueueRepair,
         settings: StoreSettings,
-        tails: QueueTails,
+        tails: QueueTailCache,
     ) -> None:
         self._tails = tails
         self._delay_levels_ms = settings.delay_levels_ms
@@ -186,7 +187,7 @@ class Reader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """See `Store.get`."""
+        """As `Store.get`."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -215,14 +216,13 @@ class Reader:
                 self._repair.repair(queue, wrong.offset)
         path, position = self._queues.place_of(queue, offset)
         raise StoreDamaged(
-            path, position, "entries were damaged; some are written again: ask again"
+            path, position, "entries were damaged and some are repaired: retry the read"
         )
 
     def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
-        """The queue's newest batch, if it begins at `offset` and is in memory.
+        """Return the queue's newest batch if it starts at `offset` and is in memory.
 
-        A reader that follows the queue reads nothing else; `get` finds the same at three times the
-        cost.
+        Enough for a reader at the end of the queue; `get` returns the same at three times the cost.
         """
         queue = self._queues.find(topic, queue_id)
         found = None if queue is None else self._tails.newest(queue, offset)
@@ -248,19 +248,19 @@ class Reader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """What entries from `offset` on lead to, up to the first that is wrong.
+        """Return the records of the entries from `offset`, up to the first wrong entry.
 
         Raises:
-            _WrongEntry: that is the first one wanted.
+            _WrongEntry: the first selected entry is wrong.
         """
         high = queue.max_offset
         entries = self._queues.read(queue, offset, max(1, entries_max))
         if len(entries) == 0:
             following = self._queues.next_file_offset(offset)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-        place = self._log.min_offset, self._log.end, self._log.file_bytes
+        log_bounds = self._log.min_offset, self._log.end, self._log.file_bytes
         if tag_codes is None:
-            found = records_to_read(entries, *place, max(1, messages_max), bytes_max)
+            found = records_to_read(entries, *log_bounds, max(1, messages_max), bytes_max)
             if found is not None:
                 sizes, runs = found
                 frames = gather_runs(runs, self._log.read, self._log.same_file)
@@ -268,7 +268,7 @@ class Reader:
                 return self._matching(queue, offset, low, indices, len(sizes), frames, sizes)
         positions = entries["offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
-        plausible = plausible_count(positions, sizes, *place)
+        plausible = plausible_count(positions, sizes, *log_bounds)
         if plausible == 0:
             raise _WrongEntry(offset)
         if tag_codes is not None:
@@ -276,19 +276,19 @@ class Reader:
         entries, positions, sizes = entries[:plausible], positions[:plausible], sizes[:plausible]
         present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
         wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
-        passed = len(entries)
+        examined = len(entries)
         if len(wanted) == 0:
             status = GetStatus.NO_MATCHED_MESSAGE
             if not present.any():
                 status = GetStatus.MESSAGE_WAS_REMOVING
-            return GetResult(status, offset + passed, low, high)
+            return GetResult(status, offset + examined, low, high)
         fitting = int(np.searchsorted(np.cumsum(sizes[wanted]), bytes_max, side="right"))
-        taken = max(1, min(fitting, messages_max))
-        if taken < len(wanted):
-            passed = int(wanted[taken])
-            wanted = wanted[:taken]
+        count = max(1, min(fitting, messages_max))
+        if count < len(wanted):
+            examined = int(wanted[count])
+            wanted = wanted[:count]
         frames = gather(positions[wanted], sizes[wanted], self._log.read, self._log.same_file)
-        return self._matching(queue, offset, low, wanted, passed, frames, sizes[wanted])
+        return self._matching(queue, offset, low, wanted, examined, frames, sizes[wanted])
 
     def _matching(
         self,
@@ -296,32 +296,37 @@ class Reader:
         offset: int,
         low: int,
         wanted: NDArray[np.int64],
-        passed: int,
+        examined: int,
         frames: bytes,
         lengths: NDArray[np.int64],
     ) -> GetResult:
-        """Records that entries lead to, up to the first that is another one.
+        """Return records, up to the first one that does not match its entry.
 
         Args:
-            wanted: which entries from `offset` on.
-            passed: how many entries were looked at.
-            frames, lengths: the records.
+            queue, offset, low: the queue, the first offset examined, the min offset.
+            wanted: indices, from `offset`, of the selected entries.
+            examined: number of examined entries.
+            frames, lengths: the records of the selected entries.
 
         Raises:
-            _WrongEntry: that is the first of all.
+            _WrongEntry: the first record does not match.
         """
         matching = matching_count(frames, lengths, queue.topic, queue.queue_id, wanted + offset)
         if matching < len(wanted):
-            passed = int(wanted[matching])
+            examined = int(wanted[matching])
             if matching == 0:
-                raise _WrongEntry(offset + passed)
+                raise _WrongEntry(offset + examined)
             lengths = lengths[:matching]
             frames = frames[: int(lengths.sum())]
-        sizes, next_offset = lengths.astype(np.uint32), offset + passed
+        sizes, next_offset = lengths.astype(np.uint32), offset + examined
         return GetResult(GetStatus.FOUND, next_offset, low, queue.max_offset, frames, sizes)
 
     def _right_codes(self, queue: ConsumeQueue, offset: int, entries: EntryArray) -> int:
-        """How many leading entries a filter may skip by; raises _WrongEntry where that is none."""
+        """Return how many leading entries have proven tag codes, so that a filter may use them.
+
+        Raises:
+            _WrongEntry: the first code is wrong.
+        """
 
         def read(first: int, count: int) -> bytes:
             parts = []
@@ -333,7 +338,7 @@ class Reader:
         def prove(first: int, some: EntryArray) -> int:
             return proved_count(self._log, queue.key, first, some, self._delay_levels_ms)
 
-        # Behind these they are as they came from memory.
+        # Later entries are not saved yet: they come from memory and need no proof.
         stored = entries[: max(queue.saved_offset - offset, 0)]
         right = self._queues.codes.right_count(queue.key, offset, stored, read, prove)
         if right == 0 < len(stored):
@@ -341,7 +346,7 @@ class Reader:
         return len(entries) if right == len(stored) else right
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
-        """The record at a physical offset, and its topic; see `Store.read_at`."""
+        """Return the record at a physical offset and its topic; see `Store.read_at`."""
         head = self._log.read(physical_offset, 8)
         if int.from_bytes(head[4:], signed=True) not in (MAGIC_V1, MAGIC_V2):
             raise UnknownOffset(f"no record starts at {physical_offset}")
@@ -355,22 +360,22 @@ class Reader:
         return frame, record.topic.decode(errors="replace")
 
     def search_offset(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, lowest: int = 0
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary, lowest: int = 0
     ) -> int:
-        """See `Store.search_offset`; messages below the offset `lowest` are not looked at."""
+        """As `Store.search_offset`; messages below the offset `lowest` are ignored."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = self._queues.min_offset(queue, self._log.min_offset), queue.max_offset
         first = low = max(low, lowest)
-        # Of the times at or before which messages count as too early.
-        early_ms = timestamp_ms - (boundary is Boundary.LOWER)
+        # Messages with this or an earlier time are too early.
+        early_ms = timestamp_ms - (boundary is TimeBoundary.LOWER)
         for run in self._runs.behind(self._log.min_offset):
             begin = self._queues.first_at(queue, first, run.start)
             if begin < high and self._store_time_ms(queue, begin) <= early_ms:
                 low = begin
                 break
-            # All of that run is late enough; what lies before it was stored before, at any time.
+            # All messages of this run are late enough. Messages of earlier runs can have any time.
             high = min(high, begin)
         while low < high:
             middle = (low + high) // 2
@@ -378,12 +383,12 @@ class Reader:
                 low = middle + 1
             else:
                 high = middle
-        return low if boundary is Boundary.LOWER else max(low - 1, first)
+        return low if boundary is TimeBoundary.LOWER else max(low - 1, first)
 
     def status(
         self, topic: str, queue_id: int, visible_end: int, with_residency: bool, lowest: int = 0
     ) -> QueueStatus:
-        """See `Store.queue_status`; messages below the offset `lowest` are not looked at."""
+        """As `Store.queue_status`; messages below the offset `lowest` are ignored."""
         log_min = self._log.min_offset
         queue = self._queues.find(topic, queue_id)
         low = max(self.min_offset(topic, queue_id), lowest)
@@ -409,7 +414,7 @@ class Reader:
         )
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
-        """See `Store.stored_at`."""
+        """As `Store.stored_at`."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
@@ -428,7 +433,7 @@ class Reader:
         return StoredAt(position, store_time_ms(head))
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store time of an entry's record; -1 for a filler, which has none."""
+        """Return the store time of an entry's record; -1 for a filler entry."""
         entry = self._queues.read(queue, offset, 1)[0]
         if int(entry["size"]) == FILLER_SIZE:
             return -1
@@ -442,8 +447,10 @@ class Reader:
 def _of_tail(
     entries: EntryArray, frames: bytes, tag_codes: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.uint32], bytes]:
-    """Sizes and records of those that are wanted of a tail. Its codes need no proof: they were made
-    of these records."""
+    """Return sizes and records of the selected messages of a tail.
+
+    The tag codes need no proof, because they were computed from these records.
+    """
     sizes = entries["size"].astype(np.uint32)
     if tag_codes is None:
         return sizes, frames

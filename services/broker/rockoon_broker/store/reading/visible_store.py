@@ -1,6 +1,5 @@
-"""The store as its readers see it: what is visible, and how the store is."""
+"""Read access to a store: visible messages, and the state of the store."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.dues import Dues
-from rockoon_broker.store.errors import StoreClosed, UnknownOffset
+from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed, UnknownOffset
 from rockoon_broker.store.log import integrity
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs
@@ -22,12 +21,12 @@ from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import (
-    Boundary,
     GetResult,
     GetStatus,
     NewestBatch,
     QueueStatus,
     StoredAt,
+    TimeBoundary,
 )
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
@@ -36,19 +35,20 @@ from rockoon_broker.store.retention.retention import (
     LogFileAge,
     RetentionDecision,
 )
-from rockoon_core.replication_rules import Boundary as Epoch
+from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.replication_rules import Boundary
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray, decode_entries
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import LogTopics
 
 
-class VisibleStore(ABC):
-    """Reads over an open store; `Store` makes the parts and is the rest of it.
+class VisibleStore:
+    """Reads of an open store. `Store` creates the attributes and adds appends and lifecycle.
 
-    Attributes:
-        _undispatched: `end` of it is how far readers see the log.
+    Readers see the log up to `_undispatched.end`.
     """
 
+    settings: StoreSettings
     _log: CommitLog
     _queues: ConsumeQueues
     _dropped: DroppedTopics
@@ -64,39 +64,44 @@ class VisibleStore(ABC):
     points: RecoveryPoints
     compaction: Compaction
 
-    @abstractmethod
     def check_usable(self) -> None:
-        """Raise StoreClosed or StoreFailed once nothing may be read any more."""
+        """Raise StoreClosed or StoreSyncFailed if the store no longer accepts calls."""
+        if self._closed:
+            raise StoreClosed(f"{self.settings.root} is closed")
+        if (failure := self._syncer.failure) is not None:
+            raise StoreSyncFailed(f"a sync of {self.settings.root} failed: {failure}") from failure
 
     def _check_open(self) -> None:
-        # Who waited for a thread to read may come back to a store that was closed meanwhile.
+        # The store may have been closed while a reader waited for a thread to load pages.
         if self._closed:
             raise StoreClosed("the store is closed")
 
     @property
     def log_min_offset(self) -> int:
-        """Physical offset of the oldest byte that is kept."""
+        """Physical offset of the oldest byte in the log."""
         return self._log.min_offset
 
     @property
     def visible_end(self) -> int:
-        """Physical offset behind the newest message that readers see."""
+        """Physical offset after the newest visible message."""
         return self._undispatched.end
 
     @property
     def committed_end(self) -> int:
-        """Physical offset up to which nothing will ever be cut; readers see no more."""
+        """Physical offset up to which the log will never be cut; later messages are not visible."""
         return self._committed_end
 
     @property
     def settled_end(self) -> int:
-        """Physical offset up to which the log is committed and durable here: what is kept beside it
-        may rely on that much after a crash."""
+        """Physical offset up to which the log is committed and durable on this disk.
+
+        Other files of the broker may refer to the log up to here: it is there after a crash.
+        """
         return min(self._committed_end, self._syncer.synced_end)
 
     @property
     def appended_end(self) -> int:
-        """Physical offset behind the newest message, seen or not."""
+        """Physical offset after the newest message, visible or not."""
         return self._log.end
 
     @property
@@ -106,11 +111,11 @@ class VisibleStore(ABC):
 
     @property
     def last_sync_seconds(self) -> float:
-        """What the last sync of the log's files took."""
+        """Duration of the last sync of the log's files."""
         return self._syncer.last_seconds
 
     def idle_ms(self, now_ms: int) -> int:
-        """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
+        """Return for how long an unused store needs no `tick`; 0: it needs one now."""
         is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
         is_busy = self._syncer.is_busy or self._cleaner.is_sweeping or self._log.failure
         if is_behind or is_busy or not self.points.is_newest(self._undispatched.end):
@@ -119,38 +124,37 @@ class VisibleStore(ABC):
 
     @property
     def last_retention(self) -> RetentionDecision | None:
-        """The newest clean pass's decision, None before the first."""
+        """Decision of the newest clean pass, None before the first pass."""
         return self._cleaner.last_decision
 
     @property
     def keeps_all_files(self) -> bool:
-        """Whether retention deletes nothing: RocketMQ wrote the store, and `reserved_hours` is not
-        set."""
+        """True if retention deletes nothing: a RocketMQ store, and `reserved_hours` is not set."""
         return self._cleaner.keeps_all_files
 
     @property
     def wanted_readings(self) -> tuple[int, ...]:
-        """Ends of files that retention would delete, once it has the progress of consumer groups:
-        for `Store.clean_with`."""
+        """Ends of the files that retention can delete once it knows the progress of consumer
+        groups; see `Store.clean_with`."""
         decision = self._cleaner.last_decision
         return () if decision is None else decision.wanted_ends
 
     @property
     def deleted_files(self) -> Mapping[DeletionReason, int]:
-        """How many CommitLog files were deleted since the start, by reason."""
+        """Number of CommitLog files deleted since the start, by reason."""
         return self._cleaner.deleted_files
 
     @property
     def deleted_unread(self) -> int:
-        """How many messages were deleted since the start that a known group had not read."""
+        """Number of messages deleted since the start that a known group had not read."""
         return self._cleaner.deleted_unread
 
     def pressure_ms(self, now_ms: int) -> int | None:
-        """When the disk will be under pressure at the log's growth rate; see `Cleaner`."""
+        """Return when the disk will be under pressure at the log's growth rate; see `Cleaner`."""
         return self._cleaner.pressure_ms(now_ms)
 
     def deletion_reason(self, topic: str, queue_id: int, offset: int) -> DeletionReason | None:
-        """Why the message at a queue offset was deleted; None: it is kept, or never was.
+        """Return why the message at a queue offset was deleted; None: it exists, or never did.
 
         If the ConsumeQueue file with the message's entry is deleted as well, the message's position
         in the log is unknown. Then the newest reason other than age counts.
@@ -166,8 +170,8 @@ class VisibleStore(ABC):
         return deletions.reason_below(int(first[0]["offset"]) if len(first) else self._log.end)
 
     def first_at(self, queue: QueueKey, physical_offset: int) -> tuple[int, int]:
-        """Queue offsets of the oldest message in the log, and of the first one that does not begin
-        below a physical offset; OSError for the disk."""
+        """Return two queue offsets: of the oldest message in the log, and of the first message that
+        starts at or after a physical offset. Raises OSError."""
         found = self._queues.find(*queue)
         if found is None:
             return 0, 0
@@ -176,20 +180,20 @@ class VisibleStore(ABC):
 
     @property
     def retention_held_end(self) -> int:
-        """Up to where retention would have deleted the log, had other copies not needed it; 0 where
-        they did not."""
+        """Physical offset up to which retention would delete the log if no other copy needed it; 0
+        if no copy needs it."""
         return self._cleaner.held_end
 
     def queues(self) -> list[QueueKey]:
-        """Every queue with a message, as (topic, queue id)."""
+        """Return every queue with a message, as (topic, queue id)."""
         return [queue.key for queue in self._queues if queue.max_offset]
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the oldest message kept; the max offset if none is, 0 for an unknown queue."""
+        """Return the oldest message's offset; without messages the max offset; 0: unknown queue."""
         return self._reader.min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next visible message gets; 0 for an unknown queue."""
+        """Return the offset of the next visible message; 0 for an unknown queue."""
         return self._reader.max_offset(topic, queue_id)
 
     def get(
@@ -207,19 +211,19 @@ class VisibleStore(ABC):
 
         Args:
             topic, queue_id: the queue.
-            offset: of the first message wanted.
-            messages_max: messages returned, at most.
-            bytes_max: bytes returned, at most; the first message always fits.
-            entries_max: queue entries examined, at most, wanted or not.
-            tag_codes: tag hashes to select by, int64[n]; None selects everything.
+            offset: offset of the first message.
+            messages_max: maximum of messages returned.
+            bytes_max: maximum of bytes returned; the first message is returned whatever its size.
+            entries_max: maximum of queue entries examined, selected or not.
+            tag_codes: tag hashes to select by, int64[n]; None selects every message.
 
         Returns:
-            A status with the offset to go on from; records only with FOUND. Fewer than wanted
-            come back where a ConsumeQueue file ends, and before a damaged place.
+            A status with the offset of the next read; records only with FOUND. A read ends early
+            at the end of a ConsumeQueue file, and before damage.
 
         Raises:
-            StoreDamaged: the first message is damaged, or its entry is and cannot be made again.
-            OSError: the disk.
+            StoreDamaged: the first message is damaged, or its entry is damaged and not repairable.
+            OSError: the disk failed.
         """
         self._check_open()
         found = self._reader.get(
@@ -236,80 +240,83 @@ class VisibleStore(ABC):
         return replace(found, deletion=self.deletion_reason(topic, queue_id, offset))
 
     def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
-        """The newest batch of a queue, if it begins at `offset` and is in memory.
+        """Return the newest batch of a queue if it starts at `offset` and is in memory.
 
-        None: `get` reads the messages.
+        None: call `get` for the messages.
         """
         self._check_open()
         return self._reader.newest(topic, queue_id, offset)
 
     def read_at(self, physical_offset: int) -> bytes:
-        """The record at a physical offset, checked in full, CRC included.
+        """Return the record at a physical offset, checked completely, with its CRC.
 
         Raises:
             UnknownOffset: no visible record starts there.
-            OSError: the disk.
+            OSError: the disk failed.
         """
         if physical_offset >= self._undispatched.end:
             raise UnknownOffset(f"no record starts at {physical_offset}")
         self._check_open()
         frame, topic = self._reader.read_at(physical_offset)
         if self.is_dropped(topic, physical_offset):
-            raise UnknownOffset(f"the record at {physical_offset} went with its topic")
+            raise UnknownOffset(f"the record at {physical_offset} was deleted with its topic")
         return frame
 
     def read_raw(self, offset: int, bytes_max: int) -> bytes:
-        """What the log has from a physical offset on, seen or not; see `RawLog.read`."""
+        """Return bytes of the log from a physical offset, visible or not; see `RawLog.read`."""
         self.check_usable()
         return self._raw.read(offset, bytes_max)
 
     def tail_crc(self, end: int, size: int) -> int:
-        """CRC-32 of the `size` bytes before a physical offset; see `RawLog.tail_crc`."""
+        """Return the CRC-32 of the `size` bytes before a physical offset; see `RawLog.tail_crc`."""
         self.check_usable()
         return self._raw.tail_crc(end, size)
 
     def blank_at(self, position: int) -> int | None:
-        """Where the blank begins that a byte belongs to, None; see `RawLog.blank_at`."""
+        """Return the start of the blank with a position, or None; see `RawLog.blank_at`."""
         self.check_usable()
         return self._raw.blank_at(position)
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
-        """The first damaged record among bytes of the log; see `integrity.damaged_at`."""
+        """Return the first damaged record among bytes of the log; see `integrity.damaged_at`."""
         return integrity.damaged_at(self._log.file_bytes, offset, data)
 
     def record_before(self, position: int) -> int:
-        """Where a record begins at or before a position; see `integrity.record_before`."""
+        """Return the start of a record at or before a position; see `integrity.record_before`."""
         self.check_usable()
         return integrity.record_before(self._log, position)
 
     def file_begin(self, position: int) -> int:
-        """Physical offset at which the CommitLog file begins that has a position."""
+        """Return the physical offset of the start of the CommitLog file with a position."""
         return position - position % self._log.file_bytes
 
     def rewrite(self, offset: int, data: bytes) -> Callable[[], None]:
-        """Replace damaged bytes by another copy's; see `CommitLog.rewrite`."""
+        """Replace damaged bytes by those of another copy; see `CommitLog.rewrite`."""
         self.check_usable()
         return self._log.rewrite(offset, data)
 
-    def boundaries(self) -> list[Epoch]:
-        """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""
+    def boundaries(self) -> list[Boundary]:
+        """Return the epochs in the log's records, in order; without records, epoch 0 only."""
         return self._epochs.boundaries(self._log.min_offset, self._log.end)
 
     def read_log(
         self, physical_offset: int, bytes_max: int = 8 << 20, search_max: int | None = None
     ) -> LogChunk:
-        """Records of all topics in the order of the log, as readers see it; see `read_chunk`.
+        """Return visible records of all topics in the order of the log; see `read_chunk`.
 
-        Deleted topics' are among them (see `is_dropped`), bodies are not checked. Read on at
-        `next_offset`. Raises OSError for the disk, StoreFailed and StoreClosed.
+        Records of deleted topics are included (see `is_dropped`); bodies are not checked. The next
+        read starts at `next_offset`. Raises OSError, StoreSyncFailed and StoreClosed.
         """
         self.check_usable()
         end = self._undispatched.end
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
 
     def next_chunk(self, position: int, bytes_max: int) -> LogChunk:
-        """As `read_log`, for who follows the log as it grows: what was copied a moment ago comes as
-        it was checked then, all that was copied at once, until `forget_copied`."""
+        """As `read_log`, for components that follow the log as it grows.
+
+        A chunk that was just copied from the leader is returned as a whole, with the results of its
+        checks, until `forget_copied`.
+        """
         self.check_usable()
         copied = self._raw.copied.at(position, self._undispatched.end)
         if copied is not None:
@@ -318,41 +325,41 @@ class VisibleStore(ABC):
         return self.read_log(position, min(bytes_max, (begins or OFFSET_MAX) - position))
 
     def forget_copied(self, below: int) -> None:
-        """All that follow the log have had what `next_chunk` gives below a physical offset."""
+        """Release copied chunks below a physical offset: all users of `next_chunk` have them."""
         self._raw.copied.discard_below(below)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
-        """The first record at or behind any physical offset; see `log.reading.find_record`."""
+        """Return the first record at or after a physical offset; see `log.reading.find_record`."""
         self.check_usable()
         end = self._undispatched.end
         return find_record(self._log, physical_offset, end, bytes_max)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
-        """As `ConsumeQueues.read`, of a queue that there may be; OSError for the disk."""
+        """As `ConsumeQueues.read`; no entries for an unknown queue. Raises OSError."""
         queue = self._queues.find(topic, queue_id)
         return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
 
     def log_files(self) -> list[LogFileAge]:
-        """Every CommitLog file, oldest first; OSError for the disk."""
+        """Return every CommitLog file, oldest first. Raises OSError."""
         return self._cleaner.file_ages()
 
     @property
     def epoch(self) -> int:
-        """The newest one that the log has begun; 0 for a log that never had another copy."""
+        """The newest epoch of the log; 0 for a log that never had another copy."""
         return self._epochs.epoch
 
     @property
     def log_topics(self) -> LogTopics:
-        """Whose messages the log holds, by its own records; of epoch 0 nothing is known."""
+        """Topics with messages in the log, by its own records; unknown in epoch 0."""
         return self._epochs.topics
 
     @property
     def dropped_marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which its records went with it."""
+        """By topic: the physical offset below which its records were deleted with it."""
         return self._dropped.marks
 
     def is_dropped(self, topic: str, physical_offset: int) -> bool:
-        """Whether a record went with its topic: it is as if it had never been."""
+        """Return whether a record was deleted with its topic, and must not be returned."""
         return physical_offset < self._dropped.marks.get(topic, 0)
 
     def search_offset(
@@ -360,15 +367,15 @@ class VisibleStore(ABC):
         topic: str,
         queue_id: int,
         timestamp_ms: int,
-        boundary: Boundary = Boundary.LOWER,
+        boundary: TimeBoundary = TimeBoundary.LOWER,
     ) -> int:
-        """The queue offset for a store time.
+        """Return the queue offset for a store time.
 
         Args:
             topic, queue_id: the queue.
             timestamp_ms: epoch milliseconds.
-            boundary: LOWER gives the first message at or after it, the max offset if there is
-                none; UPPER the last at or before it, the min offset if there is none.
+            boundary: LOWER: the first message at or after the time, or the max offset; UPPER: the
+                last message at or before the time, or the min offset.
 
         Returns:
             An offset in [min, max]; 0 for an unknown or empty queue.
@@ -379,65 +386,66 @@ class VisibleStore(ABC):
     def queue_status(
         self, topic: str, queue_id: int, *, with_residency: bool = False
     ) -> QueueStatus:
-        """A queue's offsets, times, and whether its oldest message is in memory.
+        """Return the status of a queue.
 
         Args:
             topic, queue_id: the queue.
-            with_residency: also ask the system for the message's pages, which is slow.
+            with_residency: also ask the system whether the oldest message is in memory, which is
+                slow.
         """
         self._check_open()
         return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
-        """Where and when the message at a queue offset, or else the oldest one kept behind it, was
-        stored; None when there is none, or its record is not what it should be.
+        """Return position and time of the message at a queue offset; if deleted, of the oldest one.
+
+        None: the queue has no message from there on, or its record is not valid.
 
         Raises:
-            OSError: the disk.
+            OSError: the disk failed.
         """
         self._check_open()
         return self._reader.stored_at(topic, queue_id, offset)
 
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
-        """When messages can be deleted, as the disk is now. Raises OSError."""
+        """Return when messages can be deleted, by the current use of the disk. Raises OSError."""
         return self._cleaner.loss_forecast(now_ms)
 
-    # How it goes.
+    # State of the store
 
     @property
     def point_pending(self) -> bool:
-        """Whether a recovery point is being written."""
+        """True while a recovery point is being written."""
         return self._syncer.point_pending
 
     @property
     def removals_pending(self) -> bool:
-        """Whether files that were given up are still being deleted."""
+        """True while removed files are still being deleted from the disk."""
         return self._syncer.removals_pending
 
     @property
     def removal_failure(self) -> OSError | None:
-        """Why the disk does not delete what was given up; tried again at every clean pass."""
+        """The error of the last deletion of removed files; retried at every clean pass."""
         return self._syncer.removal_failure
 
     @property
     def point_failure(self) -> OSError | None:
-        """Why no recovery point is written, for now; tried again every second."""
+        """The error of the last write of a recovery point; retried every second."""
         return self._syncer.point_failure
 
     @property
     def failure(self) -> OSError | None:
-        """The error that ended the store, if one did."""
+        """The failure of a sync that has ended the store, or None."""
         return self._syncer.failure
 
     @property
     def writable(self) -> bool:
-        """Whether clients' messages are accepted, unless the disk refuses the write itself."""
+        """True if clients' messages are accepted; the disk may still refuse the write."""
         return not (self._closed or self.client_refusal_reason)
 
     @property
     def not_writable_reason(self) -> str:
-        """Why every append is refused before the disk is asked, also the broker's own; empty while
-        none is."""
+        """Why every append, also of the broker itself, is refused without a write; empty if not."""
         if self._syncer.failure is not None:
             return f"a sync failed: {self._syncer.failure}"
         if self._undispatched.failure is not None:
@@ -446,29 +454,28 @@ class VisibleStore(ABC):
 
     @property
     def full_reason(self) -> str:
-        """Why all records but those that open an epoch are refused for lack of space: the reserve
-        is used up. Empty while there is space."""
+        """Why the store refuses all records except those that open an epoch: the reserved space is
+        used up. Empty if it is not."""
         return self._cleaner.full_reason
 
     @property
     def space_refusal_reason(self) -> str:
-        """Why clients' messages are refused for lack of space; empty while they are not."""
+        """Why clients' messages are refused for lack of space; empty if they are not."""
         return self._cleaner.full_reason or self._cleaner.refusal_reason
 
     @property
     def client_refusal_reason(self) -> str:
-        """Why clients' messages are refused before the disk is asked; empty while they are not."""
+        """Why clients' messages are refused without a write; empty if they are not."""
         return self.not_writable_reason or self.space_refusal_reason
 
     @property
     def is_under_pressure(self) -> bool:
-        """Whether clients' messages are refused only until retention has deleted more."""
+        """True if clients' messages are refused only until retention has deleted more files."""
         return bool(self._cleaner.refusal_reason) and not self.not_writable_reason
 
     @property
     def write_failure(self) -> str:
-        """Why the disk refuses writes to the CommitLog or to ConsumeQueues; empty while it accepts
-        them."""
+        """Why the disk refuses writes to CommitLog or ConsumeQueues; empty if it does not."""
         if self._syncer.failure is not None or self._undispatched.failure is not None:
             return self.not_writable_reason
         failure = self._log.failure
@@ -476,6 +483,5 @@ class VisibleStore(ABC):
 
     @property
     def refusal_reason(self) -> str:
-        """Why an append of a client would be refused, by the store or by the disk; empty if it
-        would not."""
+        """Why the store or the disk would refuse a client's append; empty if they would not."""
         return self.client_refusal_reason or self.write_failure

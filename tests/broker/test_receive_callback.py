@@ -11,9 +11,14 @@ from rockoon_broker.append import AppendResult, Durability
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
-from rockoon_broker.rpc.append_stream import UNANSWERED_MAX, AppendStream
+from rockoon_broker.rpc.append_stream import (
+    MOMENT_SECONDS,
+    UNANSWERED_MAX,
+    AppendResults,
+    AppendStreamCall,
+    GroupAppends,
+)
 from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
-from rockoon_broker.rpc.turn_appends import MOMENT_SECONDS, Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.topics.topics import PERMISSION_READ
 from rockoon_core.errors import NotLeader, NotPermitted, RockoonError
@@ -99,14 +104,14 @@ class Scene:
         self.recipient = Recipient()
         self.calls = CallTimes()
         self.clock = SetClock()
-        self.turn = TurnAppends(self._append_group, self.clock)
+        self.turn = GroupAppends(self._append_group, self.clock)
         self.stream = self.another()
 
-    def another(self) -> AppendStream:
+    def another(self) -> AppendStreamCall:
         given = (self.turn, self._place, self._note, self.caller)
-        return AppendStream(*given, self.calls, self.clock)
+        return AppendStreamCall(*given, self.calls, self.clock)
 
-    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
         if self.failure is not None:
             raise self.failure
         self.writes.append(len(messages))
@@ -120,12 +125,12 @@ class Scene:
 
     def has_company(self) -> None:
         """Somebody else's message came a moment ago."""
-        self.turn.came(self)
+        self.turn.request_received(self)
 
     def take(self, request_id: int, *others: Any, topic: str = "T") -> bool:
         """Offer a message; returns whether it was taken."""
         message: Any = joint(batch(topic, 0, b"x", request_id=request_id), *others)
-        return self.stream.take(message.SerializeToString(), self.recipient)
+        return self.stream.on_message(message.SerializeToString(), self.recipient)
 
     async def others_tell(self) -> list[tuple[int, str]]:
         """What is left to `answers` by the end of the stream, with the errors' names."""
@@ -161,7 +166,7 @@ async def test_in_company_it_is_noted_at_once_held_and_answered_at_the_end_of_th
     other, recipient = scene.another(), Recipient()
     scene.has_company()
     assert scene.take(1)
-    assert other.take(batch("T", 0, b"y", request_id=2).SerializeToString(), recipient)
+    assert other.on_message(batch("T", 0, b"y", request_id=2).SerializeToString(), recipient)
     assert (scene.notes, scene.writes) == (2, []), "who ends in order knows of both"
     assert scene.recipient.is_held
     assert recipient.is_held
@@ -195,13 +200,13 @@ async def test_what_is_special_or_has_to_wait_is_left_untouched(why: str) -> Non
     elif why == "at its end":
         scene.stream.end()
     if why == "unreadable":
-        assert not scene.stream.take(b"\xff\xff", scene.recipient)
+        assert not scene.stream.on_message(b"\xff\xff", scene.recipient)
     elif why == "traced":
         traced = batch("T", 0, b"x", traceparent="00-1-2-01")
-        assert not scene.stream.take(traced.SerializeToString(), scene.recipient)
+        assert not scene.stream.on_message(traced.SerializeToString(), scene.recipient)
     elif why == "large":
         large = batch("T", 0, bytes(LARGE_BYTES)).SerializeToString()
-        assert not scene.stream.take(large, scene.recipient)
+        assert not scene.stream.on_message(large, scene.recipient)
     else:
         more = [batch("T", 1, b"y")] if why == "several" else []
         assert not scene.take(1, *more)
@@ -401,12 +406,12 @@ async def test_a_broker_takes_what_arrives_alone(
 ) -> None:
     taken: list[bool] = []
 
-    class Noting(AppendStream):
-        def take(self, message: Any, sender: Any) -> bool:
-            taken.append(super().take(message, sender))
+    class Noting(AppendStreamCall):
+        def on_message(self, message: Any, sender: Any) -> bool:
+            taken.append(super().on_message(message, sender))
             return taken[-1]
 
-    monkeypatch.setattr(service, "AppendStream", Noting)
+    monkeypatch.setattr(service, "AppendStreamCall", Noting)
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address], flush="async") as broker:
         call = broker.stub.AppendStream()

@@ -12,7 +12,13 @@ from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
-from rockoon_broker.rpc.turn_appends import BATCHES_MAX, BYTES_MAX, Placed, TurnAppends, Waiting
+from rockoon_broker.rpc.append_stream import (
+    GROUP_BATCHES_MAX,
+    GROUP_BYTES_MAX,
+    AppendResults,
+    GroupAppends,
+    Waiting,
+)
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -32,7 +38,7 @@ class WritesSeen:
         self.messages: list[int] = []
         self.failure: Exception | None = None
 
-    def __call__(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+    def __call__(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
         self.messages.append(len(messages))
         if self.failure is not None:
             raise self.failure
@@ -46,11 +52,11 @@ def one(count: int = 1) -> list[RoutedBatch]:
 class Found:
     """The results of a message: now, or at the end of the loop iteration."""
 
-    def __init__(self, turn: TurnAppends, batches: Sequence[RoutedBatch], unanswered: int) -> None:
-        self.waiting: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        self.now = turn.place(batches, self.waiting, unanswered=unanswered)
+    def __init__(self, turn: GroupAppends, batches: Sequence[RoutedBatch], unanswered: int) -> None:
+        self.waiting: asyncio.Future[AppendResults] = asyncio.get_running_loop().create_future()
+        self.now = turn.append(batches, self.waiting, unanswered=unanswered)
 
-    async def later(self) -> Placed:
+    async def later(self) -> AppendResults:
         return await self.waiting if self.now is None else self.now
 
 
@@ -58,7 +64,7 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
     None
 ):
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = GroupAppends(writes, SystemClock())
     for _ in range(3):
         turn.unanswered = 1
         assert Found(turn, one(), 1).now == [STORED]
@@ -81,16 +87,16 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
 
 async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = GroupAppends(writes, SystemClock())
     turn.unanswered = 9
-    many = [Found(turn, one(), 1) for _ in range(BATCHES_MAX + 1)]
-    assert writes.messages == [BATCHES_MAX]
+    many = [Found(turn, one(), 1) for _ in range(GROUP_BATCHES_MAX + 1)]
+    assert writes.messages == [GROUP_BATCHES_MAX]
     Found(turn, one(), 1).waiting.cancel()
-    assert [await each.later() for each in many] == [[STORED]] * (BATCHES_MAX + 1)
-    assert writes.messages == [BATCHES_MAX, 1], "nothing is written for who has gone"
+    assert [await each.later() for each in many] == [[STORED]] * (GROUP_BATCHES_MAX + 1)
+    assert writes.messages == [GROUP_BATCHES_MAX, 1], "nothing is written for who has gone"
     writes.failure = ValueError("wrong")
-    told: list[Placed | Exception] = []
-    assert turn.place(one(), told.append, unanswered=1) is None
+    told: list[AppendResults | Exception] = []
+    assert turn.append(one(), told.append, unanswered=1) is None
     for each in [Found(turn, one(), 1) for _ in range(2)]:
         with pytest.raises(ValueError, match="wrong"):
             await each.later()
@@ -101,36 +107,36 @@ async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited
 
 async def test_large_messages_do_not_wait_for_further_ones() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = GroupAppends(writes, SystemClock())
     turn.unanswered = 9
-    large = [RoutedBatch(Batch("T", 0, bytes(BYTES_MAX // 2), b"\1\0\0\0"), 0)]
+    large = [RoutedBatch(Batch("T", 0, bytes(GROUP_BYTES_MAX // 2), b"\1\0\0\0"), 0)]
     many = [Found(turn, large, 1) for _ in range(3)]
     assert writes.messages == [2]
     assert [await each.later() for each in many] == [[STORED]] * 3
     assert writes.messages == [2, 1]
 
 
-def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[TurnAppends]:
+def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[GroupAppends]:
     """Have so many messages, of whatever streams, be what comes in one turn; returns where."""
-    made: list[TurnAppends] = []
+    made: list[GroupAppends] = []
 
-    class Gathering(TurnAppends):
-        def place(
+    class Gathering(GroupAppends):
+        def append(
             self, batches: Sequence[RoutedBatch], waiting: Waiting, *, unanswered: int
-        ) -> Placed | None:
-            self._had_company = True
-            found = super().place(batches, waiting, unanswered=unanswered)
+        ) -> AppendResults | None:
+            self._expects_more = True
+            found = super().append(batches, waiting, unanswered=unanswered)
             if self._flushing is not None:
                 self._flushing.cancel()
-            if len(self._gathered) == count:
+            if len(self._collected) == count:
                 asyncio.get_running_loop().call_soon(self._flush)
             return found
 
-    def make(*given: Any) -> TurnAppends:
+    def make(*given: Any) -> GroupAppends:
         made.append(Gathering(*given))
         return made[-1]
 
-    monkeypatch.setattr(service, "TurnAppends", make)
+    monkeypatch.setattr(service, "GroupAppends", make)
     return made
 
 
