@@ -1,4 +1,4 @@
-//! Batches: what may be stored, and what the broker writes into it.
+//! Batches: the check of a sent batch, and the fields that the broker writes into it.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::text::{front, ListedBy};
 
 pub const ENTRY_BYTES: usize = 20;
 
-/// What each record has to be; the fields are those of `rockoon_format.batch_rules.BatchRules`.
+/// Requirements for each record; the fields are those of `rockoon_format.batch_rules.BatchRules`.
 pub struct Rules<'a> {
     pub topic: &'a [u8],
     pub queue_id: i64,
@@ -25,7 +25,7 @@ pub struct Rules<'a> {
     pub sources_allowed: bool,
 }
 
-/// What is learnt of one record; positions are those in the frames.
+/// Result of the check of one record; positions are relative to the frames.
 pub struct Checked {
     pub start: usize,
     pub size: usize,
@@ -41,7 +41,7 @@ impl Checked {
     }
 }
 
-/// Check one record; none at any doubt, for the columns to name the reason.
+/// Check one record; none in a doubtful case, so that the column check names the reason.
 fn check_record(record: &[u8], start: usize, rules: &Rules) -> Option<Checked> {
     let found = parts(record)?;
     let size = record.len();
@@ -84,9 +84,9 @@ fn check_record(record: &[u8], start: usize, rules: &Rules) -> Option<Checked> {
     })
 }
 
-/// Check all records of a batch in order; false at any doubt.
+/// Check all records of a batch in order; false in a doubtful case.
 ///
-/// `sizes` say how long each is, `take` is called with each record that is right.
+/// `sizes` are the sizes of the records; `take` is called with each valid record.
 pub fn check(
     frames: &[u8],
     sizes: impl Iterator<Item = i64>,
@@ -111,7 +111,7 @@ pub fn check(
     start == frames.len()
 }
 
-/// What only the broker knows of a batch.
+/// Fields that the broker writes into the records of a batch.
 pub struct Stamp<'a> {
     pub first_queue_offset: i64,
     pub first_physical_offset: i64,
@@ -120,7 +120,7 @@ pub struct Stamp<'a> {
 }
 
 impl Stamp<'_> {
-    /// Write it into a record of the batch, which has a number in it.
+    /// Write the fields into a record of the batch; `number` is its index.
     #[inline]
     fn write(
         &self,
@@ -135,7 +135,7 @@ impl Stamp<'_> {
         put(record, AT_QUEUE_OFFSET + 8, &offset.to_be_bytes())?;
         put(record, store_at, &self.store_timestamp_ms.to_be_bytes())?;
         put(record, store_at + 8, self.store_host)?;
-        // Last: the checksum covers what was just written.
+        // Last, because the checksum covers the fields written above.
         if has_room {
             write(record)?;
         }
@@ -151,9 +151,9 @@ fn entry_of(offset: i64, size: usize, code: i64) -> Option<[u8; ENTRY_BYTES]> {
     Some(entry)
 }
 
-/// Copy a batch that was checked, stamp every record, and write its queue entries.
+/// Copy a checked batch, stamp every record, and write its queue entries.
 ///
-/// None if the frames are no batch of so many records, or there is too little room for the copy.
+/// None if the frames are not a batch of this many records, or the output is too small.
 pub fn stamp(
     frames: &[u8],
     codes: impl ExactSizeIterator<Item = i64>,
@@ -187,7 +187,7 @@ pub fn stamp(
     (start == frames.len()).then_some(())
 }
 
-/// One of several batches that are appended together.
+/// One of several batches of an append.
 pub struct Piece<'a> {
     pub frames: &'a [u8],
     /// Size of each record, packed little-endian u32.
@@ -198,10 +198,10 @@ pub struct Piece<'a> {
 
 const SIZE_BYTES: usize = 4;
 
-/// Bytes that grow by what is copied to their end, as `Vec` does.
+/// A buffer that grows by copies to its end, like `Vec`.
 pub trait Out {
     fn used(&self) -> usize;
-    /// What was copied, where it is now; none where there is no room.
+    /// Append a copy, and return it; none if there is no space.
     fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]>;
     fn truncate(&mut self, len: usize);
 }
@@ -222,20 +222,20 @@ impl Out for Vec<u8> {
     }
 }
 
-/// What is made of batches that are appended together, besides their bytes.
+/// Results of an append of several batches, besides their bytes.
 #[derive(Default)]
 pub struct Made {
-    /// How many records each has, 0 for one that is left out because of any doubt.
+    /// Number of records of each batch, 0 for a batch that was left out in a doubtful case.
     pub counts: Vec<usize>,
     pub entries: Vec<u8>,
-    /// Index hashes of the records' keys, and where each one's record starts: native int64. None if
-    /// nobody wants them, or a text is not UTF-8.
+    /// Index hashes of the records' keys, and start of each key's record: native int64. None if not
+    /// requested, or if a text is not UTF-8.
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Check, copy and stamp batches, one behind the other, each record while it is in the cache.
+/// Check, copy and stamp batches one after the other, each record while it is in the cache.
 ///
-/// `place` is the first one's physical offset, and store time and host of all.
+/// `place` is the physical offset of the first record, and the store time and host of all.
 pub fn append(
     pieces: &[Piece],
     with_room: bool,

@@ -1,4 +1,4 @@
-//! Encoding of a batch as its producer sends it.
+//! Encodes a producer's batch.
 
 #![forbid(unsafe_code)]
 
@@ -12,17 +12,17 @@ const HEAD_V4_BYTES: usize = AT_BODY_LENGTH + 4;
 const PROPERTIES_BYTES_MAX: usize = 32_767;
 const SIZE_MAX: usize = i32::MAX as usize;
 
-/// What the records of a batch have in common.
+/// Common values of the records of a batch.
 pub struct Common<'a> {
-    /// What precedes a body, all but size, CRC and body length, and what a column has.
+    /// The bytes before a body; size, CRC, body length and fields with a column are filled in.
     pub head: &'a [u8],
-    /// The topic behind its length.
+    /// The topic after its length.
     pub topic: &'a [u8],
-    /// What the properties end with: room for a checksum, or nothing.
+    /// End of the properties: space for a checksum, or nothing.
     pub ending: &'a [u8],
 }
 
-/// What differs from record to record, where it does.
+/// Columns of fields that differ between records.
 #[derive(Default)]
 pub struct Columns<'a> {
     pub flags: Option<&'a [i32]>,
@@ -30,7 +30,7 @@ pub struct Columns<'a> {
     pub born_ms: Option<&'a [i64]>,
 }
 
-/// Size of a record with a body and properties of so many bytes; none if these, or it, would be too
+/// Size of a record with a body and properties of these sizes; none if a part or the record is too
 /// long.
 pub fn size(common: &Common, body_bytes: usize, properties_bytes: usize) -> Option<usize> {
     let properties_bytes = properties_bytes + common.ending.len();
@@ -38,7 +38,7 @@ pub fn size(common: &Common, body_bytes: usize, properties_bytes: usize) -> Opti
     (properties_bytes <= PROPERTIES_BYTES_MAX && size <= SIZE_MAX).then_some(size)
 }
 
-/// Write one record into exactly its bytes.
+/// Write one record; the buffer has exactly its size.
 pub fn record(
     common: &Common,
     columns: &Columns,
@@ -81,24 +81,24 @@ pub fn record(
     (at == out.len()).then_some(())
 }
 
-/// What a producer adds to the properties of its messages.
+/// Properties that a producer adds to its messages.
 pub struct Own<'a> {
-    /// What precedes the value of UNIQ_KEY.
+    /// The bytes before the value of UNIQ_KEY.
     pub head: &'a [u8],
-    /// The values, one after the other, each as long.
+    /// The values back to back, all of one length.
     pub ids: &'a [u8],
-    /// What precedes a message's number in its batch; empty if they are not numbered.
+    /// The bytes before a message's index in its batch; empty without sequence numbers.
     pub sequence: &'a [u8],
 }
 
 const SEPARATOR: u8 = 2;
 const NUMBER_DIGITS: usize = 4;
 
-/// A message's properties in front of UNIQ_KEY, and behind it.
+/// A message's properties before and after UNIQ_KEY.
 pub type Extras<'a> = (&'a [u8], &'a [u8]);
 
 impl Own<'_> {
-    /// How many bytes the properties of a message take.
+    /// Size of the properties of a message.
     pub fn properties_bytes(&self, id_bytes: usize, (head, tail): Extras) -> usize {
         let numbered = if self.sequence.is_empty() {
             0
@@ -127,7 +127,7 @@ impl Own<'_> {
     }
 }
 
-/// What precedes a field's bytes in a protobuf message: its tag, and how many there are.
+/// The bytes before a field's content in a protobuf message: its tag and its length.
 pub fn field_head(tag: u8, mut length: usize) -> Vec<u8> {
     let mut head = vec![tag];
     while length > 0x7f {

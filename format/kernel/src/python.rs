@@ -44,9 +44,10 @@ pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + Clone + '_ {
         .map(|word| word.first_chunk().map_or(0, |it| i64::from_ne_bytes(*it)))
 }
 
-/// Check a batch: its layout as five columns int64 and one bool, or None at any doubt.
+/// Check a batch: its layout as five columns int64 and one bool, or None in a doubtful case.
 ///
-/// Columns: starts, sizes, tag codes, store positions, properties' lengths; which have room.
+/// Columns: starts, sizes, tag codes, store positions, properties' lengths; whether a record has
+/// space for a checksum.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 fn check_batch<'py>(
@@ -97,7 +98,7 @@ fn check_batch<'py>(
     Ok(is_right.then_some(columns))
 }
 
-/// Stamp a batch that was checked: its bytes as they are stored, and its queue entries.
+/// Stamp a checked batch: returns its bytes for the log, and its queue entries.
 #[pyfunction]
 fn stamp_batch<'py>(
     py: Python<'py>,
@@ -127,9 +128,9 @@ fn stamp_batch<'py>(
     Ok((stored.ok_or_else(refuse)?, entries))
 }
 
-/// One of several batches: bytes with its records, their sizes, packed little-endian u32, its topic,
-/// queue id and where its queue continued before the first of them, and where in the bytes the
-/// records are, if not in all of them.
+/// One of several batches: bytes with its records; their sizes, packed little-endian u32; its topic
+/// and queue id; the next offset of its queue before the first of the batches; and the range of the
+/// records, if not all bytes.
 type Given<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
@@ -139,12 +140,12 @@ type Given<'py> = (
     Option<(usize, usize)>,
 );
 
-/// What all batches of a store have in common: limits of body, properties and record, system flags,
-/// whether each record must have room for a checksum, and the store's host.
+/// Common rules of all batches of a store: limits of body, properties and record, system flags,
+/// whether each record must have space for a checksum, and the store's host.
 type GroupRules<'py> = (i64, i64, i64, i32, bool, Bound<'py, PyBytes>);
 
-/// The bytes to be written and their used length, the queue entries of each batch, and, if they are
-/// known, hashes of all keys and the offsets of their records, int64.
+/// The bytes for the log and their used length; the queue entries of each batch; and, if known, the
+/// hashes of all keys and the offsets of their records, int64.
 type Appended<'py> = (
     Bound<'py, PyBytes>,
     usize,
@@ -152,10 +153,10 @@ type Appended<'py> = (
     Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>,
 );
 
-/// Check, copy and stamp batches, one behind the other.
+/// Check, copy and stamp batches one after the other.
 ///
-/// Batches of one queue follow one another in it. A batch with any doubt has no entries, no bytes
-/// and no gap; bytes behind the used length are zeros.
+/// Batches of one queue have consecutive offsets in it. A doubtful batch has no entries and no
+/// bytes, and leaves no gap; bytes after the used length are zeros.
 #[pyfunction]
 fn append_batches<'py>(
     py: Python<'py>,
@@ -186,7 +187,7 @@ fn append_batches<'py>(
         .zip(&topics)
         .map(
             |((source, sizes, _, queue_id, first, bounds), topic)| batch::Piece {
-                // Bounds outside leave nothing, which is no batch.
+                // Bounds outside the bytes give an empty range, which is not a valid batch.
                 frames: bounds
                     .map_or(Some(source.as_bytes()), |(start, end)| {
                         source.as_bytes().get(start..end)
@@ -242,7 +243,7 @@ fn items<T, const N: usize>(bytes: Option<&[u8]>, of: fn([u8; N]) -> T) -> Optio
     )
 }
 
-/// Encode a batch: its bytes and each record's size, uint32; None at any doubt.
+/// Encode a batch: its bytes and each record's size, uint32; None in a doubtful case.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 #[pyo3(signature = (head, topic, ending, bodies, properties, flags, sys_flags, born_ms))]
@@ -272,7 +273,7 @@ fn encode_batch<'py>(
         sys_flags: sys_flags.as_deref(),
         born_ms: born_ms.as_deref(),
     };
-    // These hold them: whoever changes the lists meanwhile frees none of the bytes.
+    // References to the items: a thread that changes the lists meanwhile does not free their bytes.
     let held = |list: &Bound<'py, PyList>| -> Option<Vec<Bound<'py, PyBytes>>> {
         list.iter()
             .map(|each| each.cast_into::<PyBytes>().ok())
@@ -316,11 +317,11 @@ fn encode_batch<'py>(
     Ok(is_right.map(|()| (frames, PyByteArray::new(py, &packed))))
 }
 
-/// Encode a producer's messages: their bytes, and each record's size, little-endian u32; None at any
-/// doubt.
+/// Encode a producer's messages: their bytes, and each record's size, little-endian u32; None in a
+/// doubtful case.
 ///
-/// `extras` are by number, for messages that have properties of their own. With an envelope, two tags
-/// and what comes behind, the bytes are a message of which records and sizes are fields.
+/// `extras` are by index, for messages that have their own properties. With an envelope (two tags
+/// and a suffix), the result is a protobuf message with records and sizes as fields.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 #[pyo3(signature = (head, topic, ending, own_head, ids, sequence, bodies, extras, sys_flags, envelope))]
@@ -354,7 +355,7 @@ fn encode_messages<'py>(
     };
     let count = bodies.len();
     let id_bytes = ids.len() / count.max(1);
-    // These hold them: whoever changes the list meanwhile frees none of the bytes.
+    // References to the items: a thread that changes the list meanwhile does not free their bytes.
     let Some(bodies) = bodies
         .iter()
         .map(|each| each.cast_into::<PyBytes>().ok())
