@@ -90,7 +90,7 @@ class Subscription:
         _check_texts(topic, text)
         try:
             sql92.compile(text)
-        except sql92.InvalidExpression as failure:
+        except sql92.Sql92Error as failure:
             excerpt, _, caret = failure.pointer.partition("\n")
             raise InvalidExpression(
                 expression=excerpt,

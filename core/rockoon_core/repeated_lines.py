@@ -23,7 +23,7 @@ _SUMMARY = "rockoon_suppressed"
 _Template = tuple[str, int, str]
 
 
-class _Window:
+class _Interval:
     """Counters of one log template in one interval."""
 
     def __init__(self, began: float) -> None:
@@ -71,7 +71,7 @@ class RepeatFilter(logging.Filter):
         # logs while the filter works.
         self._guard = threading.RLock()
         # Oldest first.
-        self._windows: OrderedDict[_Template, _Window] = OrderedDict()
+        self._windows: OrderedDict[_Template, _Interval] = OrderedDict()
         self._timer: threading.Timer | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -89,7 +89,7 @@ class RepeatFilter(logging.Filter):
             reports = self._ended(now)
             window = self._windows.get(template)
             if window is None:
-                window = self._windows[template] = _Window(now)
+                window = self._windows[template] = _Interval(now)
                 while len(self._windows) > TEMPLATES_MAX:
                     reports += _report(*self._windows.popitem(last=False))
             passes = window.passes(text)
@@ -156,7 +156,7 @@ def _text_of(record: logging.LogRecord) -> str:
     return text
 
 
-def _report(template: _Template, window: _Window) -> list[logging.LogRecord]:
+def _report(template: _Template, window: _Interval) -> list[logging.LogRecord]:
     """Return the log line that reports suppressed lines; empty if there were none."""
     if not window.suppressed:
         return []

@@ -60,7 +60,7 @@ class OutOfRange(enum.IntEnum):
     FAIL = 3
 
 
-class ConsumeFrom(enum.IntEnum):
+class StartRule(enum.IntEnum):
     """Start position on an older queue; numbers as on the wire."""
 
     UNSPECIFIED = 0
@@ -75,7 +75,7 @@ class ConsumeFrom(enum.IntEnum):
 class StartPolicy:
     """A start policy of a group or of one reader."""
 
-    consume_from: ConsumeFrom = ConsumeFrom.UNSPECIFIED
+    consume_from: StartRule = StartRule.UNSPECIFIED
     timestamp_ms: int = 0
     tail_messages: int = 0
     duration_ms: int = 0
@@ -84,9 +84,9 @@ class StartPolicy:
 def effective_policy(group: StartPolicy, reader: StartPolicy) -> StartPolicy:
     """Return the group's policy if it has one, else the reader's, else LAST."""
     for policy in (group, reader):
-        if policy.consume_from is not ConsumeFrom.UNSPECIFIED:
+        if policy.consume_from is not StartRule.UNSPECIFIED:
             return policy
-    return StartPolicy(ConsumeFrom.LAST)
+    return StartPolicy(StartRule.LAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class GroupRules:
     """The settings of a group that decide where it starts."""
 
     rule: NewQueueRule
-    policy: StartPolicy = field(default_factory=lambda: StartPolicy(ConsumeFrom.LAST))
+    policy: StartPolicy = field(default_factory=lambda: StartPolicy(StartRule.LAST))
     below_min: OutOfRange = OutOfRange.UNSPECIFIED
     above_max: OutOfRange = OutOfRange.UNSPECIFIED
     other_incarnation: OutOfRange = OutOfRange.UNSPECIFIED
@@ -105,7 +105,7 @@ def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
     if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
         raise InvalidArgument(reason="a start policy holds a negative number")
     try:
-        consume_from = ConsumeFrom(policy.consume_from)
+        consume_from = StartRule(policy.consume_from)
     except ValueError as failure:
         raise InvalidArgument(reason=f"unknown start policy {policy.consume_from}") from failure
     return StartPolicy(consume_from, policy.timestamp_ms, policy.tail_messages, policy.duration_ms)
@@ -166,7 +166,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredProgress:
     """Stored progress of a group on a queue, as needed for the decision.
 
     `offset` is None if only this is known: the group had progress on a deleted queue of this name.
@@ -187,7 +187,7 @@ class Facts:
     # etcd revision at which the group subscribed to the topic.
     subscription_revision: int
     rules: GroupRules
-    stored: Stored | None = None
+    stored: StoredProgress | None = None
     # The subscriber, for explanations.
     who: str = "the group"
 
@@ -217,9 +217,9 @@ def search_timestamp_ms(facts: Facts) -> int | None:
     if facts.stored is not None or facts.queue.is_retry or is_new_queue(facts):
         return None
     policy = facts.rules.policy
-    if policy.consume_from is ConsumeFrom.TIMESTAMP:
+    if policy.consume_from is StartRule.TIMESTAMP:
         return policy.timestamp_ms
-    if policy.consume_from is ConsumeFrom.DURATION:
+    if policy.consume_from is StartRule.DURATION:
         return max(0, facts.state.as_of_ms - policy.duration_ms)
     return None
 
@@ -299,17 +299,17 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
         return Decision(clamped, reason, text)
 
     match policy.consume_from:
-        case ConsumeFrom.FIRST:
+        case StartRule.FIRST:
             return decision(state.min_offset, StartReason.FIRST, "at the oldest message")
-        case ConsumeFrom.TAIL:
+        case StartRule.TAIL:
             offset = state.max_offset - policy.tail_messages
             how = f"{policy.tail_messages} messages before the end"
             return decision(offset, StartReason.TAIL, how)
-        case ConsumeFrom.TIMESTAMP:
+        case StartRule.TIMESTAMP:
             assert offset_at_time is not None, "the caller searches first"
             how = f"at the first message stored at {policy.timestamp_ms} ms or later"
             return decision(offset_at_time, StartReason.TIMESTAMP, how)
-        case ConsumeFrom.DURATION:
+        case StartRule.DURATION:
             assert offset_at_time is not None, "the caller searches first"
             how = f"at the first message not older than {policy.duration_ms} ms"
             return decision(offset_at_time, StartReason.DURATION, how)
@@ -367,7 +367,7 @@ def above_max(facts: Facts, stored: int) -> Decision:
     )
 
 
-def other_incarnation(facts: Facts, stored: Stored) -> Decision:
+def other_incarnation(facts: Facts, stored: StoredProgress) -> Decision:
     """Decide for progress of a deleted queue with the same name, whose offset is meaningless
     here."""
     state = facts.state

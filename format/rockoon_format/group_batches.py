@@ -48,7 +48,7 @@ class StampedGroup(NamedTuple):
     """Entries for the index by key; None: not requested, or a key is not UTF-8."""
 
 
-class GroupRules(NamedTuple):
+class GroupAppendRules(NamedTuple):
     """Limits and fields that apply to all batches of a store."""
 
     body_bytes_max: int
@@ -64,7 +64,7 @@ class GroupRules(NamedTuple):
 
 def stamp_batches(
     batches: Sequence[GivenBatch],
-    rules: GroupRules,
+    rules: GroupAppendRules,
     *,
     with_keys: bool = False,
     first_physical_offset: int,
@@ -94,7 +94,7 @@ def stamp_batches(
 
 
 def _stamp_by_numpy(
-    batches: Sequence[GivenBatch], rules: GroupRules, place: tuple[int, int]
+    batches: Sequence[GivenBatch], rules: GroupAppendRules, place: tuple[int, int]
 ) -> tuple[bytearray, list[bytes | None]]:
     offset, store_timestamp_ms = place
     stored = bytearray()

@@ -53,7 +53,7 @@ def parse_json(content: bytes | str) -> Json:
             raise ConfigError("not UTF-8", line, column) from error
     else:
         text = content
-    reader = _Reader(text)
+    reader = _JsonCursor(text)
     value = reader.value(0)
     reader.skip_space()
     if reader.at < len(text):
@@ -61,7 +61,7 @@ def parse_json(content: bytes | str) -> Json:
     return value
 
 
-class _Reader:
+class _JsonCursor:
     """A cursor over the text."""
 
     def __init__(self, text: str) -> None:

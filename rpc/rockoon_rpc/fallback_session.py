@@ -75,7 +75,7 @@ class ConnectionBroken(Exception):
         self.code = code
 
 
-class _Connection(H2Connection):
+class _H2Connection(H2Connection):
     """The h2 library's connection, with a cheaper removal of closed streams.
 
     h2 counts its streams and removes closed ones for each new stream. This class does so only when
@@ -653,7 +653,7 @@ class LibrarySession:
 
 def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
     """Create the h2 connection; its output has the connection preface and SETTINGS."""
-    library = _Connection(
+    library = _H2Connection(
         H2Configuration(
             client_side=is_client,
             # The session checks received headers itself: the library ends the connection for one

@@ -35,7 +35,7 @@ class LogFile:
         return redacted(self.uri)
 
 
-class StoreError(Exception):
+class StoreReadError(Exception):
     """A directory is not a store, or the store cannot be read."""
 
 
@@ -59,7 +59,7 @@ def list_log(path: str) -> list[LogFile]:
     found.sort(key=lambda file: file.start)
     for file, following in pairwise(found):
         if file.start + file.bytes != following.start:
-            raise StoreError(
+            raise StoreReadError(
                 f"{redacted(path)}: no file between {file.shown} and {following.shown}"
             )
     return found
@@ -84,7 +84,7 @@ def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[s
     try:
         configs = read_topics(content).topics if content is not None else {}
     except ConfigError as error:
-        raise StoreError(f"{redacted(path)}/{_TOPICS_FILE} cannot be read: {error}") from error
+        raise StoreReadError(f"{redacted(path)}/{_TOPICS_FILE} cannot be read: {error}") from error
 
     def has(topic: str, queue_id: int) -> bool:
         config = configs.get(topic)
@@ -178,7 +178,7 @@ def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
         files, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
         # `from None`, because the cause contains the URI with its secret.
-        raise StoreError(
+        raise StoreReadError(
             f"{redacted(uri)} is in no file system that can be read from here (known are paths,"
             f" file, hdfs, viewfs, s3, gs, abfs): {redacted(error)}"
         ) from None
@@ -189,5 +189,5 @@ def _children(files: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:
     try:
         children: list[pafs.FileInfo] = files.get_file_info(pafs.FileSelector(directory))
     except FileNotFoundError as error:
-        raise StoreError(f"{directory} does not exist: is this a store directory?") from error
+        raise StoreReadError(f"{directory} does not exist: is this a store directory?") from error
     return children

@@ -59,7 +59,7 @@ _COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """Number of messages that a task has sent, reported to the driver."""
 
     messages: int
@@ -127,7 +127,7 @@ class MessageWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return send(iterator, self._options)
 
 
@@ -137,11 +137,11 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return send(iterator, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        sent = sum(each.messages for each in messages if isinstance(each, Sent))
+        sent = sum(each.messages for each in messages if isinstance(each, TaskResult))
         log.warning(
             "batch %d failed after at least %d of its messages were sent; "
             "if Spark retries the batch, they are sent again",
@@ -150,7 +150,7 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
         )
 
 
-def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Sent:
+def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> TaskResult:
     """Send rows with a producer of the SDK; return when all are acknowledged.
 
     Raises:
@@ -168,7 +168,7 @@ def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Sent:
             cluster.call(_send(producer, batch.to_pylist(), options.topic))
             sent += batch.num_rows
         cluster.call(producer.close())
-    return Sent(sent)
+    return TaskResult(sent)
 
 
 async def _send(producer: Producer, rows: list[dict[str, Any]], topic: str) -> None:

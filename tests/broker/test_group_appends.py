@@ -19,7 +19,7 @@ from rockoon_broker.rpc.append_stream import (
     GroupAppends,
     Waiting,
 )
-from rockoon_broker.store.log.batch import Batch, RoutedBatch
+from rockoon_broker.store.log.batch import AppendBatch, RoutedBatch
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from support.broker import RunningBroker, running_broker
@@ -46,7 +46,7 @@ class WritesSeen:
 
 
 def one(count: int = 1) -> list[RoutedBatch]:
-    return [RoutedBatch(Batch("T", number, b"x", b"\1\0\0\0"), 0) for number in range(count)]
+    return [RoutedBatch(AppendBatch("T", number, b"x", b"\1\0\0\0"), 0) for number in range(count)]
 
 
 class Found:
@@ -109,7 +109,7 @@ async def test_large_messages_do_not_wait_for_further_ones() -> None:
     writes = WritesSeen()
     turn = GroupAppends(writes, SystemClock())
     turn.unanswered = 9
-    large = [RoutedBatch(Batch("T", 0, bytes(GROUP_BYTES_MAX // 2), b"\1\0\0\0"), 0)]
+    large = [RoutedBatch(AppendBatch("T", 0, bytes(GROUP_BYTES_MAX // 2), b"\1\0\0\0"), 0)]
     many = [Found(turn, large, 1) for _ in range(3)]
     assert writes.messages == [2]
     assert [await each.later() for each in many] == [[STORED]] * 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.retention.retention import LogFileAge, corrected_ages
 from rockoon_runtime.access.replays import UsedSignatures
 from support.aside_desk import AsideDesk
@@ -131,7 +131,7 @@ async def test_what_is_stored_after_a_jump_bears_the_time_at_which_it_was(tmp_pa
         desk.clock.pass_ms(1000)
         desk.clock.wall_ms += ahead_ms
         request = batch("T", 0, b"one")
-        one = Batch("T", 0, request.frames, request.record_lengths)
+        one = AppendBatch("T", 0, request.frames, request.record_lengths)
         await desk.appends.append(one, lambda: None)
         desk.clock.wall_ms -= ahead_ms
         times_ms.append(desk.store.queue_status("T", 0).last_store_timestamp_ms)
@@ -155,7 +155,7 @@ async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_tim
         desk.store.tick(desk.appends.store_clock.now_ms())
         await eventually(lambda: not desk.store.point_pending)
         request = batch("T", 0, b"one")
-        one = Batch("T", 0, request.frames, request.record_lengths)
+        one = AppendBatch("T", 0, request.frames, request.record_lengths)
         await desk.appends.append(one, lambda: None)
     times_ms = [record.store_timestamp_ms - started_ms for record in desk.read()]
     passed_ms = [2 * BELIEVED_AFTER_MS * number for number in (1, 2, 3)]

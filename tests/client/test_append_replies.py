@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rockoon.net.append_replies import Stored, append_reply
+from rockoon.net.append_replies import StoredBatch, append_reply
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import Appended, AppendReply
 from rockoon_proto.v1.errors_pb2 import Error
@@ -105,4 +105,4 @@ def test_where_batches_are_is_read_by_the_kernel(message: bytes) -> None:
         found = append_reply(message)
     if all(number >= 0 for each in read(message) for number in each[:-1]):
         assert isinstance(found, list)
-        assert all(isinstance(each, Stored) for each in found)
+        assert all(isinstance(each, StoredBatch) for each in found)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rockoon.hooks import ProducerHooks
-from rockoon.net.append_replies import Answer, Stored
+from rockoon.net.append_replies import Answer, StoredBatch
 from rockoon.producer.accumulator import Accumulator, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.sender import AppendRequests
@@ -78,8 +78,8 @@ class Events:
     def on_broken(self, broker: str, batches: list[ProducerBatch], error: Exception) -> None: ...
 
 
-def stored(request_id: int) -> Stored:
-    return Stored(request_id, 0, 0, 1, NOW_MS, bytes(8))
+def stored(request_id: int) -> StoredBatch:
+    return StoredBatch(request_id, 0, 0, 1, NOW_MS, bytes(8))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS
 from rockoon_broker.store.errors import StoreLayoutError
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_core.disk import Disk
@@ -157,12 +157,12 @@ async def test_records_that_are_not_of_the_queue_or_name_a_source_are_refused(
     ):
         frames = [encode_record(good), encode_record(wrong)]
         with pytest.raises(MalformedBatch):
-            await desk.delays.append(Batch.of_records("T", 0, frames), lambda: None)
+            await desk.delays.append(AppendBatch.of_records("T", 0, frames), lambda: None)
     spoiled = bytearray(encode_record(good))
     spoiled[88] ^= 1
     for frames in ([bytes(spoiled)], []):
         with pytest.raises(MalformedBatch):
-            await desk.delays.append(Batch.of_records("T", 0, frames), lambda: None)
+            await desk.delays.append(AppendBatch.of_records("T", 0, frames), lambda: None)
 
 
 async def test_one_batch_may_have_many_delays_and_each_message_has_its_place(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
-from rockoon_format.group_batches import GivenBatch, GroupRules, stamp_batches
+from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
 from rockoon_format.index_entries import packed_keys
 from rockoon_format.kernel import COMPILED
 from rockoon_format.message_encoding import (
@@ -103,7 +103,7 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
     expected, stored = [], b""
     # Batches of one queue follow one another in it.
     following: dict[tuple[str, int], int] = {}
-    rules = GroupRules(**LIMITS, **ALL_FLAGS, with_room=with_room, store_host=HOST)
+    rules = GroupAppendRules(**LIMITS, **ALL_FLAGS, with_room=with_room, store_host=HOST)
     with using(choice):
         for batch in given_batches:
             queue = (batch.topic, batch.queue_id)
@@ -134,7 +134,7 @@ def test_no_batches_and_empty_ones_leave_nothing(choice: str) -> None:
         for given_batches in ([], [GivenBatch(b"", b"", "T", 0, 0)] * 2):
             group = stamp_batches(
                 given_batches,
-                GroupRules(**LIMITS, **ALL_FLAGS, with_room=True, store_host=HOST),
+                GroupAppendRules(**LIMITS, **ALL_FLAGS, with_room=True, store_host=HOST),
                 first_physical_offset=0,
                 store_timestamp_ms=0,
             )

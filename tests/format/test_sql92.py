@@ -311,7 +311,7 @@ def test_an_empty_value_is_null_as_in_a_record() -> None:
 def test_what_is_no_expression_is_refused_with_the_place(
     text: str, position: int, reason: str
 ) -> None:
-    with pytest.raises(sql92.InvalidExpression) as refusal:
+    with pytest.raises(sql92.Sql92Error) as refusal:
         sql92.compile(text)
     assert refusal.value.position == position
     assert reason in str(refusal.value)
@@ -319,14 +319,14 @@ def test_what_is_no_expression_is_refused_with_the_place(
 
 
 def test_a_caret_points_at_the_place() -> None:
-    with pytest.raises(sql92.InvalidExpression) as refusal:
+    with pytest.raises(sql92.Sql92Error) as refusal:
         sql92.compile("a > 5\n\tAND b != 'x'")
     assert refusal.value.pointer == "a > 5  AND b != 'x'\n             ^"
 
 
 def test_the_pointer_shows_only_what_stands_around_the_place() -> None:
     text = "a = 'x' OR " * 100 + "b LIKE 'y'" + " OR a = 'x'" * 100
-    with pytest.raises(sql92.InvalidExpression) as refusal:
+    with pytest.raises(sql92.Sql92Error) as refusal:
         sql92.compile(text)
     line, caret = refusal.value.pointer.split("\n")
     assert len(line) == 72
@@ -336,9 +336,9 @@ def test_the_pointer_shows_only_what_stands_around_the_place() -> None:
 def test_depth_is_bounded_and_chains_are_not_depth() -> None:
     deepest = "(" * 25 + "NOT " * 25 + "TRUE" + ")" * 25
     assert sql92.compile(deepest).matches({}) is False
-    with pytest.raises(sql92.InvalidExpression, match="more than 50 deep"):
+    with pytest.raises(sql92.Sql92Error, match="more than 50 deep"):
         sql92.compile("(" * 26 + "NOT " * 25 + "TRUE" + ")" * 26)
-    with pytest.raises(sql92.InvalidExpression, match="more than 50 deep"):
+    with pytest.raises(sql92.Sql92Error, match="more than 50 deep"):
         sql92.compile("(" * 4096)
     assert sql92.compile(" OR ".join(["(FALSE)"] * 350 + ["(TRUE)"])).matches({}) is True
 
@@ -346,7 +346,7 @@ def test_depth_is_bounded_and_chains_are_not_depth() -> None:
 def test_length_is_bounded() -> None:
     longest = "a = '" + "x" * (sql92.CHARACTERS_MAX - 6) + "'"
     assert sql92.compile(longest).matches({"a": "x" * (sql92.CHARACTERS_MAX - 6)}) is True
-    with pytest.raises(sql92.InvalidExpression, match="longer than 4096") as refusal:
+    with pytest.raises(sql92.Sql92Error, match="longer than 4096") as refusal:
         sql92.compile(longest + " ")
     assert refusal.value.pointer.endswith("^")
 

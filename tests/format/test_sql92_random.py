@@ -240,7 +240,7 @@ def test_any_bytes_have_an_answer(raw: bytes) -> None:
 def compiles_or_says_where(text: str) -> None:
     try:
         expression = sql92.compile(text)
-    except sql92.InvalidExpression as refusal:
+    except sql92.Sql92Error as refusal:
         assert 0 <= refusal.position <= len(text)
         line, caret = refusal.pointer.split("\n")
         assert len(caret) <= len(line) + 1

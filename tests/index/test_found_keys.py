@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.index.follower import next_pieces
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.file_reads import ColdRead, cached, load
 from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun, KeyStretch
 from rockoon_format.batch import encode_batch
@@ -20,7 +20,7 @@ from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of
 NO_TEXT = b"KEYS\x01\xff\xfe k\x02"
 
 
-def batch(choose: random.Random) -> Batch:
+def batch(choose: random.Random) -> AppendBatch:
     """Messages with no, one or several keys, some of which are no text."""
     properties = [
         NO_TEXT if choose.random() < 0.03 else keyed(f"{choose.getrandbits(64):032X}", "a k b")

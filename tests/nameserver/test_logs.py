@@ -15,7 +15,7 @@ from rockoon_core.errors import (
     NotReady,
     RockoonError,
 )
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
 from rockoon_proto.v1.logs_pb2 import (
@@ -400,7 +400,7 @@ async def test_a_service_registers_as_a_replica_tells_what_it_knows_and_leaves(
         asyncio.TaskGroup() as tasks,
     ):
         facts = ReplicaFacts(empty=True, copies=1)
-        nameservers, lease = Nameservers([nameserver.address], cluster), Lease("the broker")
+        nameservers, lease = Nameservers([nameserver.address], cluster), NodeLease("the broker")
         registration = Registration(nameservers, replica_node("a"), lease, replica=lambda: facts)
         stop = Stop()
         running = tasks.create_task(registration.run(stop))

@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon_core.errors import NotReady
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 
 
 class Times:
@@ -19,11 +19,11 @@ def times() -> Times:
 
 
 @pytest.fixture
-def lease(times: Times) -> Lease:
-    return Lease("the broker", lambda: times.now)
+def lease(times: Times) -> NodeLease:
+    return NodeLease("the broker", lambda: times.now)
 
 
-def answers(lease: Lease) -> bool:
+def answers(lease: NodeLease) -> bool:
     try:
         lease.check()
     except NotReady:
@@ -34,7 +34,7 @@ def answers(lease: Lease) -> bool:
 
 
 def test_the_lease_counts_from_when_its_renewal_was_sent_and_ends_before_it_does_in_etcd(
-    lease: Lease, times: Times
+    lease: NodeLease, times: Times
 ) -> None:
     times.now = 103.0
     lease.renewed(sent_seconds=100.0, ttl_seconds=10.0)
@@ -46,7 +46,7 @@ def test_the_lease_counts_from_when_its_renewal_was_sent_and_ends_before_it_does
     assert answers(lease)
 
 
-def test_who_is_awake_and_reaches_nobody_goes_on(lease: Lease, times: Times) -> None:
+def test_who_is_awake_and_reaches_nobody_goes_on(lease: NodeLease, times: Times) -> None:
     """As in architecture.md: what is known is served while nameservers or etcd are away."""
     lease.renewed(100.0, 10.0)
     for times.now in (106.0, 110.6, 115.0, 119.5, 124.0, 130.0):
@@ -57,7 +57,7 @@ def test_who_is_awake_and_reaches_nobody_goes_on(lease: Lease, times: Times) -> 
 
 
 def test_who_slept_through_its_lease_waits_for_a_nameserver_that_knows(
-    lease: Lease, times: Times
+    lease: NodeLease, times: Times
 ) -> None:
     lease.renewed(100.0, 10.0)
     times.now = 110.0
@@ -71,7 +71,7 @@ def test_who_slept_through_its_lease_waits_for_a_nameserver_that_knows(
 
 
 def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
-    lease: Lease, times: Times
+    lease: NodeLease, times: Times
 ) -> None:
     assert answers(lease)
     lease.registration_started()
@@ -82,7 +82,7 @@ def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
 
 
 def test_who_was_told_of_another_process_with_a_copy_waits_until_that_is_known_to_be_over(
-    lease: Lease, times: Times
+    lease: NodeLease, times: Times
 ) -> None:
     """A nameserver or etcd that is away in between proves nothing: the other one may go on."""
     lease.registration_started()
@@ -98,7 +98,9 @@ def test_who_was_told_of_another_process_with_a_copy_waits_until_that_is_known_t
     assert answers(lease)
 
 
-def test_who_has_left_answers_the_rest_unless_its_name_was_lost(lease: Lease, times: Times) -> None:
+def test_who_has_left_answers_the_rest_unless_its_name_was_lost(
+    lease: NodeLease, times: Times
+) -> None:
     lease.renewed(100.0, 10.0)
     lease.left()
     times.now = 200.0

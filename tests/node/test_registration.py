@@ -15,7 +15,7 @@ from rockoon_core.errors import (
     RockoonError,
     WrongCluster,
 )
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
 from rockoon_proto.v1 import nameserver_pb2 as pb
@@ -37,10 +37,10 @@ NAME_TAKEN = NodeNameTaken(name="broker-a", address="there:1")
 
 @asynccontextmanager
 async def registering(
-    nameservers: Nameservers, lease: Lease | None = None
+    nameservers: Nameservers, lease: NodeLease | None = None
 ) -> AsyncIterator[tuple[Registration, Stop]]:
     """A service that stays registered until the block ends; it does not say goodbye by itself."""
-    registration, stop = Registration(nameservers, NODE, lease or Lease("the broker")), Stop()
+    registration, stop = Registration(nameservers, NODE, lease or NodeLease("the broker")), Stop()
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(registration.run(stop))
         yield registration, stop
@@ -63,7 +63,7 @@ async def test_a_service_that_has_left_stays_out_while_it_finishes_its_work(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:
     stop = Stop()
-    registration = Registration(told_of(nameserver.address), NODE, Lease("the broker"))
+    registration = Registration(told_of(nameserver.address), NODE, NodeLease("the broker"))
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         tasks.create_task(registration.run(stop))
         await registration.in_routes.wait()
@@ -175,7 +175,7 @@ async def test_a_service_that_never_asked_has_nothing_to_take_out(
 ) -> None:
     """Otherwise its end would wait for nameservers that are away."""
     caplog.set_level("INFO")
-    await Registration(told_of(NOBODY), NODE, Lease("the broker")).leave()
+    await Registration(told_of(NOBODY), NODE, NodeLease("the broker")).leave()
     assert caplog.text == ""
 
 
@@ -193,7 +193,7 @@ async def test_a_service_answers_in_its_name_while_it_hears_from_nameservers_and
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:
     clock = Clock()
-    lease = Lease("the broker", clock)
+    lease = NodeLease("the broker", clock)
     nameserver.lease_seconds = 10.0
     async with registering(told_of(nameserver.address), lease) as (registration, stop):
         await registration.in_routes.wait()
@@ -225,7 +225,7 @@ async def test_a_service_whose_name_was_taken_says_that_it_answers_no_more(
 async def test_a_service_that_took_its_name_from_a_copy_of_its_store_waits_for_that_ones_end(
     nameserver: BrokerRoutes, told_of: TellsOf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease = Lease("the broker")
+    lease = NodeLease("the broker")
     nameserver.predecessor_seconds = 8.0
     async with registering(told_of(nameserver.address), lease) as (registration, _):
         await eventually(lambda: nameserver.registrations >= 2)

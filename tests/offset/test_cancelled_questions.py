@@ -4,11 +4,11 @@ import asyncio
 
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 
 
 async def test_a_question_whose_call_is_cancelled_is_one_that_the_broker_did_not_answer() -> None:
-    brokers = Brokers(RouteTable(), "rockoon", 5.0)
+    brokers = Brokers(OffsetRoutes(), "rockoon", 5.0)
 
     async def ask(broker: str, part: list[str]) -> dict[str, int | RockoonError]:
         if broker == "broker-a":

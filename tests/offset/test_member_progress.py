@@ -13,7 +13,7 @@ from offset.cluster import GROUP, TOPIC, Cluster
 from rockoon_core.errors import ERROR_METADATA_KEY
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.store import Store
+from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.ledger import Ledger
@@ -264,7 +264,7 @@ class Days:
 
     def __init__(self, path: Path, days_max: float = 30) -> None:
         self.now_ns, self.now_ms = 0, 1_700_000_000_000
-        self.store = Store(path, lambda _: None)
+        self.store = JournalStore(path, lambda _: None)
         self.membership = Membership(10 * 10**9, starts=1)
         self.absences = Absences(
             self.store, self.membership, days_max, lambda: self.now_ns, lambda: self.now_ms

@@ -8,7 +8,7 @@ from offset.cluster import GROUP, TOPIC, Cluster, running
 
 from rockoon_core.errors import NotReady
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_offset.journal.store import Store
+from rockoon_offset.journal.store import JournalStore
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.settings import SettingsError
@@ -180,7 +180,7 @@ async def test_progress_from_before_identities_were_told_needs_a_queue_that_vouc
     cluster.nameserver.etcd_cluster_id = 0
     await cluster.restart_service()
     await cluster.stop_service()
-    store = Store(cluster.store_path, lambda _: None)
+    store = JournalStore(cluster.store_path, lambda _: None)
     store.write([store.ledger.counters._replace(etcd_cluster_id=0)])
     store.close()
     await cluster.start_service()

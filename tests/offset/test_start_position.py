@@ -8,7 +8,6 @@ from rockoon_core import start_position
 from rockoon_core.errors import InvalidOffset, OffsetBeyondEnd
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
-    ConsumeFrom,
     Facts,
     GroupRules,
     NewQueueRule,
@@ -16,7 +15,8 @@ from rockoon_core.start_position import (
     QueueState,
     StartPolicy,
     StartReason,
-    Stored,
+    StartRule,
+    StoredProgress,
     decide,
     effective_policy,
     search_timestamp_ms,
@@ -43,13 +43,13 @@ def outcome(facts: Facts, at_time: int | None = None) -> tuple[StartReason, int,
 
 @pytest.mark.parametrize("offset", [5, 50, 100])
 def test_stored_progress_that_fits_is_where_reading_goes_on(offset: int) -> None:
-    facts = replace(OLD, stored=Stored(offset, 10))
+    facts = replace(OLD, stored=StoredProgress(offset, 10))
     assert outcome(facts) == (StartReason.COMMITTED, offset, 0)
 
 
 def test_stored_progress_wins_over_the_policy_over_retry_topics_and_over_a_new_queue() -> None:
-    first = StartPolicy(ConsumeFrom.FIRST)
-    facts = with_policy(replace(NEW, stored=Stored(50, 30)), first)
+    first = StartPolicy(StartRule.FIRST)
+    facts = with_policy(replace(NEW, stored=StoredProgress(50, 30)), first)
     assert outcome(facts) == (StartReason.COMMITTED, 50, 0)
     retry = replace(facts, queue=MessageQueue("%RETRY%g", "broker-a", 0))
     assert outcome(retry) == (StartReason.COMMITTED, 50, 0)
@@ -57,7 +57,7 @@ def test_stored_progress_wins_over_the_policy_over_retry_topics_and_over_a_new_q
 
 def test_a_queue_born_after_the_group_subscribed_is_read_from_its_first_message() -> None:
     state = QueueState(0, 100, first_in_memory=False)
-    for consume_from in ConsumeFrom:
+    for consume_from in StartRule:
         facts = with_policy(replace(NEW, state=state), StartPolicy(consume_from))
         assert outcome(facts) == (StartReason.NEW_QUEUE, 0, 0)
 
@@ -74,16 +74,16 @@ def test_a_queue_that_is_as_old_as_the_subscription_is_not_new() -> None:
 @pytest.mark.parametrize(
     ("policy", "at_time", "expected"),
     [
-        (StartPolicy(ConsumeFrom.LAST), None, (StartReason.LAST, 100, 0)),
+        (StartPolicy(StartRule.LAST), None, (StartReason.LAST, 100, 0)),
         (StartPolicy(), None, (StartReason.LAST, 100, 0)),
-        (StartPolicy(ConsumeFrom.FIRST), None, (StartReason.FIRST, 5, 0)),
-        (StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=7), 42, (StartReason.TIMESTAMP, 42, 0)),
-        (StartPolicy(ConsumeFrom.DURATION, duration_ms=7), 42, (StartReason.DURATION, 42, 0)),
-        (StartPolicy(ConsumeFrom.TAIL, tail_messages=10), None, (StartReason.TAIL, 90, 0)),
-        (StartPolicy(ConsumeFrom.TAIL, tail_messages=0), None, (StartReason.TAIL, 100, 0)),
-        (StartPolicy(ConsumeFrom.TAIL, tail_messages=1000), None, (StartReason.TAIL, 5, 0)),
+        (StartPolicy(StartRule.FIRST), None, (StartReason.FIRST, 5, 0)),
+        (StartPolicy(StartRule.TIMESTAMP, timestamp_ms=7), 42, (StartReason.TIMESTAMP, 42, 0)),
+        (StartPolicy(StartRule.DURATION, duration_ms=7), 42, (StartReason.DURATION, 42, 0)),
+        (StartPolicy(StartRule.TAIL, tail_messages=10), None, (StartReason.TAIL, 90, 0)),
+        (StartPolicy(StartRule.TAIL, tail_messages=0), None, (StartReason.TAIL, 100, 0)),
+        (StartPolicy(StartRule.TAIL, tail_messages=1000), None, (StartReason.TAIL, 5, 0)),
         # A search that answers outside the queue, as for an empty one, is brought back into it.
-        (StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=7), 0, (StartReason.TIMESTAMP, 5, 0)),
+        (StartPolicy(StartRule.TIMESTAMP, timestamp_ms=7), 0, (StartReason.TIMESTAMP, 5, 0)),
     ],
 )
 def test_an_older_queue_without_progress_is_read_by_the_policy(
@@ -134,7 +134,7 @@ def test_a_retry_topic_is_read_from_its_oldest_message_whatever_the_policy(
     [(OutOfRange.UNSPECIFIED, 5), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
 )
 def test_retention_passed_the_reader(policy: OutOfRange, offset: int) -> None:
-    facts = replace(OLD, stored=Stored(2, 10), rules=replace(EXACT, below_min=policy))
+    facts = replace(OLD, stored=StoredProgress(2, 10), rules=replace(EXACT, below_min=policy))
     assert outcome(facts) == (StartReason.BELOW_MIN, offset, 3)
 
 
@@ -143,7 +143,7 @@ def test_retention_passed_the_reader(policy: OutOfRange, offset: int) -> None:
     [(OutOfRange.UNSPECIFIED, 100), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
 )
 def test_the_log_lost_its_tail(policy: OutOfRange, offset: int) -> None:
-    facts = replace(OLD, stored=Stored(130, 10), rules=replace(EXACT, above_max=policy))
+    facts = replace(OLD, stored=StoredProgress(130, 10), rules=replace(EXACT, above_max=policy))
     assert outcome(facts) == (StartReason.ABOVE_MAX, offset, 30)
 
 
@@ -151,9 +151,11 @@ def test_the_log_lost_its_tail(policy: OutOfRange, offset: int) -> None:
     ("policy", "offset"),
     [(OutOfRange.UNSPECIFIED, 5), (OutOfRange.FIRST, 5), (OutOfRange.LAST, 100)],
 )
-@pytest.mark.parametrize("stored", [Stored(50, 8), Stored(None, 8), Stored(1000, 8)])
+@pytest.mark.parametrize(
+    "stored", [StoredProgress(50, 8), StoredProgress(None, 8), StoredProgress(1000, 8)]
+)
 def test_the_topic_was_deleted_and_created_again(
-    policy: OutOfRange, offset: int, stored: Stored
+    policy: OutOfRange, offset: int, stored: StoredProgress
 ) -> None:
     rules = replace(EXACT, other_incarnation=policy)
     facts = replace(OLD, stored=stored, rules=rules)
@@ -167,35 +169,35 @@ def test_a_group_may_refuse_to_go_on_when_progress_does_not_fit() -> None:
         above_max=OutOfRange.FAIL,
         other_incarnation=OutOfRange.FAIL,
     )
-    for stored in (Stored(2, 10), Stored(50, 8)):
+    for stored in (StoredProgress(2, 10), StoredProgress(50, 8)):
         with pytest.raises(InvalidOffset, match="reset the offset on this queue"):
             decide(replace(OLD, rules=rules, stored=stored))
     with pytest.raises(OffsetBeyondEnd, match="reset the offset on this queue"):
-        decide(replace(OLD, rules=rules, stored=Stored(130, 10)))
+        decide(replace(OLD, rules=rules, stored=StoredProgress(130, 10)))
 
 
 def test_a_time_is_searched_for_only_when_the_decision_needs_it() -> None:
-    at = with_policy(OLD, StartPolicy(ConsumeFrom.TIMESTAMP, timestamp_ms=77))
+    at = with_policy(OLD, StartPolicy(StartRule.TIMESTAMP, timestamp_ms=77))
     assert search_timestamp_ms(at) == 77
     assert search_timestamp_ms(replace(at, create_revision=30)) is None
-    assert search_timestamp_ms(replace(at, stored=Stored(5, 10))) is None
+    assert search_timestamp_ms(replace(at, stored=StoredProgress(5, 10))) is None
     ago = with_policy(
         replace(OLD, state=QueueState(5, 100, as_of_ms=1000)),
-        StartPolicy(ConsumeFrom.DURATION, duration_ms=300),
+        StartPolicy(StartRule.DURATION, duration_ms=300),
     )
     assert search_timestamp_ms(ago) == 700
     assert search_timestamp_ms(OLD) is None
 
 
 def test_the_group_s_policy_wins_over_the_reader_s_and_last_is_the_default() -> None:
-    first, tail = StartPolicy(ConsumeFrom.FIRST), StartPolicy(ConsumeFrom.TAIL, tail_messages=3)
+    first, tail = StartPolicy(StartRule.FIRST), StartPolicy(StartRule.TAIL, tail_messages=3)
     assert effective_policy(first, tail) == first
     assert effective_policy(StartPolicy(), tail) == tail
-    assert effective_policy(StartPolicy(), StartPolicy()).consume_from is ConsumeFrom.LAST
+    assert effective_policy(StartPolicy(), StartPolicy()).consume_from is StartRule.LAST
 
 
 def test_an_explanation_names_the_figures_it_rests_on() -> None:
-    text = decide(replace(OLD, stored=Stored(2, 10))).explanation
+    text = decide(replace(OLD, stored=StoredProgress(2, 10))).explanation
     assert all(figure in text for figure in ("2", "5", "3 messages were deleted unread"))
     assert "revision 30" in decide(NEW).explanation
     assert "20" in decide(NEW).explanation
@@ -209,7 +211,7 @@ def test_numbers_are_those_of_the_wire() -> None:
         assert wire(rule.name if rule else "NEW_QUEUE_RULE_UNSPECIFIED") == rule
     for policy in OutOfRange:
         assert nameserver_pb2.OutOfRangePolicy.Value(f"OUT_OF_RANGE_{policy.name}") == policy
-    for origin in ConsumeFrom:
+    for origin in StartRule:
         assert nameserver_pb2.ConsumeFrom.Value(f"CONSUME_FROM_{origin.name}") == origin
     assert len(offset_pb2.StartReason.keys()) == len(StartReason) + 1
     assert start_position.OutOfRange.FAIL == nameserver_pb2.OUT_OF_RANGE_FAIL

@@ -15,7 +15,7 @@ from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.frames import mark
-from rockoon_offset.journal.store import Store
+from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -37,16 +37,16 @@ class BreakableDisk(Disk):
         super().fdatasync(fd)
 
 
-def start_at(store: Store, offset: int) -> None:
+def start_at(store: JournalStore, offset: int) -> None:
     decision = Decision(offset, StartReason.LAST, "because")
     store.write(store.ledger.start("g", 1, QUEUE, 1, decision, "m", 0))
 
 
 async def test_a_store_that_was_closed_comes_back(tmp_path: Path) -> None:
-    first = Store(tmp_path, pytest.fail)
+    first = JournalStore(tmp_path, pytest.fail)
     start_at(first, 7)
     first.close()
-    again = Store(tmp_path, pytest.fail)
+    again = JournalStore(tmp_path, pytest.fail)
     progress = again.ledger.find("g", QUEUE)
     assert progress is not None
     assert progress.offset == 7
@@ -59,7 +59,7 @@ async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, power_cut: bool
 ) -> None:
     """A power cut may take the mark behind it: then nobody can tell whether it was promised."""
-    first = Store(tmp_path, pytest.fail)
+    first = JournalStore(tmp_path, pytest.fail)
     start_at(first, 7)
     first.close()
     path = tmp_path / "journal" / "000000000001.journal"
@@ -70,9 +70,9 @@ async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
     path.write_bytes(data)
     if not power_cut:
         with pytest.raises(StoreCorrupt, match="at byte 28"):
-            Store(tmp_path, pytest.fail)
+            JournalStore(tmp_path, pytest.fail)
         return
-    again = Store(tmp_path, pytest.fail)
+    again = JournalStore(tmp_path, pytest.fail)
     assert again.ledger.find("g", QUEUE) is None
     again.close()
     assert f"{len(data) - 28} bytes" in caplog.text
@@ -81,41 +81,41 @@ async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
 
 
 async def test_a_store_has_one_owner_also_within_a_process(tmp_path: Path) -> None:
-    first = Store(tmp_path, pytest.fail)
+    first = JournalStore(tmp_path, pytest.fail)
     with pytest.raises(StoreLocked):
-        Store(tmp_path, pytest.fail)
+        JournalStore(tmp_path, pytest.fail)
     first.close()
-    Store(tmp_path, pytest.fail).close()
+    JournalStore(tmp_path, pytest.fail).close()
 
 
 async def test_a_store_whose_opening_failed_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "store_id").write_text("nonsense")
     with pytest.raises(StoreCorrupt, match="store_id"):
-        Store(tmp_path, pytest.fail)
+        JournalStore(tmp_path, pytest.fail)
     (tmp_path / "store_id").unlink()
-    Store(tmp_path, pytest.fail).close()
+    JournalStore(tmp_path, pytest.fail).close()
 
 
 async def test_a_store_whose_lock_cannot_be_had_is_not_called_locked(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
-            Store(tmp_path, pytest.fail)
+            JournalStore(tmp_path, pytest.fail)
     (tmp_path / "lock").rmdir()
-    Store(tmp_path, pytest.fail).close()
+    JournalStore(tmp_path, pytest.fail).close()
 
 
 async def test_a_record_of_an_unknown_kind_is_refused_not_skipped(tmp_path: Path) -> None:
-    store = Store(tmp_path, pytest.fail)
+    store = JournalStore(tmp_path, pytest.fail)
     store._journal.append([b'["from the future",1]'])
     store.close()
     with pytest.raises(StoreCorrupt, match="unknown kind of record"):
-        Store(tmp_path, pytest.fail)
+        JournalStore(tmp_path, pytest.fail)
 
 
 async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> None:
     disk, failures = BreakableDisk(), list[StoreFailed]()
-    store = Store(tmp_path, failures.append, disk=disk)
+    store = JournalStore(tmp_path, failures.append, disk=disk)
     start_at(store, 7)
     await store.durable()
     disk.broken = True

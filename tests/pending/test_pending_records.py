@@ -10,7 +10,7 @@ from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_records import CompletedMeanwhile, PendingRecords
 from rockoon_broker.pending.sources import named_source
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.settings import Flush
 from rockoon_core.disk import Disk
@@ -63,7 +63,7 @@ class Desk:
         return True
 
 
-def made_of(source: int, body: bytes) -> Batch:
+def made_of(source: int, body: bytes) -> AppendBatch:
     record = Record(
         topic=b"D",
         body=body,
@@ -71,7 +71,7 @@ def made_of(source: int, body: bytes) -> Batch:
         store_host=NO_HOST,
         prepared_transaction_offset=named_source(source),
     )
-    return Batch.of_records("D", 0, [encode_record(record)])
+    return AppendBatch.of_records("D", 0, [encode_record(record)])
 
 
 @pytest.fixture

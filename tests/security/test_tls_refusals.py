@@ -17,7 +17,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.pem_files import PemError, try_certificate
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1.nameserver_pb2 import BROKER, DescribeClusterRequest, Node, RouteUpdate
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i
@@ -152,7 +152,7 @@ async def test_the_offset_service_is_told_why_it_does_not_reach_a_broker(
     authority: Authority,
 ) -> None:
     async with serving(authority.issue("broker-a"), authority.ca) as address:
-        table = RouteTable()
+        table = OffsetRoutes()
         node = Node(kind=BROKER, name="broker-a", address=address)
         table.apply(RouteUpdate(snapshot=True, revision=1, nodes=[node]))
         brokers = Brokers(table, "rockoon", 5.0, Tls(ca=authority.ca))

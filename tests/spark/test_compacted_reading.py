@@ -21,7 +21,7 @@ from rockoon_format.generation import (
     encode_current,
 )
 from rockoon_spark.compaction.broker_target import broker_targets
-from rockoon_spark.files import StoreError
+from rockoon_spark.files import StoreReadError
 from rockoon_spark.generations.broker_generation import BrokerGeneration
 from rockoon_spark.generations.parts import GenerationPartition, GenerationReplaced
 from rockoon_spark.jobs.compact import compact_on
@@ -274,7 +274,7 @@ def test_a_damaged_manifest_is_an_error_and_not_an_empty_topic(history: History)
     history.append([("prices", 0, "a", b"1")])
     manifest = history.compact() / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"generation": 1', b'"generation": 2'))
-    with pytest.raises(StoreError, match="option compacted=false reads the log"):
+    with pytest.raises(StoreReadError, match="option compacted=false reads the log"):
         place(history).partitions(EVERYTHING, 999)
     assert len(read(place(history, compacted=False).partitions(EVERYTHING, 999))[0]) == 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from spark.test_export_target import paths, stage, visible
 
-from rockoon_spark.export.lease import CLAIMS, Lease, LeaseTaken
+from rockoon_spark.export.lease import CLAIMS, DirectoryLease, LeaseTaken
 from rockoon_spark.export.target import (
     ExportManifest,
     ExportTargetError,
@@ -203,7 +203,7 @@ def test_of_jobs_that_begin_at_once_one_works_at_a_time(target: ObjectStore) -> 
     def work(number: int) -> None:
         begin.wait()
         try:
-            with Lease(target, 0.2):
+            with DirectoryLease(target, 0.2):
                 working.add(number)
                 seen.append(len(working))
                 working.discard(number)

@@ -12,9 +12,9 @@ import pytest
 from rockoon_spark.export.target import (
     ExportedFile,
     ExportManifest,
+    ExportPosition,
     ExportTarget,
     ExportTargetError,
-    Position,
     Section,
     discard,
     is_export,
@@ -85,7 +85,7 @@ def stage(target: ExportTarget, run: int) -> ExportManifest:
         run,
         run_id,
         {"names": None, "pattern": None},
-        {"broker-a": Position(run * 1000)},
+        {"broker-a": ExportPosition(run * 1000)},
         [Section("broker-a", run * 1000 - 1000, run * 1000)],
         files,
     )

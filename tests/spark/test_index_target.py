@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rockoon_format.index_file import IndexHeader
-from rockoon_spark.index.linking import KeyRange, divide_keys, next_file_name
+from rockoon_spark.index.linking import IndexKeyRange, divide_keys, next_file_name
 from rockoon_spark.index.target import (
     IndexedFile,
+    IndexFileShape,
     IndexManifest,
-    IndexShape,
     IndexTargetError,
     index_paths,
     locked,
@@ -25,7 +25,7 @@ from rockoon_spark.index.target import (
     stagings,
 )
 
-SHAPE = IndexShape(2, 3)
+SHAPE = IndexFileShape(2, 3)
 NAMES = [f"2026010100000000{n}" for n in range(4)]
 FORMER = {NAMES[0]: b"full", NAMES[1]: b"half"}
 EXTENDED = {NAMES[1]: b"half and more", NAMES[2]: b"new", NAMES[3]: b"newer"}
@@ -116,8 +116,8 @@ def test_names_are_store_times_in_utc_and_ascend() -> None:
 
 def test_keys_are_shared_out_across_splits() -> None:
     assert divide_keys([3, 0, 4], [0, 2, 5, 7]) == [
-        (KeyRange(0, 0, 2),),
-        (KeyRange(0, 2, 3), KeyRange(2, 0, 2)),
-        (KeyRange(2, 2, 4),),
+        (IndexKeyRange(0, 0, 2),),
+        (IndexKeyRange(0, 2, 3), IndexKeyRange(2, 0, 2)),
+        (IndexKeyRange(2, 2, 4),),
     ]
     assert divide_keys([], [0]) == []

@@ -14,7 +14,7 @@ from rockoon_spark.export.target import ExportManifest, ExportTarget
 from rockoon_spark.jobs.export import _check_topics
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.data_source import LogReader
-from rockoon_spark.source.options import OptionError, ReadOptions
+from rockoon_spark.source.options import OptionError, SourceOptions
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.options import StreamOptions
 from support.fake_cluster import FakeCluster
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_topics(store: Path, **options: str) -> list[str]:
-    reader = LogReader(ReadOptions.parse({"path": str(store), "columns": "body", **options}))
+    reader = LogReader(SourceOptions.parse({"path": str(store), "columns": "body", **options}))
     rows = [
         body.decode()
         for partition in reader.partitions()
@@ -72,7 +72,7 @@ def test_a_dataframe_has_internal_topics_only_on_request(store: Path) -> None:
 )
 def test_a_named_internal_topic_is_refused_without_the_option(options: dict[str, str]) -> None:
     sentence = "is an internal topic of the brokers: option includeInternalTopics=true reads it"
-    for parse in (ReadOptions.parse, StreamOptions.parse):
+    for parse in (SourceOptions.parse, StreamOptions.parse):
         with pytest.raises(OptionError, match=sentence):
             parse({**ENDPOINT, **options})
         parse({**ENDPOINT, **options, "includeInternalTopics": "true"})

@@ -35,7 +35,7 @@ from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_
 from rockoon_spark.records.partition_scan import find_records
 from rockoon_spark.records.properties import Properties
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.records.window import Window
+from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.rows import rows
@@ -61,7 +61,7 @@ PIECES = [
 ]
 
 
-def properties_of(raw: list[bytes]) -> Properties | Window:
+def properties_of(raw: list[bytes]) -> Properties | RecordWindow:
     if kernel.native is None:
         return Properties(pa.array(raw, pa.binary()))
     # Of two topics in turns: names of one are not expected of the other.
@@ -70,7 +70,7 @@ def properties_of(raw: list[bytes]) -> Properties | Window:
         for number, each in enumerate(raw)
     ]
     sizes = np.array([len(each) for each in frames], np.int64)
-    found = Window.at(b"".join(frames), np.cumsum(sizes) - sizes, sizes)
+    found = RecordWindow.at(b"".join(frames), np.cumsum(sizes) - sizes, sizes)
     assert found is not None
     return found
 

@@ -15,7 +15,7 @@ from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.records.window import Window
+from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.rows import rows
@@ -124,7 +124,7 @@ def test_a_window_that_ends_with_a_record_has_more_behind_it(tmp_path: Path) -> 
     assert len(log) == 20 * 256
     for end, more in ((len(log), True), (len(window), False)):
         sizes, goes_on = sizes_in_place(window, BASE, end, len(window))
-        found = Window.following(window, BASE, end)
+        found = RecordWindow.following(window, BASE, end)
         assert found is not None
         assert sizes.tolist() == found.sizes.tolist() == 8 * [256]
         assert (goes_on, found.stop, found.has_more) == (more, len(window), more)

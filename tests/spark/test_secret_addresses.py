@@ -18,11 +18,11 @@ from rockoon_spark.export.target import (
     newest_manifest,
     publish,
 )
-from rockoon_spark.files import LogFile, StoreError, absent_queues, list_log
+from rockoon_spark.files import LogFile, StoreReadError, absent_queues, list_log
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.file_partition import deleted_text
-from rockoon_spark.source.options import ReadOptions
+from rockoon_spark.source.options import SourceOptions
 
 # The file system of this scheme is in memory; its host and user mean nothing.
 PLACE = "mock://KEY:SECRET@bucket/lake"
@@ -68,7 +68,7 @@ def published_twice() -> None:
     ],
 )
 def test_an_error_about_a_place_does_not_have_its_secret(fail: Callable[[], object]) -> None:
-    with pytest.raises((ExportTargetError, StoreError)) as told:
+    with pytest.raises((ExportTargetError, StoreReadError)) as told:
         fail()
     text = whole_text(told.value)
     assert "SEC" not in text
@@ -91,7 +91,7 @@ def test_sentences_about_files_of_a_place_do_not_have_its_secret() -> None:
 
 
 def test_the_broker_name_taken_from_a_place_does_not_have_its_secret() -> None:
-    options = ReadOptions.parse({"path": "s3://KEY:SECRET@bucket"})
+    options = SourceOptions.parse({"path": "s3://KEY:SECRET@bucket"})
     assert getattr(options.source, "broker", "") == "***@bucket"
 
 

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import decode_columns
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
-from rockoon_spark.files import StoreError
+from rockoon_spark.files import StoreReadError
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.source.data_source import DamagedLog, LogReader, RockoonDataSource
-from rockoon_spark.source.options import OptionError, ReadOptions
+from rockoon_spark.source.options import OptionError, SourceOptions
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
@@ -187,7 +187,7 @@ def test_an_option_that_cannot_be_used_is_refused_with_a_sentence(
     store: Path, options: dict[str, str], sentence: str
 ) -> None:
     source = RockoonDataSource({"path": str(store), **options})
-    with pytest.raises((OptionError, StoreError), match=sentence):
+    with pytest.raises((OptionError, StoreReadError), match=sentence):
         source.reader(source.schema()).partitions()
 
 
@@ -292,7 +292,7 @@ def test_a_worker_that_is_killed_while_it_reads_is_replaced(
 
         def reader(self, schema: StructType) -> LogReader:
             del schema
-            return DyingReader(ReadOptions.parse(self.options))
+            return DyingReader(SourceOptions.parse(self.options))
 
     spark.dataSource.register(DyingSource)
     frame = spark.read.format("dying").options(path=str(store), splitBytes=10_000).load()

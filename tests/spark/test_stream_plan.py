@@ -9,7 +9,7 @@ import pytest
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.stream.offsets import INITIAL, CheckpointError, QueuePosition, StreamOffsets
 from rockoon_spark.stream.plan import (
-    OffsetRange,
+    BatchRange,
     StreamQueue,
     backlog,
     cut,
@@ -30,12 +30,12 @@ def test_a_batch_can_be_read_again_from_what_the_checkpoint_says_of_it() -> None
     end = ends_after(INITIAL, found, found.messages)
     logged = StreamOffsets.parse(json.loads(json.dumps(end.to_json())))
     assert logged == end
-    assert ranges(INITIAL, logged) == [OffsetRange(A, 4, 10, 5), OffsetRange(B, 3, 9, 5)]
+    assert ranges(INITIAL, logged) == [BatchRange(A, 4, 10, 5), BatchRange(B, 3, 9, 5)]
     # The next goes on there, whatever options say.
     later = {**now, A: StreamQueue(5, 0, 12), C: StreamQueue(7, 0, 2)}
     found = backlog(logged, later, {})
     following = ends_after(logged, found, found.messages)
-    assert ranges(logged, following) == [OffsetRange(A, 10, 12, 5), OffsetRange(C, 0, 2, 7)]
+    assert ranges(logged, following) == [BatchRange(A, 10, 12, 5), BatchRange(C, 0, 2, 7)]
 
 
 def test_without_news_there_is_no_batch() -> None:
@@ -128,7 +128,7 @@ def test_long_ranges_are_cut_into_as_many_tasks_as_are_wanted(seed: int) -> None
     chance = random.Random(seed)
     for _ in range(300):
         whole = [
-            OffsetRange(
+            BatchRange(
                 MessageQueue("T", "broker-a", number), first, first + chance.choice([1, 5, 999])
             )
             for number in range(chance.randint(0, 5))

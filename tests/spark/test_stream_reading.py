@@ -14,7 +14,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.columns import to_batch
 from rockoon_spark.source.log_source import DataLost
 from rockoon_spark.stream import queue_partition
-from rockoon_spark.stream.plan import OffsetRange
+from rockoon_spark.stream.plan import BatchRange
 from rockoon_spark.stream.queue_partition import QueuePartition
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
@@ -36,7 +36,7 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
 
 def partition(broker: RunningBroker, start: int, stop: int, **changes: Any) -> QueuePartition:
     chosen = {"route_revision": 0, "fails_on_data_loss": True, **changes}
-    return QueuePartition(OffsetRange(QUEUE, start, stop), broker.address, **chosen)
+    return QueuePartition(BatchRange(QUEUE, start, stop), broker.address, **chosen)
 
 
 async def read(wanted: QueuePartition) -> list[bytes]:
@@ -122,7 +122,7 @@ async def test_a_topic_that_is_created_anew_meanwhile_fails_the_read(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"old")
         create_revision = nameserver.topics["T"].incarnation
-        planned = replace(partition(broker, 0, 1), range=OffsetRange(QUEUE, 0, 1, create_revision))
+        planned = replace(partition(broker, 0, 1), range=BatchRange(QUEUE, 0, 1, create_revision))
         assert await read(planned) == [b"old"]
         await nameserver.delete_topic("T")
         revision = await nameserver.create_topic("T", {"broker-a": 1})

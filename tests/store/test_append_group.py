@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.errors import StoreError
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.errors import StorageError
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import BatchError, encode_batch
 from support.kernels import BOTH, using
@@ -30,7 +30,7 @@ TOPICS = ["T", "U", "New0", "New1", "SCHEDULE_TOPIC_XXXX"]
 PROPERTIES = [b"", b"TAGS\x01A\x02", b"KEYS\x01k1 k2\x02TAGS\x01B\x02"]
 
 
-def some_batch(rng: random.Random, *, is_right: bool) -> Batch:
+def some_batch(rng: random.Random, *, is_right: bool) -> AppendBatch:
     topic, queue_id = rng.choice(["T", "T", *TOPICS]), rng.randrange(2)
     count = rng.choice([1, 1, 2, 8])
     batch = batch_of(
@@ -60,7 +60,7 @@ def some_batch(rng: random.Random, *, is_right: bool) -> Batch:
     ])  # fmt: skip
 
 
-def put(store: Store, batches: list[Batch], now_ms: int, *, by_group: bool) -> list[Any]:
+def put(store: Store, batches: list[AppendBatch], now_ms: int, *, by_group: bool) -> list[Any]:
     """Where each batch went, or why it was refused."""
     found: list[Any] = [None] * len(batches)
     try:
@@ -68,14 +68,14 @@ def put(store: Store, batches: list[Batch], now_ms: int, *, by_group: bool) -> l
             found = list(store.append_group(batches, now_ms))
         elif len(batches) > 1:
             found = [store.append_group([batch], now_ms)[0] for batch in batches]
-    except StoreError as refusal:
+    except StorageError as refusal:
         return [repr(refusal)]
     for index, batch in enumerate(batches):
         if found[index] is None:
             # Left to the way that refuses with a reason, and makes queues.
             try:
                 found[index] = store.append(batch, now_ms)
-            except (StoreError, BatchError) as refusal:
+            except (StorageError, BatchError) as refusal:
                 found[index] = repr(refusal)
     return found
 

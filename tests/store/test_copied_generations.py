@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_core.disk import Disk
 from rockoon_format.batch import encode_batch
 from rockoon_format.file_names import OFFSET_MAX
@@ -250,7 +250,7 @@ def test_a_log_never_begins_behind_what_was_deleted_without_knowing_it(
         disk = AnyThreadsDisk(home)
         learner = Copy(home, disk)
         disk.crash_at, disk.operations = crash_at, 0
-        with suppress(PowerGone, StoreError):
+        with suppress(PowerGone, StorageError):
             learner.begin_behind(leader)
             learner.copy_from(leader, 1 << 20)
             store = learner.store
@@ -258,7 +258,7 @@ def test_a_log_never_begins_behind_what_was_deleted_without_knowing_it(
         finished = not disk.is_gone(crash_at)
         disk.cut(left, random.Random(crash_at))
         disk.crash_at = None
-        with suppress(StoreError, OSError):
+        with suppress(StorageError, OSError):
             learner.store.close()
         again = Copy(left)
         begins_at = again.store.log_min_offset
@@ -322,12 +322,12 @@ def test_power_that_goes_at_any_moment_of_a_take_over_leaves_what_was_or_what_is
         cut_short = Copy(home, disk)
         cut_short.store.confirm(cut_short.store.appended_end)
         disk.crash_at, disk.operations = crash_at, 0
-        with suppress(PowerGone, StoreError):
+        with suppress(PowerGone, StorageError):
             cut_short.take(leader, partial(disk.is_gone, crash_at))
         finished = not disk.is_gone(crash_at)
         disk.cut(left, random.Random(crash_at))
         disk.crash_at = None
-        with suppress(StoreError, OSError):
+        with suppress(StorageError, OSError):
             cut_short.store.close()
         again = Copy(left)
         again.store.confirm(again.store.appended_end)

@@ -11,7 +11,7 @@ from rockoon_broker.append import AppendLimits, AppendResult, Appends
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
@@ -137,7 +137,7 @@ class AsideDesk:
             room=True,
         )
         packed = np.asarray(lengths).astype("<u4").tobytes()
-        batch = Batch(topic, queue_id, frames, packed)
+        batch = AppendBatch(topic, queue_id, frames, packed)
         self.appends.check_limits(batch)  # as the broker does
         return await self.delays.append(batch, lambda: self._check(topic, queue_id))
 

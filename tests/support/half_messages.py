@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import decode_columns, encode_batch
@@ -67,7 +67,7 @@ async def end(
 def append(store: Store, record: Record, now_ms: int = NOW_MS) -> int:
     """Store a record as RocketMQ would have; returns where."""
     frame = encode_record(record)
-    batch = Batch.of_records(record.topic.decode(), record.queue_id, [frame])
+    batch = AppendBatch.of_records(record.topic.decode(), record.queue_id, [frame])
     placed = store.append(batch, now_ms)
     return placed.first_physical_offset
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rockoon_broker.store.appender import Appended
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Store
@@ -246,10 +246,10 @@ def settings(root: Path, **changes: Any) -> StoreSettings:
 
 def batch_of(
     topic: str, queue_id: int, frames: bytes, lengths: ArrayLike, *, internal: bool = False
-) -> Batch:
+) -> AppendBatch:
     """Records as `encode_batch` makes them, for `Store.append`."""
     packed = np.asarray(lengths, "<u4").tobytes()
-    return Batch(topic, queue_id, frames, packed, internal=internal)
+    return AppendBatch(topic, queue_id, frames, packed, internal=internal)
 
 
 # Retention deletes every file but the last, on a disk that is half full as well.

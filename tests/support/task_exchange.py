@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rockoon_spark.compaction.exchange import Step
-from rockoon_spark.compaction.steps import Message
+from rockoon_spark.compaction.steps import KeyedMessage
 
 Task = TypeVar("Task")
 
@@ -15,7 +15,7 @@ Task = TypeVar("Task")
 class HeldMessages:
     """See `Messages`."""
 
-    messages: list[Message]
+    messages: list[KeyedMessage]
     retries: int
 
     def then(self, step: Step) -> "HeldMessages":
@@ -38,10 +38,10 @@ class HeldMessages:
     def of_kinds(self, *kinds: int) -> "HeldMessages":
         return HeldMessages([each for each in self.messages if each.kind in kinds], self.retries)
 
-    def collect(self) -> list[Message]:
+    def collect(self) -> list[KeyedMessage]:
         return self.messages
 
-    def _given(self, step: Step, groups: Iterable[list[Message]]) -> "HeldMessages":
+    def _given(self, step: Step, groups: Iterable[list[KeyedMessage]]) -> "HeldMessages":
         found = []
         for group in groups:
             for _ in range(self.retries):
@@ -62,7 +62,7 @@ class OneProcess:
     parallel_tasks: int = 3
     retries: int = field(default=0, kw_only=True)
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> HeldMessages:
+    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> HeldMessages:
         found = []
         for number in range(tasks):
             for _ in range(self.retries):

@@ -14,7 +14,7 @@ from rockoon_broker.idempotence.ledger import MemoryLimits
 from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
+from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_queue import HALF_QUEUE
@@ -169,7 +169,7 @@ class WarmCopy:
         frames, lengths = encode_batch(b"T", 0, list(bodies), sections, 0, BORN_HOST)
         packed = np.asarray(lengths).astype("<u4").tobytes()
         key = SequenceKey(producer, "T", 0)
-        batch = Batch("T", 0, frames, packed, SequencedBatch(key, first, 0))
+        batch = AppendBatch("T", 0, frames, packed, SequencedBatch(key, first, 0))
         return await self.derived.appends.append(batch, _anywhere)
 
     async def delay(self, body: bytes, seconds: int) -> int:
@@ -216,9 +216,9 @@ class WarmCopy:
         return [record.body for record in records]
 
 
-def batch_of(body: bytes, **properties: str) -> Batch:
+def batch_of(body: bytes, **properties: str) -> AppendBatch:
     frames, lengths = encode_batch(b"T", 0, [body], [encode(properties)], 0, BORN_HOST, room=True)
-    return Batch("T", 0, frames, np.asarray(lengths).astype("<u4").tobytes())
+    return AppendBatch("T", 0, frames, np.asarray(lengths).astype("<u4").tobytes())
 
 
 def _anywhere() -> None:

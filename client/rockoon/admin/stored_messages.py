@@ -68,7 +68,7 @@ class FoundMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class GroupAtMessage:
     """A group with progress on the queue of a message."""
 
     progress: Progress
@@ -238,7 +238,7 @@ class StoredMessages:
             raise failures.exceptions[0] from None
         return [task.result() for task in asked]
 
-    async def readers(self, messages: Sequence[Message]) -> list[list[Reader]]:
+    async def readers(self, messages: Sequence[Message]) -> list[list[GroupAtMessage]]:
         """Return the groups with progress on each message's queue, sorted by name.
 
         Args:
@@ -254,7 +254,7 @@ class StoredMessages:
                 progress.setdefault(queue, []).append(each)
         return [
             [
-                Reader(
+                GroupAtMessage(
                     progress=each,
                     consumed=each.offset > message.queue_offset,
                     began_behind=each.start_offset > message.queue_offset,

@@ -18,12 +18,12 @@ from rockoon.cli.output import for_humans, local_time, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.admin.stored_messages import FoundMessages, Reader
+    from rockoon.admin.stored_messages import FoundMessages, GroupAtMessage
     from rockoon.cluster import Cluster
     from rockoon.message import Message
 
     # Readers of a message, or the error that kept them from being read.
-    Readers = list[Reader] | Exception
+    Readers = list[GroupAtMessage] | Exception
 
 app = typer.Typer(no_args_is_help=True, help="Find stored messages by key or id.")
 
@@ -177,7 +177,7 @@ def message_lines(message: "Message", readers: "Readers") -> Iterator[tuple[str,
             yield "" if number else "read by", reader_text(reader)
 
 
-def reader_text(reader: "Reader") -> str:
+def reader_text(reader: "GroupAtMessage") -> str:
     progress = reader.progress
     whose = f"{reader.group} ({progress.member})" if progress.member else reader.group
     if not reader.consumed:

@@ -8,7 +8,7 @@ from rockoon_proto.v1 import broker_pb2
 from rockoon_proto.v1.broker_pb2 import AppendReply
 
 
-class Stored(NamedTuple):
+class StoredBatch(NamedTuple):
     """Position of a stored batch in queue and log; has the field names of AppendReply and
     Appended."""
 
@@ -20,9 +20,9 @@ class Stored(NamedTuple):
     store_host: bytes
 
 
-Appended = broker_pb2.Appended | Stored
-Answer = AppendReply | Stored
-Answers = AppendReply | list[Stored]
+Appended = broker_pb2.Appended | StoredBatch
+Answer = AppendReply | StoredBatch
+Answers = AppendReply | list[StoredBatch]
 """The replies in one message of an append stream; each reply belongs to one batch."""
 
 
@@ -37,6 +37,6 @@ def append_reply(message: bytes) -> Answers:
         if rows is not None:
             if len(rows) == 1:
                 # Most: a comprehension is a call of its own.
-                return [tuple.__new__(Stored, rows[0])]
-            return [tuple.__new__(Stored, row) for row in rows]
+                return [tuple.__new__(StoredBatch, rows[0])]
+            return [tuple.__new__(StoredBatch, row) for row in rows]
     return AppendReply.FromString(message)

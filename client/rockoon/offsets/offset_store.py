@@ -121,7 +121,7 @@ class OffsetStore(Protocol):
 
 
 @dataclass(slots=True)
-class _Position:
+class _QueueReading:
     """State of a queue from Resolve until it is removed or resolved again. Each Resolve creates a
     new object: a late reply must not change the state of a later Resolve."""
 
@@ -150,7 +150,7 @@ class RemoteOffsetStore:
         self._member_id = member_id
         self._own_member = member_id if own else ""
         self._mode = BROADCASTING if own else CLUSTERING
-        self._positions: dict[MessageQueue, _Position] = {}
+        self._positions: dict[MessageQueue, _QueueReading] = {}
         # Parallel calls could store an older offset after a newer one.
         self._storing = asyncio.Lock()
 
@@ -182,7 +182,7 @@ class RemoteOffsetStore:
                     continue
                 start = Start.from_wire(queue, answer)
                 self.is_paused = False
-                self._positions[queue] = _Position(start.offset, start.epoch, start.offset)
+                self._positions[queue] = _QueueReading(start.offset, start.epoch, start.offset)
                 found[queue] = start
         return found
 
@@ -264,7 +264,7 @@ class RemoteOffsetStore:
         """
         async with self._storing:
             position = self._positions[queue]
-            chosen = _Position(offset, position.epoch, position.stored)
+            chosen = _QueueReading(offset, position.epoch, position.stored)
             ((result, _),) = await self._commit({queue: chosen}, metadata=metadata, force=force)
             if result.HasField("error"):
                 raise from_wire(result.error)
@@ -282,7 +282,7 @@ class RemoteOffsetStore:
 
     async def _commit(
         self,
-        positions: Mapping[MessageQueue, _Position],
+        positions: Mapping[MessageQueue, _QueueReading],
         *,
         metadata: str = "",
         force: bool = False,
@@ -331,7 +331,7 @@ class RemoteOffsetStore:
     def _record_result(
         self,
         queue: MessageQueue,
-        position: _Position,
+        position: _QueueReading,
         result: CommitResult,
         offset: int,
         stored: dict[MessageQueue, int],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rockoon.offsets.start import Start
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.start_position import Facts, GroupRules, QueueState, Stored, decide
+from rockoon_core.start_position import Facts, GroupRules, QueueState, StoredProgress, decide
 
 CREATE_REVISION_UNKNOWN = 0
 """For progress that RocketMQ wrote: it is assumed to belong to the present queue."""
@@ -48,7 +48,7 @@ def facts_of(
     """
     stored = None
     if progress is not None:
-        stored = Stored(
+        stored = StoredProgress(
             progress.offset,
             create_revision
             if progress.create_revision == CREATE_REVISION_UNKNOWN

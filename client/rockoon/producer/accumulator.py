@@ -22,7 +22,7 @@ from numpy import cumsum, frombuffer, int64
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
-from rockoon.net.append_replies import Appended, Stored
+from rockoon.net.append_replies import Appended, StoredBatch
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
 from rockoon.producer.settings import ProducerSettings
@@ -169,7 +169,7 @@ class ProducerBatch:
                 starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
-        if index and not isinstance(outcome, Stored) and outcome.more:
+        if index and not isinstance(outcome, StoredBatch) and outcome.more:
             run, first = self._run_of(outcome, index)
         # Positional arguments: keywords would double the cost of this call, which is made for
         # each awaited message.

@@ -32,7 +32,7 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.hooks import ProducerHooks
-from rockoon.net.append_replies import Answer, Stored
+from rockoon.net.append_replies import Answer, StoredBatch
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
@@ -531,8 +531,8 @@ class Sender:
 
     def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
         """As `StreamEvents.on_answer`."""
-        if isinstance(answer, Stored) or answer.HasField("appended"):
-            stored = answer if isinstance(answer, Stored) else answer.appended
+        if isinstance(answer, StoredBatch) or answer.HasField("appended"):
+            stored = answer if isinstance(answer, StoredBatch) else answer.appended
             self._scheduler.acknowledged(batch, stored, self._loop.time())
             self._record_completed(batch)
         else:

@@ -54,7 +54,7 @@ def present_context() -> Callable[[], object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _TracedMessage:
     """A traced message that is not acknowledged yet."""
 
     span: Span
@@ -69,7 +69,7 @@ class _Sent:
 class _Out:
     """A batch with traced messages that was sent to a broker."""
 
-    sent: list[_Sent] = field(default_factory=list)
+    sent: list[_TracedMessage] = field(default_factory=list)
     append: Span | None = None
 
 
@@ -81,7 +81,7 @@ class ProducerSpans:
         self.may_want = present_context() if spans.present_spans else None
         # Messages whose batch has not been sent. A message can still move to another batch, so its
         # batch is looked up when a batch is sent.
-        self._open: list[_Sent] = []
+        self._open: list[_TracedMessage] = []
         self._out: dict[ProducerBatch, _Out] = {}
         # Number of messages to skip before the next one that starts a trace.
         self._gap = spans.next_gap()
@@ -104,7 +104,7 @@ class ProducerSpans:
             is_same_batch = last.receipt is not None and last.receipt.batch is batch
             if last.span is span and is_same_batch:
                 return
-        self._open.append(_Sent(span, many is None, receipt))
+        self._open.append(_TracedMessage(span, many is None, receipt))
 
     def on_refused(self, topic: str, failure: RockoonError) -> None:
         """Record a failed span; for `send_many`, its exception is recorded instead."""
@@ -155,7 +155,7 @@ class ProducerSpans:
         context = span.get_span_context()
         if context.trace_flags.sampled:
             _mark(batch, index, context)
-            self._out.setdefault(batch, _Out()).sent.append(_Sent(span, True, index=index))
+            self._out.setdefault(batch, _Out()).sent.append(_TracedMessage(span, True, index=index))
 
     def on_batch_sent(self, batch: ProducerBatch, request: AppendRequest) -> None:
         """Set the trace context of a batch's request."""
@@ -214,7 +214,7 @@ class ProducerSpans:
         return self._out.get(batch)
 
 
-def _batch_of(sent: _Sent) -> ProducerBatch | None:
+def _batch_of(sent: _TracedMessage) -> ProducerBatch | None:
     return None if sent.receipt is None else sent.receipt.batch
 
 

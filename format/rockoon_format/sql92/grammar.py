@@ -41,7 +41,7 @@ from rockoon_format.sql92.nodes import (
     Property,
     Truth,
 )
-from rockoon_format.sql92.tokens import InvalidExpression, Token, TokenKind, tokens
+from rockoon_format.sql92.tokens import Sql92Error, Token, TokenKind, tokens
 
 CHARACTERS_MAX = 4096
 DEPTH_MAX = 50
@@ -60,7 +60,7 @@ def parse(text: str) -> Predicate:
     """
     if len(text) > CHARACTERS_MAX:
         reason = f"it is longer than {CHARACTERS_MAX} characters"
-        raise InvalidExpression(reason, text, CHARACTERS_MAX)
+        raise Sql92Error(reason, text, CHARACTERS_MAX)
     return _Parser(text).whole()
 
 
@@ -306,4 +306,4 @@ class _Parser:
 
     def _refuse(self, reason: str, token: Token | None = None) -> NoReturn:
         where = self._token if token is None else token
-        raise InvalidExpression(reason, self._text, where.position)
+        raise Sql92Error(reason, self._text, where.position)

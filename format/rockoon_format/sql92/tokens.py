@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 _NOT_OURS = {"!=": "write <> for 'not equal'", "==": "write a single = for 'equal'"}
 
 
-class InvalidExpression(ValueError):
+class Sql92Error(ValueError):
     """An expression that cannot be compiled.
 
     The message has the reason and the position; `pointer` shows the position.
@@ -85,7 +85,7 @@ def tokens(text: str) -> Iterator[Token]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise InvalidExpression(_complaint(text, position), text, position)
+            raise Sql92Error(_complaint(text, position), text, position)
         if match.lastgroup != "blank":
             yield _token(match)
         position = match.end()

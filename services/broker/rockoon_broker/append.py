@@ -23,7 +23,7 @@ from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
 from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.appender import Appended
-from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
+from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
@@ -98,7 +98,7 @@ class AppendResult:
         return self.runs[0]
 
 
-GroupedBatch = tuple[Batch, list[AppendResult | None], int]
+GroupedBatch = tuple[AppendBatch, list[AppendResult | None], int]
 """A batch of a group, the results of its sender, and the index of its result there."""
 
 
@@ -156,7 +156,7 @@ class Appends:
         self.received = Flow()
         self.sync_waits = SyncWaits()
 
-    async def append(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
+    async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
         """Append a batch to the log; waits only while too many bytes are unsynced.
 
         A call that is cancelled while it waits has appended nothing.
@@ -201,7 +201,7 @@ class Appends:
             return
         sequences: set[SequenceKey] = set()
         fit: list[GroupedBatch] = []
-        batches: list[Batch] = []
+        batches: list[AppendBatch] = []
         try:
             self._may_append()
             now_ms = self.store_clock.now_ms()
@@ -221,7 +221,7 @@ class Appends:
                     fit.append(each)
                     batches.append(batch)
             appended = self._store.append_group(batches, now_ms) if batches else ()
-        except (RockoonError, store_errors.StoreError):
+        except (RockoonError, store_errors.StorageError):
             return
         end = 0
         for where in appended:
@@ -247,7 +247,7 @@ class Appends:
                 self._sequences.note(sequenced.key, run)
             results[index] = AppendResult((run,), durable)
 
-    def _is_new(self, sequenced: SequencedBatch, batch: Batch, now_ms: int) -> bool:
+    def _is_new(self, sequenced: SequencedBatch, batch: AppendBatch, now_ms: int) -> bool:
         """Return whether a batch has valid sequence numbers and no message that is stored."""
         try:
             check_sequences(sequenced, batch)
@@ -315,7 +315,7 @@ class Appends:
         # There will be no sync that wakes the tasks that wait for room: now they raise the reason.
         self._room.set()
 
-    def check_limits(self, batch: Batch) -> None:
+    def check_limits(self, batch: AppendBatch) -> None:
         """Check the limits of a client's batch that the broker stores in another form.
 
         Raises:
@@ -345,7 +345,7 @@ class Appends:
         cause = {"cause": PRESSURE} if self._store.is_under_pressure else {}
         return StoreNotWritable(reason=reason, **cause)
 
-    def _check(self, batch: Batch) -> None:
+    def _check(self, batch: AppendBatch) -> None:
         size, lengths = batch.frames_bytes, batch.lengths
         if not lengths or len(lengths) % 4:
             raise MalformedBatch(index=0, reason=f"{len(lengths)} bytes of record lengths")
@@ -357,7 +357,7 @@ class Appends:
             most = self._limits.batch_bytes_max
             raise MalformedBatch(index=0, reason=f"{size} bytes, more than {most}")
 
-    def _append_batch(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
+    def _append_batch(self, batch: AppendBatch, first_sequence: int = 0) -> AppendResult:
         try:
             appended = self._append_now(self._store.append, batch)
         except BatchError as failure:
@@ -370,7 +370,7 @@ class Appends:
         end = appended.end_offset
         return AppendResult((run,), None if self._is_durable(end) else self._wait_for(end))
 
-    def _record_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
+    def _record_appended(self, batch: AppendBatch, appended: Appended, first_sequence: int) -> Run:
         """Count an appended batch; return the positions of its messages."""
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
@@ -414,7 +414,7 @@ class Appends:
         self._store_changed.ring()
         return appended
 
-    def _append_sequenced(self, sequenced: SequencedBatch, batch: Batch) -> AppendResult:
+    def _append_sequenced(self, sequenced: SequencedBatch, batch: AppendBatch) -> AppendResult:
         """Append the messages of a batch that are not stored yet."""
         if self._failure is not None:
             raise self._failure
@@ -461,7 +461,7 @@ class Appends:
         return MalformedBatch(index=failure.index, reason=str(failure).partition(": ")[2])
 
 
-def check_sequences(sequenced: SequencedBatch, batch: Batch) -> None:
+def check_sequences(sequenced: SequencedBatch, batch: AppendBatch) -> None:
     """Check that the records contain the sequence numbers of the request.
 
     After a restart the broker knows only those in the records.
@@ -485,7 +485,7 @@ def check_sequences(sequenced: SequencedBatch, batch: Batch) -> None:
         raise MalformedBatch(index=wrong, reason=f"it does not end with sequence {number}")
 
 
-def check_keys(batch: Batch) -> None:
+def check_keys(batch: AppendBatch) -> None:
     """Check that each message of a batch for a compacted topic has a key.
 
     Args:

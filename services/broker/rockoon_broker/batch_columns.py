@@ -1,12 +1,12 @@
 """Columns of a batch: record fields that are needed before the store sees the batch."""
 
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.record import RecordError
 
 
-def columns_of(batch: Batch) -> Columns:
+def columns_of(batch: AppendBatch) -> Columns:
     """Decode the records' fields without checks of their values.
 
     Raises:
@@ -18,7 +18,7 @@ def columns_of(batch: Batch) -> Columns:
         raise MalformedBatch(index=0, reason=str(failure)) from failure
 
 
-def whole_columns_of(batch: Batch) -> Columns:
+def whole_columns_of(batch: AppendBatch) -> Columns:
     """Decode the records' fields; requires at least one record and matching CRCs.
 
     Raises:

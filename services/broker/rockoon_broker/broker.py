@@ -29,7 +29,7 @@ from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import PullQuery, PullResult, Pulls
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.log.batch import Batch, RoutedBatch
+from rockoon_broker.store.log.batch import AppendBatch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_broker.store.store import Store
@@ -307,7 +307,7 @@ class Broker:
         return records
 
     async def append(
-        self, batch: Batch, route_revision: int, handling: Handling = ORDINARY
+        self, batch: AppendBatch, route_revision: int, handling: Handling = ORDINARY
     ) -> AppendResult:
         """Append a batch to the log; see `Appends.append`.
 

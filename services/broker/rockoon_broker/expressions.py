@@ -32,7 +32,7 @@ def expression_of(text: str) -> "Expression":
 
     try:
         return sql92.compile(text)
-    except sql92.InvalidExpression as failure:
+    except sql92.Sql92Error as failure:
         # Errors are sent in metadata, which is short: quote only the text around the position.
         around, _, _ = failure.pointer.partition("\n")
         raise InvalidExpression(

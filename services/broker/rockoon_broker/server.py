@@ -26,13 +26,13 @@ from rockoon_broker.rpc.service import (
     not_ready,
 )
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.private_directory import keep_private
 from rockoon_node.registration import Registration
@@ -90,7 +90,9 @@ async def serve(
     """
     clock, disk = clock or SystemClock(), disk or Disk()
     end_when_descriptor_lost(disk, stop)
-    frontend = NodeFrontend("broker", settings, {**RULES, **REPLICATION_RULES}, Lease("the broker"))
+    frontend = NodeFrontend(
+        "broker", settings, {**RULES, **REPLICATION_RULES}, NodeLease("the broker")
+    )
     nameservers = frontend.nameservers
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
@@ -351,7 +353,7 @@ async def open_broker(
         broker = await Broker.open(
             settings, store_host, nameservers, clock=clock, disk=disk, on_failed=failed
         )
-    except (StoreError, StoreCorrupt, OSError) as failure:
+    except (StorageError, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
     except StartInterrupted:
         log.info("stopped before the store was recovered: the next start recovers it")
@@ -433,7 +435,7 @@ def close_store(broker: Broker, stop: Stop) -> None:
         broker.key_index.close()
     try:
         broker.store.close()
-    except StoreError as failure:
+    except StorageError as failure:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
     else:
         broker.sequences.write_last(sequences)

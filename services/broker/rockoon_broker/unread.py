@@ -18,7 +18,7 @@ from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.pending.pending_index import PendingIndex
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_broker.store.retention.retention import FileReading, UnreadBy
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.served_topics import ServedTopics
@@ -91,7 +91,7 @@ class UnreadFiles:
             try:
                 await self.answer()
                 logged = ""
-            except (OSError, StoreError, RockoonError) as failure:
+            except (OSError, StorageError, RockoonError) as failure:
                 if str(failure) != logged:
                     logged = str(failure)
                     log.warning(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.producing.transactions import GatewayTransactions
@@ -70,7 +70,7 @@ class GatewayMetrics:
     def __init__(
         self,
         presence: Presence,
-        telemetry: Telemetry,
+        telemetry: TelemetryStreams,
         signatures: Signatures,
         sending: Sending,
         transactions: GatewayTransactions,

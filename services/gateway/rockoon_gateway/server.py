@@ -18,7 +18,7 @@ from rockoon_core.clock import wall_clock_ms
 from rockoon_core.signature import CLUSTER_KEY_ID
 from rockoon_gateway.calls import HEADERS, Callers
 from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.consoles.groups_report import GroupReports
 from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
@@ -172,7 +172,7 @@ def assembled(
     topics = TopicRoutes(cluster, create=settings.create_topics)
     groups = CachedGroups(cluster, create=settings.create_groups)
     lite_topics = LiteTopics(cluster, settings.lite_topics_max)
-    telemetry = Telemetry(presence, topics, groups, settings.body_bytes_max, tasks)
+    telemetry = TelemetryStreams(presence, topics, groups, settings.body_bytes_max, tasks)
     transactions = GatewayTransactions(
         cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
     )

@@ -16,7 +16,7 @@ from rockoon_core.errors import RockoonError
 from rockoon_core.valid_text import exception_text
 from rockoon_gateway.calls import Callers, GatewayCall
 from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.codes import Refusal, status, status_of
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.sending import Sending
@@ -37,7 +37,7 @@ class Services:
 
     routes: QueryRoutes
     presence: Presence
-    telemetry: Telemetry
+    telemetry: TelemetryStreams
     sending: Sending
     consuming: Consuming
 
@@ -154,7 +154,7 @@ class MessagingServicer(MessagingServiceServicer):
         except (Refusal, RockoonError) as error:
             refused = status_of(error)
         if refused is not None:
-            self._callers.count_refused("Telemetry", refused)
+            self._callers.count_refused("TelemetryStreams", refused)
             by_caller = refused.code in _CALLERS_FAULT
             code = grpc.StatusCode.INVALID_ARGUMENT if by_caller else grpc.StatusCode.INTERNAL
             await context.abort(code, refused.message)

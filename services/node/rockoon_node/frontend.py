@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from rockoon_node.key_follower import KeyFollower
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import Registration
 from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
@@ -63,7 +63,9 @@ class NodeFrontend(Frontend):
         nameservers: the service must close them last.
     """
 
-    def __init__(self, service: str, settings: NodeSettings, rules: Rules, lease: Lease) -> None:
+    def __init__(
+        self, service: str, settings: NodeSettings, rules: Rules, lease: NodeLease
+    ) -> None:
         super().__init__(service, settings, rules, lease.check)
         self._node_settings = settings
         self.nameservers = Nameservers(

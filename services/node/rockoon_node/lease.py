@@ -36,7 +36,7 @@ SLACK = 0.5
 boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-class Lease:
+class NodeLease:
     """A node's right to reply under its name.
 
     Args:

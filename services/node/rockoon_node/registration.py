@@ -17,7 +17,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.nameservers import ROUND_PAUSE_SECONDS
 from rockoon_core.protocol import PROTOCOL
-from rockoon_node.lease import MARGIN, ROUND, Lease
+from rockoon_node.lease import MARGIN, ROUND, NodeLease
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import (
     Node,
@@ -58,7 +58,7 @@ class Registration:
         self,
         nameservers: Nameservers,
         node: Node,
-        lease: Lease,
+        lease: NodeLease,
         cluster_id: Callable[[], int] = lambda: 0,
         replica: Callable[[], ReplicaFacts] | None = None,
     ) -> None:

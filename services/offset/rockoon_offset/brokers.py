@@ -14,7 +14,7 @@ from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.signature import Credentials
 from rockoon_core.start_position import Loss, QueueState
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_runtime.wire import CLUSTER_METADATA_KEY
@@ -48,7 +48,7 @@ class Brokers:
 
     def __init__(
         self,
-        table: RouteTable,
+        table: OffsetRoutes,
         cluster: str,
         timeout_seconds: float,
         tls: Tls | None = None,

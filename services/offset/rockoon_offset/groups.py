@@ -15,8 +15,8 @@ from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation, is_of_later_group
 from rockoon_offset.progress.records import GroupMember, MemberJoined
-from rockoon_offset.route_table import RouteChange, RouteTable
-from rockoon_runtime.waking import Turns
+from rockoon_offset.route_table import AppliedUpdate, OffsetRoutes
+from rockoon_runtime.waking import WorkRounds
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Groups:
     def __init__(
         self,
         store: ProgressStore,
-        table: RouteTable,
+        table: OffsetRoutes,
         ends: QueueEndCache,
         watch: GroupWatch,
         handovers: Handovers,
@@ -72,7 +72,7 @@ class Groups:
         # group, so members that join together share one write.
         self._unwritten_groups: set[str] = set()
         interval_seconds = min(lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
-        self._turns = Turns(interval_seconds)
+        self._turns = WorkRounds(interval_seconds)
         # True once the service is registered; leases run from then.
         self.is_open = False
         self._owners = Owners()
@@ -240,7 +240,7 @@ class Groups:
         self._absences.expire_due()
         self.write_members()
 
-    def routes_changed(self, change: RouteChange) -> None:
+    def routes_changed(self, change: AppliedUpdate) -> None:
         """Drop the progress of deleted topics and groups, and notify the affected groups."""
         ledger, revision = self._store.ledger, self._table.revision
         self._ends.drop_topics(change.topics | change.removed_topics)
@@ -260,7 +260,7 @@ class Groups:
         members = self.membership.readers(change.topics | change.removed_topics)
         self._watch.routes_changed(change.readers | members | change.groups)
 
-    def _is_contradicted(self, change: RouteChange, revision: int) -> bool:
+    def _is_contradicted(self, change: AppliedUpdate, revision: int) -> bool:
         """True if the new routes cannot follow from the former ones: etcd was restored or replaced.
 
         Only changes that can show a contradiction are checked.
@@ -296,7 +296,7 @@ class Groups:
             )
         )
 
-    def _drop_deleted(self, change: RouteChange, revision: int) -> None:
+    def _drop_deleted(self, change: AppliedUpdate, revision: int) -> None:
         ledger, deletions = self._store.ledger, self._table.deletions
         # Computed first: it compares with the stored progress that is dropped below.
         replaced = {name for name in change.groups if self._is_another(name)}

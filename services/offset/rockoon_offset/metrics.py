@@ -18,7 +18,7 @@ from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.progress_store import ProgressStore
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_offset.start.resolver import Resolver
 from rockoon_proto.v1.offset_pb2 import ConsumeMode
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge
@@ -140,7 +140,7 @@ class OffsetMetrics:
     """Measures the metrics of an offset service."""
 
     store: ProgressStore
-    table: RouteTable
+    table: OffsetRoutes
     groups: Groups
     lags: Lags
     resolver: Resolver

@@ -24,8 +24,8 @@ from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.route_table import RouteChange
-from rockoon_offset.routes import Routes
+from rockoon_offset.route_table import AppliedUpdate
+from rockoon_offset.routes import FollowedRoutes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
@@ -56,7 +56,7 @@ def steady_clock() -> Callable[[], int]:
 class OffsetParts:
     """Components that the program runs, serves or closes."""
 
-    routes: Routes
+    routes: FollowedRoutes
     brokers: Brokers
     watch: GroupWatch
     groups: Groups
@@ -71,11 +71,11 @@ def assembled(
 ) -> OffsetParts:
     """Assemble a service. Its start is written to the store immediately."""
 
-    def routes_changed(change: RouteChange) -> None:
+    def routes_changed(change: AppliedUpdate) -> None:
         groups.routes_changed(change)
 
     accepted_etcd = cluster_id("accept_etcd_cluster_id", settings.accept_etcd_cluster_id)
-    routes = Routes(nameservers, routes_changed, store, accepted_etcd)
+    routes = FollowedRoutes(nameservers, routes_changed, store, accepted_etcd)
     table, wait = routes.table, settings.route_wait_seconds
     brokers = Brokers(
         table,

@@ -10,7 +10,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
 
-class RouteChange(NamedTuple):
+class AppliedUpdate(NamedTuple):
     """Effect of a route update: topics and groups that it changed or deleted."""
 
     snapshot: bool
@@ -51,7 +51,7 @@ def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
 
 
 @dataclass(slots=True)
-class RouteTable:
+class OffsetRoutes:
     """The routes that the offset service knows, at `revision`. Only `apply` changes them."""
 
     revision: int = 0
@@ -65,7 +65,7 @@ class RouteTable:
     readers: dict[str, set[str]] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
 
-    def apply(self, update: RouteUpdate) -> RouteChange:
+    def apply(self, update: RouteUpdate) -> AppliedUpdate:
         """Apply a route update and return its effect."""
         topics = {topic.config.name: topic_from_wire(topic) for topic in update.topics}
         groups = {group.config.name: group for group in update.groups}
@@ -93,7 +93,7 @@ class RouteTable:
         for name in removed_groups:
             self.groups.pop(name, None)
         self.revision = update.revision
-        return RouteChange(
+        return AppliedUpdate(
             snapshot=update.snapshot,
             topics=frozenset(changed_topics),
             removed_topics=frozenset(removed_topics),

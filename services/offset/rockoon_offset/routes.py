@@ -8,7 +8,7 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation
-from rockoon_offset.route_table import RouteChange, RouteTable, create_revisions_in
+from rockoon_offset.route_table import AppliedUpdate, OffsetRoutes, create_revisions_in
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 MISSING_NAMED_MAX = 10
 
 
-class Routes:
+class FollowedRoutes:
     """Routes of the offset service. `run` keeps them equal to those of the nameservers.
 
     Incarnations are revisions of one etcd. Revisions of another etcd (a replacement, or a wrong
@@ -41,7 +41,7 @@ class Routes:
     def __init__(
         self,
         nameservers: Nameservers,
-        on_change: Callable[[RouteChange], None],
+        on_change: Callable[[AppliedUpdate], None],
         store: ProgressStore,
         accepted_etcd_cluster_id: int,
     ) -> None:
@@ -58,7 +58,7 @@ class Routes:
             self._refuse_cluster,
             lambda: store.ledger.counters.route_revision,
         )
-        self.table = RouteTable()
+        self.table = OffsetRoutes()
         self.loaded = self._follower.loaded
 
     async def run(self, stop: Stop) -> None:

@@ -9,11 +9,11 @@ from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_node.frontend import NodeFrontend
-from rockoon_node.lease import Lease
+from rockoon_node.lease import NodeLease
 from rockoon_node.store_cluster import cluster_id
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
-from rockoon_offset.journal.store import Store
+from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
 from rockoon_offset.replication.process import has_been_copy, serve_copy
@@ -65,7 +65,7 @@ async def serve(
     disk = disk or Disk()
     end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}
-    frontend = NodeFrontend("offset", settings, rules, Lease("the offset service"))
+    frontend = NodeFrontend("offset", settings, rules, NodeLease("the offset service"))
     try:
         if settings.copies > 1 or has_been_copy(settings.store_path):
             await serve_copy(settings, frontend, stop, disk, announce)
@@ -83,12 +83,12 @@ async def serve(
         await frontend.nameservers.close()
 
 
-def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> Store:
+def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> JournalStore:
     def disk_failed(failure: StoreFailed) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
 
     try:
-        return Store(
+        return JournalStore(
             settings.store_path,
             disk_failed,
             disk=disk,
@@ -100,7 +100,7 @@ def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> Store:
         raise Fatal(ExitStatus.STORE, f"cannot open {settings.store_path}: {failure}") from failure
 
 
-def close_store(store: Store, stop: Stop) -> None:
+def close_store(store: JournalStore, stop: Stop) -> None:
     try:
         store.close()
     except StoreFailed as failure:
@@ -111,7 +111,7 @@ async def run_parts(
     settings: OffsetSettings,
     frontend: NodeFrontend,
     stop: Stop,
-    store: Store,
+    store: JournalStore,
     parts: OffsetParts,
     announce: Callable[[str, str, str], None],
     quiet_seconds: float,

@@ -40,7 +40,7 @@ from rockoon_offset.request_checks import (
     check_topic,
     require,
 )
-from rockoon_offset.routes import Routes
+from rockoon_offset.routes import FollowedRoutes
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.wire import (
@@ -78,7 +78,7 @@ class OffsetService(OffsetServiceServicer):
         plans: ResetPlans,
         lags: Lags,
         importer: Importer,
-        routes: Routes,
+        routes: FollowedRoutes,
         receivers: GroupReceivers,
         now_ms: Callable[[], int],
     ) -> None:

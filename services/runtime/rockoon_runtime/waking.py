@@ -41,7 +41,7 @@ class Bell:
                 self._waiting.remove(rung)
 
 
-class Turns:
+class WorkRounds:
     """Schedules the rounds of a periodic task. Used only by the event loop's thread.
 
     A `ring` during a round causes another round, because the round may have missed the event.

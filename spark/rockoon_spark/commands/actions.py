@@ -17,7 +17,7 @@ from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.target import CompactionTarget
 from rockoon_spark.export.sections import ExportError, TopicChoice, gap_text
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
-from rockoon_spark.files import StoreError, list_log
+from rockoon_spark.files import StoreReadError, list_log
 from rockoon_spark.index.target import (
     IndexTargetError,
     index_paths,
@@ -73,7 +73,7 @@ EXPECTED = (
     LogBroken,
     LogUnreadable,
     QueueDisorder,
-    StoreError,
+    StoreReadError,
     TargetExists,
     Unusable,
 )

@@ -17,7 +17,7 @@ from rockoon_format.generation import (
     part_entries,
     part_names,
 )
-from rockoon_spark.compaction.sources import CompactionError, Source, TopicRecords
+from rockoon_spark.compaction.sources import CompactedRecords, CompactionError, Source
 from rockoon_spark.compaction.survey import QueueName
 
 
@@ -130,7 +130,7 @@ def copy_part(
     return CopiedPart(part, queues, tombstones, time.process_time() - began)
 
 
-def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[TopicRecords, IntArray]]:
+def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[CompactedRecords, IntArray]]:
     """Yield the records that were read from a source, with the indexes of the records at the
     positions.
     """
@@ -144,7 +144,7 @@ def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[TopicRecords,
             yield wanted, rows
 
 
-def _frames(wanted: TopicRecords, rows: IntArray) -> list[bytes]:
+def _frames(wanted: CompactedRecords, rows: IntArray) -> list[bytes]:
     """Return the unmodified bytes of each selected record."""
     index = wanted.index[rows]
     starts, sizes = wanted.records.parts.starts[index], wanted.records.sizes[index]

@@ -43,9 +43,9 @@ from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
-from rockoon_spark.compaction.steps import Message, MessageKind
+from rockoon_spark.compaction.steps import KeyedMessage, MessageKind
 from rockoon_spark.compaction.target import Incoming
-from rockoon_spark.files import LogFile, StoreError, generation_marks, list_log, read_range
+from rockoon_spark.files import LogFile, StoreReadError, generation_marks, list_log, read_range
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.publish import Replace, held, sync, sync_tree
 from rockoon_spark.records.columns import LogRecords
@@ -229,7 +229,7 @@ class DirectoryTarget:
     def _files(self) -> list[LogFile]:
         try:
             return list_log(str(self._path))
-        except StoreError as error:
+        except StoreReadError as error:
             raise CompactionError(str(error)) from error
 
     def _current(self) -> int:
@@ -315,10 +315,10 @@ class _Examine:
     partitions: Sequence[FilePartition]
     durable_ms: int
 
-    def __call__(self, number: int) -> Iterator[Message]:
+    def __call__(self, number: int) -> Iterator[KeyedMessage]:
         extent = _examine(self.partitions[number], self.durable_ms)
         values = [extent.first, extent.end, extent.broken, extent.error]
-        yield Message(MessageKind.SURVEY, 0, number, json.dumps(values).encode())
+        yield KeyedMessage(MessageKind.SURVEY, 0, number, json.dumps(values).encode())
 
 
 def log_end(

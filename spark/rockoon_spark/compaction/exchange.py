@@ -6,9 +6,9 @@ from typing import Protocol, Self
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from rockoon_spark.compaction.steps import Message
+from rockoon_spark.compaction.steps import KeyedMessage
 
-Step = Callable[[Iterable[Message]], Iterator[Message]]
+Step = Callable[[Iterable[KeyedMessage]], Iterator[KeyedMessage]]
 
 _MESSAGE = "kind int, address int, source int, content binary"
 _SCHEMA = pa.schema(
@@ -47,7 +47,7 @@ class Messages(Protocol):
         """Return the messages of the given kinds."""
         ...
 
-    def collect(self) -> list[Message]:
+    def collect(self) -> list[KeyedMessage]:
         """Return all messages to the driver, in no order."""
         ...
 
@@ -60,7 +60,7 @@ class Exchange(Protocol):
         """Number of tasks that run at the same time."""
         ...
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> Messages:
+    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> Messages:
         """Call `step` with each number from 0 to `tasks` - 1; its results are the messages."""
         ...
 
@@ -75,7 +75,7 @@ class SparkExchange:
     def parallel_tasks(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[Message]]) -> "SparkMessages":
+    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> "SparkMessages":
         def run(batches: _Batches) -> _Batches:
             for batch in batches:
                 for number in batch["number"].to_pylist():
@@ -111,19 +111,19 @@ class SparkMessages:
     def of_kinds(self, *kinds: int) -> "SparkMessages":
         return SparkMessages(self._rows.where(self._rows.kind.isin(list(kinds))))
 
-    def collect(self) -> list[Message]:
+    def collect(self) -> list[KeyedMessage]:
         return [
-            Message(row.kind, row.address, row.source, bytes(row.content))
+            KeyedMessage(row.kind, row.address, row.source, bytes(row.content))
             for row in self._rows.collect()
         ]
 
 
-def _messages(batches: _Batches) -> Iterator[Message]:
+def _messages(batches: _Batches) -> Iterator[KeyedMessage]:
     for batch in batches:
         columns = (batch[name].to_pylist() for name in _SCHEMA.names)
-        yield from map(Message._make, zip(*columns, strict=True))
+        yield from map(KeyedMessage._make, zip(*columns, strict=True))
 
 
-def _batch(message: Message) -> pa.RecordBatch:
+def _batch(message: KeyedMessage) -> pa.RecordBatch:
     arrays = [pa.array([value], kind) for value, kind in zip(message, _SCHEMA.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

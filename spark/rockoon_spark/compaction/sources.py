@@ -31,7 +31,7 @@ class CompactionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRecords:
+class CompactedRecords:
     """The n records of compacted topics among some records of a source."""
 
     records: LogRecords
@@ -86,7 +86,7 @@ class Source(Protocol):
         """
         ...
 
-    def read(self) -> Iterator[TopicRecords]:
+    def read(self) -> Iterator[CompactedRecords]:
         """Yield the records of the source in batches, each record once.
 
         Raises:
@@ -94,7 +94,7 @@ class Source(Protocol):
         """
         ...
 
-    def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
+    def read_at(self, positions: IntArray) -> Iterator[CompactedRecords]:
         """Yield the records that start at these physical offsets, and maybe other records."""
         ...
 
@@ -121,7 +121,7 @@ class PartitionSource:
     def stop(self) -> int:
         return self.partition.stop
 
-    def read(self) -> Iterator[TopicRecords]:
+    def read(self) -> Iterator[CompactedRecords]:
         """Yield the records of the partition; see `Source`. Checksums are verified: a damaged key
         would supersede another message.
         """
@@ -135,10 +135,10 @@ class PartitionSource:
                 raise CompactionError(f"the record at physical offset {at} is damaged: bad crc")
             yield wanted
 
-    def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
+    def read_at(self, positions: IntArray) -> Iterator[CompactedRecords]:
         return self._selected(self.partition.records(positions))
 
-    def _selected(self, batches: Iterator[LogRecords | DamagedRange]) -> Iterator[TopicRecords]:
+    def _selected(self, batches: Iterator[LogRecords | DamagedRange]) -> Iterator[CompactedRecords]:
         try:
             for found in batches:
                 if isinstance(found, DamagedRange):
@@ -208,7 +208,7 @@ class FormerSource:
     def stop(self) -> int:
         return self.part.description.log_end
 
-    def read(self) -> Iterator[TopicRecords]:
+    def read(self) -> Iterator[CompactedRecords]:
         records, encoded = self.part.load()
         try:
             entries = PartEntries.decode(encoded.data)
@@ -221,13 +221,13 @@ class FormerSource:
             yield _select(found, self.min_offsets, kept_since_ms)
             done += len(found)
 
-    def read_at(self, _positions: IntArray) -> Iterator[TopicRecords]:
+    def read_at(self, _positions: IntArray) -> Iterator[CompactedRecords]:
         return self.read()
 
 
 def _select(
     records: LogRecords, min_offsets: Mapping[str, int], kept_since_ms: IntArray
-) -> TopicRecords:
+) -> CompactedRecords:
     encoded = records.topics().dictionary_encode()
     topics = [raw.decode(errors="replace") for raw in encoded.dictionary.to_pylist()]
     which = encoded.indices.to_numpy().astype(np.int64)
@@ -239,7 +239,7 @@ def _select(
         # Prepared messages of transactions have no ConsumeQueue entries.
         listed = records.parts.prefix["sys_flag"][index] & TRANSACTION_PREPARED == 0
         index = index[(physical >= floor[which[index]]) & listed]
-    return TopicRecords(records, index, topics, which[index], kept_since_ms[index])
+    return CompactedRecords(records, index, topics, which[index], kept_since_ms[index])
 
 
 def first_stored_after(

@@ -38,7 +38,7 @@ class MessageKind(IntEnum):
     """The message has the text of a task's error."""
 
 
-class Message(NamedTuple):
+class KeyedMessage(NamedTuple):
     """A message between tasks: a row that Spark transports from step to step."""
 
     kind: int
@@ -89,7 +89,7 @@ class SurveySource:
     retention_ms: Mapping[str, int]
     now_ms: int
 
-    def __call__(self, number: int) -> Iterator[Message]:
+    def __call__(self, number: int) -> Iterator[KeyedMessage]:
         address = number % self.buckets
         try:
             rows, found = survey(
@@ -98,9 +98,9 @@ class SurveySource:
         except CompactionError as error:
             yield _failure(address, number, error)
             return
-        yield Message(MessageKind.SURVEY, address, number, _json(found.to_json()))
+        yield KeyedMessage(MessageKind.SURVEY, address, number, _json(found.to_json()))
         for bucket, own in in_buckets(rows, self.buckets):
-            yield Message(MessageKind.ROWS, bucket, number, own.encode())
+            yield KeyedMessage(MessageKind.ROWS, bucket, number, own.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SelectNewest:
 
     sources: int
 
-    def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def __call__(self, messages: Iterable[KeyedMessage]) -> Iterator[KeyedMessage]:
         began = time.process_time()
         rows: list[KeyRows] = []
         numbers: list[int] = []
@@ -143,7 +143,7 @@ class SelectNewest:
             seconds=time.process_time() - began,
         )
         content = {name: getattr(counts, name) for name in KeptCounts.__slots__}
-        yield Message(MessageKind.COUNTS, 0, 0, _json(content))
+        yield KeyedMessage(MessageKind.COUNTS, 0, 0, _json(content))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class AssignParts:
 
     plans: Sequence[PartPlan]
 
-    def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def __call__(self, messages: Iterable[KeyedMessage]) -> Iterator[KeyedMessage]:
         starts = np.array([plan.log_start for plan in self.plans], np.int64)
         for message in messages:
             positions = np.frombuffer(message.content, "<i8")
@@ -179,7 +179,7 @@ class WriteParts:
     sources: Sequence[Source]
     writer: PartWriter
 
-    def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def __call__(self, messages: Iterable[KeyedMessage]) -> Iterator[KeyedMessage]:
         for part, own in _by_part(messages).items():
             try:
                 chosen = [(self.sources[number], positions) for number, positions in own]
@@ -187,7 +187,7 @@ class WriteParts:
             except CompactionError as error:
                 yield _failure(part, 0, error)
             else:
-                yield Message(MessageKind.COPIED, part, 0, _json(copied.to_json()))
+                yield KeyedMessage(MessageKind.COPIED, part, 0, _json(copied.to_json()))
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class SelectionResult:
     counts: KeptCounts = field(default_factory=lambda: KeptCounts([]))
 
     @classmethod
-    def of(cls, messages: Iterable[Message], sources: int) -> "SelectionResult":
+    def of(cls, messages: Iterable[KeyedMessage], sources: int) -> "SelectionResult":
         """Decode the messages of the surveys and counts; raise CompactionError if one is a
         failure.
         """
@@ -212,13 +212,13 @@ class SelectionResult:
         return found
 
 
-def copied_parts(messages: Iterable[Message]) -> list[CopiedPart]:
+def copied_parts(messages: Iterable[KeyedMessage]) -> list[CopiedPart]:
     """Decode the messages of `WriteParts`, sorted; raise CompactionError if one is a failure."""
     ordered = sorted(_without_failure(messages), key=lambda message: message.address)
     return [CopiedPart.from_json(json.loads(message.content)) for message in ordered]
 
 
-def _without_failure(messages: Iterable[Message]) -> list[Message]:
+def _without_failure(messages: Iterable[KeyedMessage]) -> list[KeyedMessage]:
     ordered = sorted(messages, key=lambda message: (message.source, message.address))
     for message in ordered:
         if message.kind == MessageKind.FAILURE:
@@ -226,7 +226,7 @@ def _without_failure(messages: Iterable[Message]) -> list[Message]:
     return ordered
 
 
-def _by_part(messages: Iterable[Message]) -> dict[int, list[tuple[int, IntArray]]]:
+def _by_part(messages: Iterable[KeyedMessage]) -> dict[int, list[tuple[int, IntArray]]]:
     """Group positions by part, and within a part by source, ascending."""
     found: dict[int, dict[int, list[IntArray]]] = {}
     for message in messages:
@@ -238,13 +238,13 @@ def _by_part(messages: Iterable[Message]) -> dict[int, list[tuple[int, IntArray]
     }
 
 
-def _positions(address: int, source: int, positions: IntArray) -> Message:
-    return Message(MessageKind.POSITIONS, address, source, positions.astype("<i8").tobytes())
+def _positions(address: int, source: int, positions: IntArray) -> KeyedMessage:
+    return KeyedMessage(MessageKind.POSITIONS, address, source, positions.astype("<i8").tobytes())
 
 
-def _failure(address: int, source: int, error: CompactionError) -> Message:
+def _failure(address: int, source: int, error: CompactionError) -> KeyedMessage:
     content = str(error).encode(errors="backslashreplace")
-    return Message(MessageKind.FAILURE, address, source, content)
+    return KeyedMessage(MessageKind.FAILURE, address, source, content)
 
 
 def _json(content: dict[str, Any]) -> bytes:

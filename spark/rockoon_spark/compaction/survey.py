@@ -13,7 +13,7 @@ from rockoon_format.index_entries import whole_keys
 from rockoon_format.properties import KEY_SEPARATOR
 from rockoon_spark.compaction.key_hash import Hashes, KeyHash
 from rockoon_spark.compaction.newest import KeyRows, newest
-from rockoon_spark.compaction.sources import CompactionError, Source, TopicRecords
+from rockoon_spark.compaction.sources import CompactedRecords, CompactionError, Source
 
 QueueName = tuple[str, int]
 
@@ -95,7 +95,7 @@ def survey(
     return together, found
 
 
-def _hashes(wanted: TopicRecords, key_hash: KeyHash) -> tuple[Hashes, NDArray[np.bool_]]:
+def _hashes(wanted: CompactedRecords, key_hash: KeyHash) -> tuple[Hashes, NDArray[np.bool_]]:
     """Hash each record by topic and key, or by physical offset; the mask has True for a key."""
     hashes = np.empty((len(wanted), 2), np.uint64)
     keyed = np.zeros(len(wanted), np.bool_)
@@ -124,7 +124,7 @@ def _are_filled(data: NDArray[np.uint8], starts: IntArray, sizes: IntArray) -> N
 
 
 def _add_queues(
-    found: dict[QueueName, QueueOffsets], wanted: TopicRecords, *, is_log: bool
+    found: dict[QueueName, QueueOffsets], wanted: CompactedRecords, *, is_log: bool
 ) -> None:
     queues, offsets = wanted.column("queue_id"), wanted.column("queue_offset")
     # Stable, so that each queue keeps the order of the log.

@@ -59,7 +59,7 @@ class LeaseLost(Exception):
     """Another job removed the claim of this job."""
 
 
-class Lease:
+class DirectoryLease:
     """A claim on a directory while entered; entering it waits for a lease's time if a job died.
 
     Args:

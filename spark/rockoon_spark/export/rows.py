@@ -196,7 +196,7 @@ class PartitionedWriter:
         self._target, self._broker = target, broker
         self._staging, self._stem = staging, stem
         self._file_bytes = file_bytes
-        self._open: OrderedDict[Partition, _OpenFile] = OrderedDict()
+        self._open: OrderedDict[Partition, _OpenParquet] = OrderedDict()
         self._created = 0
         self._done: list[ExportedFile] = []
 
@@ -222,12 +222,12 @@ class PartitionedWriter:
             self._close(next(iter(self._open)))
         return self._done
 
-    def _create(self, partition: Partition) -> "_OpenFile":
+    def _create(self, partition: Partition) -> "_OpenParquet":
         if len(self._open) >= _FILES_OPEN_MAX:
             self._close(next(iter(self._open)))
         name = f"{self._stem}-{self._created:04}.parquet"
         self._created += 1
-        file = _OpenFile(self._target, self._broker, self._staging, f"{partition.path}/{name}")
+        file = _OpenParquet(self._target, self._broker, self._staging, f"{partition.path}/{name}")
         self._open[partition] = file
         return file
 
@@ -235,7 +235,7 @@ class PartitionedWriter:
         self._done.append(self._open.pop(partition).close())
 
 
-class _OpenFile:
+class _OpenParquet:
     """A Parquet file that is being written; counts and checksums its bytes."""
 
     def __init__(self, target: ExportTarget, broker: str, staging: str, path: str) -> None:
@@ -287,7 +287,7 @@ class _Counted:
 
     closed = False
 
-    def __init__(self, file: _OpenFile) -> None:
+    def __init__(self, file: _OpenParquet) -> None:
         self._file = file
 
     def write(self, content: bytes) -> int:

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from rockoon_core.redaction import redacted
-from rockoon_spark.export.lease import LEASE_SECONDS, Lease, LeaseLost, LeaseTaken
+from rockoon_spark.export.lease import LEASE_SECONDS, DirectoryLease, LeaseLost, LeaseTaken
 from rockoon_spark.publish import held, sync
 from rockoon_spark.source.log_source import LastRecord
 
@@ -77,7 +77,7 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ExportPosition:
     """Position up to which a broker's log is exported."""
 
     end_offset: int
@@ -89,7 +89,7 @@ class Position:
         return {"endOffset": self.end_offset, "last": asdict(self.last) if self.last else None}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Position":
+    def from_json(cls, content: dict[str, Any]) -> "ExportPosition":
         last = content["last"]
         return cls(int(content["endOffset"]), LastRecord(**last) if last else None)
 
@@ -123,7 +123,7 @@ class ExportManifest:
     run_id: str
     topics: Mapping[str, Any]
     """The `TopicChoice` as JSON; the same in each run."""
-    positions: Mapping[str, Position]
+    positions: Mapping[str, ExportPosition]
     """Position in the log of each broker, including brokers without new messages."""
     sections: Sequence[Section]
     files: Sequence[ExportedFile]
@@ -156,7 +156,9 @@ class ExportManifest:
             run=int(content["run"]),
             run_id=str(content["runId"]),
             topics=content["topics"],
-            positions={name: Position.from_json(each) for name, each in content["brokers"].items()},
+            positions={
+                name: ExportPosition.from_json(each) for name, each in content["brokers"].items()
+            },
             sections=tuple(Section(**each) for each in content["sections"]),
             files=tuple(ExportedFile(**each) for each in content["files"]),
             gaps=tuple(Gap(**each) for each in content["gaps"]),
@@ -313,7 +315,7 @@ def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterat
                 lock.enter_context(held(Path(target.root)))
                 check: Check = _nothing
             else:
-                lease = lock.enter_context(Lease(target, lease_seconds))
+                lease = lock.enter_context(DirectoryLease(target, lease_seconds))
                 check = partial(_check_lease, target, lease)
         except BlockingIOError as error:
             raise ExportTargetError(
@@ -332,7 +334,7 @@ def _nothing() -> None:
     """Check nothing: a lock cannot be lost, unlike a lease."""
 
 
-def _check_lease(target: ExportTarget, lease: Lease) -> None:
+def _check_lease(target: ExportTarget, lease: DirectoryLease) -> None:
     try:
         lease.check()
     except LeaseLost as lost:

@@ -14,7 +14,7 @@ from rockoon_format.generation import (
     decode_current,
     generation_name,
 )
-from rockoon_spark.files import StoreError, generation_marks, read_bytes, read_small
+from rockoon_spark.files import StoreReadError, generation_marks, read_bytes, read_small
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.current import CurrentGeneration
 from rockoon_spark.generations.parts import GenerationReplaced, ReadFile
@@ -91,7 +91,7 @@ def current_generation(store: str, broker: str) -> CurrentGeneration | None:
         files = DirectoryGeneration(store, broker, decode_current(content))
         manifest = files.manifest()
     except GenerationError as error:
-        raise StoreError(
+        raise StoreReadError(
             f"{redacted(store)}: the current generation is damaged: {error}; option"
             " compacted=false reads the log without it"
         ) from error

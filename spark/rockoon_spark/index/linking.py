@@ -31,7 +31,7 @@ from rockoon_format.index_file import (
     unit_position,
 )
 from rockoon_format.index_slots import PutKeys, Slots
-from rockoon_spark.index.target import IndexedFile, IndexShape, crc32_of
+from rockoon_spark.index.target import IndexedFile, IndexFileShape, crc32_of
 
 # Number of keys linked in one step; they fit into the processor's cache.
 _BLOCK_KEYS = 16_384
@@ -41,7 +41,7 @@ _NAMED_MS_MAX = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class IndexKeyRange:
     """A range of the keys that were extracted from one partition."""
 
     partition: int
@@ -82,7 +82,7 @@ class ScratchKeys:
         goes_back = np.flatnonzero(np.diff(together[2]) < 0) + 1
         return KeyCount(int(together.shape[1]), tuple(goes_back.tolist()))
 
-    def load(self, keys: KeyRange) -> KeyEntries:
+    def load(self, keys: IndexKeyRange) -> KeyEntries:
         together = np.memmap(self._path(keys.partition), np.int64, "r").reshape(3, -1)
         columns = together[:, keys.first : keys.stop]
         return KeyEntries(columns[0], columns[1], columns[2])
@@ -100,11 +100,11 @@ class FilePlan:
     """Header of the file before the keys are added; for an extended file, its current
     header.
     """
-    keys: tuple[KeyRange, ...]
+    keys: tuple[IndexKeyRange, ...]
     extends: bool = False
 
 
-def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[KeyRange, ...]]:
+def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[IndexKeyRange, ...]]:
     """Divide the keys of all partitions, in order, into shares for index files.
 
     Args:
@@ -122,7 +122,7 @@ def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[KeyR
             first = max(low - int(starts[number]), 0)
             stop = min(high - int(starts[number]), counts[number])
             if stop > first:
-                share.append(KeyRange(number, first, stop))
+                share.append(IndexKeyRange(number, first, stop))
             number += 1
         shares.append(tuple(share))
     return shares
@@ -131,7 +131,7 @@ def divide_keys(counts: Sequence[int], bounds: Sequence[int]) -> list[tuple[KeyR
 def plan_files(
     counts: Sequence[KeyCount],
     scratch: ScratchKeys,
-    shape: IndexShape,
+    shape: IndexFileShape,
     last: IndexedFile | None,
     *,
     last_exists: bool,
@@ -176,19 +176,21 @@ def _file_begins(
     total = 0
     for partition, count in enumerate(counts):
         if count.keys:
-            if _first_time_ms(scratch, KeyRange(partition, 0, 1)) < before_ms:
+            if _first_time_ms(scratch, IndexKeyRange(partition, 0, 1)) < before_ms:
                 begins.append(total)
             begins += [total + begin for begin in count.begins]
-            before_ms = _first_time_ms(scratch, KeyRange(partition, count.keys - 1, count.keys))
+            before_ms = _first_time_ms(
+                scratch, IndexKeyRange(partition, count.keys - 1, count.keys)
+            )
         total += count.keys
     return [*begins, total]
 
 
-def _first_time_ms(scratch: ScratchKeys, keys: KeyRange) -> int:
+def _first_time_ms(scratch: ScratchKeys, keys: IndexKeyRange) -> int:
     return int(scratch.load(keys).timestamps_ms[0])
 
 
-def _next_header(scratch: ScratchKeys, last: KeyRange) -> IndexHeader:
+def _next_header(scratch: ScratchKeys, last: IndexKeyRange) -> IndexHeader:
     """Return the header of a new file after a file that ends with the given keys."""
     keys = scratch.load(last)
     end_ms, end_offset = int(keys.timestamps_ms[-1]), int(keys.offsets[-1])
@@ -217,7 +219,7 @@ def _name_of(time_ms: int) -> str:
 
 
 def write_file(
-    plan: FilePlan, shape: IndexShape, scratch: ScratchKeys, directory: Path, former: Path
+    plan: FilePlan, shape: IndexFileShape, scratch: ScratchKeys, directory: Path, former: Path
 ) -> IndexedFile:
     """Write and sync one index file; unused units are a hole in a sparse file.
 
@@ -255,7 +257,7 @@ def write_file(
 
 def compare_file(
     plan: FilePlan,
-    shape: IndexShape,
+    shape: IndexFileShape,
     scratch: ScratchKeys,
     directory: Path,
     expected: IndexedFile,
@@ -289,7 +291,7 @@ def _differences(
     path: Path,
     content: NDArray[np.uint8],
     plan: FilePlan,
-    shape: IndexShape,
+    shape: IndexFileShape,
     scratch: ScratchKeys,
     expected: IndexedFile,
     deleted: int,
@@ -329,7 +331,7 @@ def _differences(
         )
 
 
-def stored_units(content: NDArray[np.uint8], shape: IndexShape) -> NDArray[np.void]:
+def stored_units(content: NDArray[np.uint8], shape: IndexFileShape) -> NDArray[np.void]:
     """Return the units of an index file's content, UNIT[units]; unit 0 is unused."""
     start = unit_position(shape.slots, 0)
     units: NDArray[np.void] = content[start : start + shape.units * UNIT_BYTES].view(UNIT)
@@ -345,7 +347,7 @@ def _stored_keys(units: NDArray[np.void], header: IndexHeader) -> KeyEntries:
     return KeyEntries(hashes, units["offset"].astype(np.int64), times)
 
 
-def _copy_units(path: Path, copy: BinaryIO, shape: IndexShape, header: IndexHeader) -> None:
+def _copy_units(path: Path, copy: BinaryIO, shape: IndexFileShape, header: IndexHeader) -> None:
     """Copy the used units; the unused rest stays a hole of the sparse copy."""
     position, end = unit_position(shape.slots, 1), unit_position(shape.slots, header.next_unit)
     with path.open("rb") as file:

@@ -34,7 +34,7 @@ class IndexTargetError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexShape:
+class IndexFileShape:
     """Number of slots and units of each file; one unit is never used."""
 
     slots: int
@@ -77,7 +77,7 @@ class IndexedFile:
 class IndexManifest:
     """Files of an index, and the offset up to which they index the log."""
 
-    shape: IndexShape
+    shape: IndexFileShape
     end_offset: int
     """Physical offset below which the keys of all records are indexed."""
     files: tuple[IndexedFile, ...] = ()
@@ -109,7 +109,7 @@ def read_manifest(target: Path) -> IndexManifest | None:
         if content["format"] != _FORMAT:
             raise IndexTargetError(f"{path} has format {content['format']}, expected {_FORMAT}")
         return IndexManifest(
-            IndexShape(int(content["slots"]), int(content["units"])),
+            IndexFileShape(int(content["slots"]), int(content["units"])),
             int(content["endOffset"]),
             tuple(map(IndexedFile.from_json, content["files"])),
         )
@@ -163,7 +163,7 @@ def check_files(target: Path, manifest: IndexManifest | None, log_start: int) ->
             )
 
 
-def check_content(target: Path, file: IndexedFile, shape: IndexShape) -> None:
+def check_content(target: Path, file: IndexedFile, shape: IndexFileShape) -> None:
     """Check that a file to be extended is unchanged since it was published.
 
     Raises:

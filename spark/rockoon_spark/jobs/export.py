@@ -28,10 +28,10 @@ from rockoon_spark.export.target import (
     Check,
     ExportedFile,
     ExportManifest,
+    ExportPosition,
     ExportTarget,
     Gap,
     Move,
-    Position,
     Section,
     discard,
     locked,
@@ -103,7 +103,7 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ExportPlan:
     """Plan of a run of an export, with the manifest of the previous run."""
 
     former: ExportManifest | None
@@ -115,7 +115,7 @@ class _Plan:
     """Ranges whose messages were deleted before this run could export them."""
 
     @property
-    def positions(self) -> dict[str, Position]:
+    def positions(self) -> dict[str, ExportPosition]:
         return dict(self.former.positions) if self.former else {}
 
     @property
@@ -180,19 +180,19 @@ def _planned(
     reading: SectionReading,
     sealed_only: bool,
     section_bytes: int | None,
-) -> _Plan:
+) -> _ExportPlan:
     positions = former.positions if former else {}
     logs = {log.broker: log for log in source.logs()}
     starts, gaps = _starts(logs, positions, fails_on_data_loss=reading.fails_on_data_loss)
     new = {name: _NewLog(log, starts[name], sealed_only) for name, log in logs.items()}
     task_bytes = section_bytes or _section_bytes(spark, new.values())
     tasks = [task for each in new.values() for task in each.tasks(task_bytes)]
-    return _Plan(former, reading, new, tasks, gaps)
+    return _ExportPlan(former, reading, new, tasks, gaps)
 
 
 def _run(
     spark: SparkSession,
-    plan: _Plan,
+    plan: _ExportPlan,
     target: ExportTarget,
     file_bytes: int,
     move: Move | None,
@@ -212,7 +212,7 @@ def _run(
         positions = plan.positions
         for name, (end, last) in ends.items():
             known = positions.get(name)
-            positions[name] = Position(end, last or (known.last if known else None))
+            positions[name] = ExportPosition(end, last or (known.last if known else None))
         # Positions advance also without new messages, so that no log is read twice.
         if plan.former is None or positions != plan.former.positions:
             run += 1
@@ -226,7 +226,7 @@ def _run(
 
 
 def _report(
-    plan: _Plan, run: int, ends: Ends, files: Sequence[ExportedFile], gaps: Sequence[Gap]
+    plan: _ExportPlan, run: int, ends: Ends, files: Sequence[ExportedFile], gaps: Sequence[Gap]
 ) -> ExportReport:
     return ExportReport(
         log_bytes=sum(end - plan.logs[broker].start for broker, (end, _) in ends.items()),
@@ -280,7 +280,7 @@ def _topics_text(topics: Mapping[str, Any]) -> str:
 
 def _starts(
     logs: Mapping[str, ContiguousLog],
-    positions: Mapping[str, Position],
+    positions: Mapping[str, ExportPosition],
     *,
     fails_on_data_loss: bool,
 ) -> tuple[dict[str, int], list[Gap]]:
@@ -319,7 +319,7 @@ def _section_bytes(spark: SparkSession, logs: Collection[_NewLog]) -> int:
     return min(max(share, SECTION_BYTES_MIN), SECTION_BYTES_MAX)
 
 
-def _ends(plan: _Plan, answers: Sequence[Mapping[str, Any]]) -> Ends:
+def _ends(plan: _ExportPlan, answers: Sequence[Mapping[str, Any]]) -> Ends:
     ends: dict[str, tuple[int, LastRecord | None]] = {}
     for task, answer in zip(plan.tasks, answers, strict=True):
         broker = task.section.broker
@@ -343,7 +343,7 @@ def _sections_below(tasks: Sequence[_Task], ends: Ends) -> list[Section]:
 
 def _write(
     spark: SparkSession,
-    plan: _Plan,
+    plan: _ExportPlan,
     target: ExportTarget,
     staging: str,
     stem: str,

@@ -33,8 +33,8 @@ from rockoon_spark.index.linking import (
 )
 from rockoon_spark.index.target import (
     IndexedFile,
+    IndexFileShape,
     IndexManifest,
-    IndexShape,
     IndexTargetError,
     check_content,
     check_files,
@@ -119,7 +119,7 @@ def build_index(
         IndexTargetError: the target contains something else, or another job holds its lock.
         StoreError: there is no log.
     """
-    shape = IndexShape(slots, units)
+    shape = IndexFileShape(slots, units)
     target = target.resolve()
     with locked(target):
         recover(target)
@@ -190,7 +190,7 @@ def verify_index(
 
 
 def _check_former(
-    target: Path, former: IndexManifest, shape: IndexShape, log: ContiguousLog
+    target: Path, former: IndexManifest, shape: IndexFileShape, log: ContiguousLog
 ) -> None:
     check_files(target, former if former.files else None, log.start)
     if former.shape != shape:
@@ -269,7 +269,7 @@ def _extract_partition(
 def _write(
     spark: SparkSession,
     plans: Sequence[FilePlan],
-    shape: IndexShape,
+    shape: IndexFileShape,
     scratch: ScratchKeys,
     staging: Path,
     target: Path,
@@ -323,7 +323,7 @@ def _compare(
     return problems
 
 
-def _keys_below(target: Path, file: IndexedFile, shape: IndexShape, log_start: int) -> int:
+def _keys_below(target: Path, file: IndexedFile, shape: IndexFileShape, log_start: int) -> int:
     """Return the number of a file's keys whose records are no longer in the log."""
     if file.header.end_offset < log_start:
         return file.keys

@@ -32,7 +32,7 @@ from rockoon_format.record import (
 )
 from rockoon_spark.records.properties import Properties, cut, text
 from rockoon_spark.records.touch_pages import touch_pages
-from rockoon_spark.records.window import Window
+from rockoon_spark.records.window import RecordWindow
 
 Bytes = NDArray[np.uint8]
 
@@ -61,7 +61,7 @@ class LogRecords:
     broker: str
     content: bytes | None = None
     """Copy of the buffer for the compiled kernel, which needs immutable bytes."""
-    window: Window | None = None
+    window: RecordWindow | None = None
     """The kernel's view of the records in `content`."""
 
     @classmethod
@@ -74,7 +74,7 @@ class LogRecords:
             buffer, base, starts = buffer[first:stop], base + first, starts - first
             if kernel.native is not None:
                 content = buffer.tobytes()
-                window = Window.at(content, starts, sizes)
+                window = RecordWindow.at(content, starts, sizes)
                 own = np.frombuffer(content, np.uint8)
                 return cls(own, base, starts, sizes, broker, content, window)
             touch_pages(buffer, len(starts))
@@ -83,7 +83,9 @@ class LogRecords:
         return cls(buffer, base, starts, sizes, broker)
 
     @classmethod
-    def of_window(cls, content: bytes, base: int, window: Window, broker: str) -> "LogRecords":
+    def of_window(
+        cls, content: bytes, base: int, window: RecordWindow, broker: str
+    ) -> "LogRecords":
         """Create from the records that the kernel found in `content`."""
         buffer = np.frombuffer(content, np.uint8)
         return cls(buffer, base, window.starts, window.sizes, broker, content, window)
@@ -136,7 +138,7 @@ class LogRecords:
         return cut(self.buffer, starts, starts + lengths)
 
     @cached_property
-    def properties(self) -> Properties | Window:
+    def properties(self) -> Properties | RecordWindow:
         """Properties of each record, without the checksum property."""
         if self.window is not None:
             return self.window

@@ -41,7 +41,7 @@ _PROPERTIES = {
 _MAPS = "properties"
 
 
-class Window:
+class RecordWindow:
     """Fields of n records in some bytes, found by the compiled kernel.
 
     Args:
@@ -53,7 +53,7 @@ class Window:
         self._count, self.stop, self.has_more = native.extent()
 
     @classmethod
-    def following(cls, content: bytes, base: int, end: int) -> "Window | None":
+    def following(cls, content: bytes, base: int, end: int) -> "RecordWindow | None":
         """Find the whole records at the beginning of some bytes; needs the kernel.
 
         `stop` is the position after the last record. `has_more` is True if the record there needs
@@ -69,7 +69,7 @@ class Window:
         return None if found is None else cls(found)
 
     @classmethod
-    def at(cls, content: bytes, starts: IntArray, sizes: IntArray) -> "Window | None":
+    def at(cls, content: bytes, starts: IntArray, sizes: IntArray) -> "RecordWindow | None":
         """Create a window from records at known positions, int64[n].
 
         None if one is incomplete, or if there is no kernel.

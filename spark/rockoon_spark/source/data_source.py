@@ -58,7 +58,7 @@ from pyspark.sql.types import StructType
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
 from rockoon_spark.source.log_source import DamagedRange, LogPartition
-from rockoon_spark.source.options import OptionError, ReadOptions, columns_of, no_such_queue
+from rockoon_spark.source.options import OptionError, SourceOptions, columns_of, no_such_queue
 from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.reader import QueueStreamReader
 
@@ -91,7 +91,7 @@ class RockoonDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "LogReader":
         del schema
-        return LogReader(ReadOptions.parse(self.options))
+        return LogReader(SourceOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:
         del schema
@@ -118,7 +118,7 @@ class LogReader(DataSourceReader):
     off by default in sessions of users.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -19,7 +19,7 @@ from rockoon_spark.records.partition_scan import FoundRecords, find_records
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.records.selection import Mask, Selection
 from rockoon_spark.records.starts import first_record
-from rockoon_spark.records.window import Window
+from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
@@ -261,11 +261,11 @@ def _extent_of(content: bytes, base: int, end: int) -> tuple[int | None, int, bo
     return size or None, size, more
 
 
-def _window_of(content: bytes, base: int, end: int) -> tuple[Window | None, int, bool]:
+def _window_of(content: bytes, base: int, end: int) -> tuple[RecordWindow | None, int, bool]:
     """Check the records of a window; return them as a `Window`. An argument `prove` of
     `FilePartition._leading`.
     """
-    found = Window.following(content, base, end)
+    found = RecordWindow.following(content, base, end)
     if found is None:
         return None, 0, False
     return found if len(found) else None, found.stop, found.has_more

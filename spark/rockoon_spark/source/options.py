@@ -20,7 +20,7 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class SourceOptions:
     """Parsed options of a read."""
 
     source: LogSource
@@ -34,7 +34,7 @@ class ReadOptions:
     split_bytes: int
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Parse Spark's options; names are case-insensitive.
 
         Raises:

@@ -23,7 +23,7 @@ from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import no_such_queue
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
-from rockoon_spark.stream.plan import OffsetRange, StreamQueue
+from rockoon_spark.stream.plan import BatchRange, StreamQueue
 from rockoon_spark.stream.progress import GroupProgress
 from rockoon_spark.stream.queue_partition import QueuePartition
 
@@ -199,7 +199,7 @@ class StreamCluster:
                 continue
         return found
 
-    def partitions(self, ranges: Iterable[OffsetRange]) -> list[QueuePartition]:
+    def partitions(self, ranges: Iterable[BatchRange]) -> list[QueuePartition]:
         """Return the input of a task for each range of a queue's offsets.
 
         Raises:
@@ -207,7 +207,7 @@ class StreamCluster:
         """
         return self._call(lambda: self._partitions(list(ranges)))
 
-    async def _partitions(self, ranges: list[OffsetRange]) -> list[QueuePartition]:
+    async def _partitions(self, ranges: list[BatchRange]) -> list[QueuePartition]:
         routes = self._cluster.routes
         found = []
         for each in ranges:

@@ -157,7 +157,7 @@ def messages_of_bytes(
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class BatchRange:
     """Range of offsets of one queue that one task reads, `stop` is exclusive."""
 
     queue: MessageQueue
@@ -167,18 +167,18 @@ class OffsetRange:
     """etcd revision at which the queue was created; 0 if unknown."""
 
 
-def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
+def ranges(start: StreamOffsets, end: StreamOffsets) -> list[BatchRange]:
     """Return the nonempty ranges between two checkpointed offsets, queue by queue."""
     found = []
     for queue, position in sorted(end.queues.items()):
         # A new queue is not in `start`, so `first` has precedence.
         first = start.queues[queue].offset if position.first is None else position.first
         if first < position.offset:
-            found.append(OffsetRange(queue, first, position.offset, position.create_revision))
+            found.append(BatchRange(queue, first, position.offset, position.create_revision))
     return found
 
 
-def cut(whole: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
+def cut(whole: Iterable[BatchRange], partitions_min: int) -> list[BatchRange]:
     """Divide ranges into at least `partitions_min`, if there are as many messages."""
     given = list(whole)
     total = sum(each.stop - each.start for each in given)

@@ -20,7 +20,7 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_spark.broker_calls import READ_RETRY_SECONDS, PullClient
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.log_source import DataLost, in_batches
-from rockoon_spark.stream.plan import OffsetRange
+from rockoon_spark.stream.plan import BatchRange
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class QueuePartition(InputPartition):
         endpoint: nameservers, asked for the broker's new address if it no longer answers.
     """
 
-    range: OffsetRange
+    range: BatchRange
     address: str
     route_revision: int
     fails_on_data_loss: bool

@@ -70,7 +70,7 @@ from rockoon_spark.stream.offsets import INITIAL, QueuePosition, StreamOffsets
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
     Backlog,
-    OffsetRange,
+    BatchRange,
     StreamQueue,
     backlog,
     cut,
@@ -188,7 +188,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Computed only from checkpointed offsets, so that a repeated batch has the same rows.
         return self._planner.partitions(cut(planned, self._options.partitions_min))
 
-    def _existing(self, planned: list[OffsetRange], end: StreamOffsets) -> list[OffsetRange]:
+    def _existing(self, planned: list[BatchRange], end: StreamOffsets) -> list[BatchRange]:
         """Return the ranges of queues that still exist; report the loss of the others.
 
         A batch can be repeated long after it was planned.

@@ -33,7 +33,7 @@ from rockoon_offset.journal.generation_files import (
     snapshot_path,
     write_snapshot,
 )
-from rockoon_offset.journal.store import Store
+from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import Commits
@@ -61,7 +61,7 @@ class QuietDisk(Disk):
         pass
 
 
-class SimulatedStore(Store):
+class SimulatedStore(JournalStore):
     """The ledger with a journal in memory, synced when the simulation says so.
 
     Args:

@@ -20,7 +20,7 @@ from offset.simulated.service import HANDOVER_SECONDS
 from offset.simulated.world import SECOND_NS, View, World
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
+from rockoon_core.start_position import NewQueueRule, QueueState, StartReason, StartRule
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import (
     Counters,
@@ -247,16 +247,16 @@ class Witness:
         if NewQueueRule(group.config.new_queue_rule) is NewQueueRule.CLASSIC:
             return
         policy = group.config.start_policy
-        consume_from = ConsumeFrom(int(policy.consume_from))
+        consume_from = StartRule(int(policy.consume_from))
         first = {state.min_offset for state in told}
         if after.queue.is_retry:
             expected, why = first, "is a retry topic's"
         elif after.incarnation > subscribed:
             expected, why = first, "is new to the group"
             assert after.start_reason is StartReason.NEW_QUEUE, after
-        elif consume_from is ConsumeFrom.FIRST:
+        elif consume_from is StartRule.FIRST:
             expected, why = first, "is read from the first"
-        elif consume_from is ConsumeFrom.TIMESTAMP:
+        elif consume_from is StartRule.TIMESTAMP:
             found = log.offset_at(policy.timestamp_ms)
             expected = {min(max(found, state.min_offset), state.max_offset) for state in told}
             # What the search saw may be a moment older than the log is now.

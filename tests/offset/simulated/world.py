@@ -12,7 +12,7 @@ from typing import Any
 from rockoon_core.errors import BrokerUnavailable, NotReady, QueueNotFound, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1.broker_pb2 import DELETED_EXPIRED
 
@@ -209,7 +209,7 @@ class SimulatedRoutes:
     def __init__(self, world: World) -> None:
         self._world = world
         self._view: View | None = None
-        self.table = RouteTable()
+        self.table = OffsetRoutes()
 
     def require(self) -> None:
         if self._view is None:

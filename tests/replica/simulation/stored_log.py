@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from replica.simulation.truth import Violation
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_core.replication_rules import Boundary
 from rockoon_format.file_names import offset_to_file_name
@@ -214,7 +214,7 @@ class StoredLog:
             path.write_bytes(data)
         try:
             self._open()
-        except StoreError:
+        except StorageError:
             self._is_refused = True
         return not self._is_refused
 

@@ -77,7 +77,7 @@ class ReceivedFile:
 
 
 @dataclass(slots=True)
-class _Upload:
+class _IncomingGeneration:
     directory: Path
     used_seconds: float
     """Monotonic time of the last activity."""
@@ -271,7 +271,7 @@ class Uploads:
                 file.discard()
         self._abandoned.clear()
 
-    def _left(self) -> dict[str, _Upload]:
+    def _left(self) -> dict[str, _IncomingGeneration]:
         """Return the uploads of the previous process, each as old as its newest file."""
         now_ms, now = self._clock.now_ms(), self._clock.monotonic_seconds()
         left = {}
@@ -279,14 +279,14 @@ class Uploads:
             upload_id = path.name.removeprefix(INCOMING_PREFIX)
             if _UPLOAD_ID.fullmatch(upload_id):
                 age_ms = max(now_ms - self._disk.facts(path).modified_ms, 0)
-                left[upload_id] = _Upload(path, now - age_ms / 1000)
+                left[upload_id] = _IncomingGeneration(path, now - age_ms / 1000)
         return left
 
     def _next_ended_path(self) -> Path:
         self._ended_count += 1
         return self._directory / f"{_TAKEN}{self._token}-{self._ended_count}"
 
-    def _open_upload(self, upload_id: str) -> _Upload:
+    def _open_upload(self, upload_id: str) -> _IncomingGeneration:
         if self.has_ended(upload_id):
             raise _over(upload_id)
         if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
@@ -297,13 +297,13 @@ class Uploads:
                 raise Busy(reason=f"{len(self._uploads)} generations are already being uploaded")
             directory = self._directory / f"{INCOMING_PREFIX}{upload_id}"
             self._disk.make_directory(directory)
-            upload = _Upload(directory, self._clock.monotonic_seconds())
+            upload = _IncomingGeneration(directory, self._clock.monotonic_seconds())
             self._uploads[upload_id] = upload
         self._disk.make_directory(self._partial)
         return upload
 
     async def _write(
-        self, upload_id: str, upload: _Upload, name: str, chunks: AsyncIterator[bytes]
+        self, upload_id: str, upload: _IncomingGeneration, name: str, chunks: AsyncIterator[bytes]
     ) -> ReceivedFile:
         self._files_made += 1
         path = self._partial / str(self._files_made)
@@ -327,7 +327,7 @@ class Uploads:
             raise
         return ReceivedFile(file.bytes, file.sha256.digest())
 
-    def _check_open(self, upload_id: str, upload: _Upload) -> None:
+    def _check_open(self, upload_id: str, upload: _IncomingGeneration) -> None:
         if self._uploads.get(upload_id) is not upload:
             raise _over(upload_id)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rockoon_broker.batch_columns import whole_columns_of
 from rockoon_broker.delays.rewriting import AddressedRecord
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.batch import SYS_FLAGS_ALLOWED
@@ -14,7 +14,7 @@ PART_BYTES = 1 << 20
 """Maximum size of records in one append; a single record may be longer."""
 
 
-def records_of(batch: Batch) -> list[Record]:
+def records_of(batch: AppendBatch) -> list[Record]:
     """Decode the records of a batch, which must be whole and of its queue.
 
     Raises:

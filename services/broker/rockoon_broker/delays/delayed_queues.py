@@ -19,7 +19,7 @@ from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.pending.pending_records import PendingRecords
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
@@ -181,7 +181,7 @@ class DelayedQueues:
         return sorted(found)[:count_max]
 
     async def complete_by(
-        self, batch: Batch, sources: Sequence[int], check: Callable[[], None] = lambda: None
+        self, batch: AppendBatch, sources: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> AppendResult:
         """Append the completion of some messages; see `PendingRecords.complete_by`."""
         placed = await self.records.complete_by(batch, sources, check)
@@ -239,10 +239,10 @@ class DelayedQueues:
             self.rolled.follow(source, now)
 
 
-def batch_for(addressed: AddressedRecord) -> Batch:
+def batch_for(addressed: AddressedRecord) -> AppendBatch:
     """Return a batch of one record made by the broker."""
     frame = encode_record(addressed.record, room=True)
-    return Batch.of_records(addressed.topic, addressed.queue_id, [frame])
+    return AppendBatch.of_records(addressed.topic, addressed.queue_id, [frame])
 
 
 def _level(key: QueueKey) -> int:

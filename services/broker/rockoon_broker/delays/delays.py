@@ -36,7 +36,7 @@ from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_records import CompletedMeanwhile
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.errors import (
@@ -140,7 +140,7 @@ class Delays:
 
     # Accepting.
 
-    async def append(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
+    async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
         """Store messages of one queue until they are due; see `Appends.place`.
 
         They are stored in parts, one per run of messages with the same delay level.
@@ -169,7 +169,7 @@ class Delays:
         runs: list[Run] = []
         placed: AppendResult | None = None
         for key, part in parts:
-            placed = await self._appends.append(Batch.of_records(*key, part), check)
+            placed = await self._appends.append(AppendBatch.of_records(*key, part), check)
             first = placed.first
             position = first.first_physical_offset
             for number, frame in enumerate(part):

@@ -32,7 +32,7 @@ from rockoon_broker.pending.due_work import DueWork
 from rockoon_broker.pending.pending_queue import Pending, PendingQueue
 from rockoon_broker.pending.pending_records import CompletedMeanwhile
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.retention.retention import LogFileAge
 from rockoon_broker.store.store import Store
@@ -184,7 +184,7 @@ class DelayedDelivery:
             if not self._knows(*key):
                 raise TopicNotFound(topic=key[0])
 
-        batch = Batch.of_records(*key, [frame for _, frame in part])
+        batch = AppendBatch.of_records(*key, [frame for _, frame in part])
         try:
             await self._queues.complete_by(batch, sources, check)
         except (MalformedBatch, BodyTooLarge, PropertiesTooLarge, InvalidTopicName) as refusal:

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from rockoon_broker.store.errors import StoreClosed, StoreError, StoreSyncFailed
+from rockoon_broker.store.errors import StorageError, StoreClosed, StoreSyncFailed
 from rockoon_core.errors import RockoonError
-from rockoon_runtime.waking import Turns
+from rockoon_runtime.waking import WorkRounds
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class DueWork:
         self._name = name
         self._step = step
         self._pause_seconds = pause_seconds
-        self._turns = Turns(apart_seconds)
+        self._turns = WorkRounds(apart_seconds)
         self.failure: Exception | None = None
         """Error for which due work currently waits."""
 
@@ -55,7 +55,7 @@ class DueWork:
                 self.failure = None
             except (StoreSyncFailed, StoreClosed):
                 return
-            except (RockoonError, StoreError, OSError) as failure:
+            except (RockoonError, StorageError, OSError) as failure:
                 if self.failure is None:
                     log.warning("%s are delayed, retrying: %s", self._name, failure)
                 self.failure = failure

@@ -18,7 +18,7 @@ from rockoon_broker.delays.delays import Delays
 from rockoon_broker.pending.due_work import DueWork
 from rockoon_broker.pending.pending_index import CapturedState, PendingIndex
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.ends import CheckQueue
@@ -176,5 +176,5 @@ class PendingMessages:
                 captured = self.pending_index.pop_durable()
                 if captured is not None:
                     await asyncio.to_thread(self.pending_index.write, captured)
-            except (OSError, StoreError, RockoonError) as failure:
+            except (OSError, StorageError, RockoonError) as failure:
                 log.warning("cannot write a snapshot of pending messages, retrying: %s", failure)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import PendingQueue
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_format.consume_queue import EntryArray
@@ -100,7 +100,7 @@ class PendingRecords:
         return bool(self.which_wait(positions).all())
 
     async def complete_by(
-        self, batch: Batch, sources: Sequence[int], check: Callable[[], None] = lambda: None
+        self, batch: AppendBatch, sources: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> AppendResult:
         """Append records made from pending ones, which completes the latter.
 

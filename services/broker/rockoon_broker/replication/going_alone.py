@@ -7,7 +7,7 @@ has, and that are cut when it is a copy again.
 from pathlib import Path
 
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
@@ -65,5 +65,5 @@ def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> N
         (itself,) = facts.config.in_sync
         try:
             broker.store.open_epoch(facts.led, itself, now_ms)
-        except StoreError as failure:
+        except StorageError as failure:
             raise Fatal(ExitStatus.STORE, f"cannot open an epoch: {failure}") from failure

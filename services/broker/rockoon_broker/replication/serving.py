@@ -16,7 +16,7 @@ from rockoon_broker.replication.generations import GenerationCopying
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.replication.warm import Loops, WarmBroker
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.errors import MarkDamaged, StoreDamaged, StoreError
+from rockoon_broker.store.errors import MarkDamaged, StorageError, StoreDamaged
 from rockoon_broker.store.log.integrity import rewrite_closed
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
@@ -57,7 +57,7 @@ class BrokerCopy:
         followers: tasks that follow the log at all times.
     """
 
-    log_failures = (StoreError,)
+    log_failures = (StorageError,)
     crc32 = staticmethod(crc32)
 
     def __init__(

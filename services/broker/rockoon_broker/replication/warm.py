@@ -18,7 +18,7 @@ from typing import Any
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.replication.store_log import StoreLog
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import StorageError
 from rockoon_broker.store.store import Store
 from rockoon_runtime.waking import Bell
 
@@ -82,7 +82,7 @@ class WarmBroker:
                 store = self._opened.store
             try:
                 broker = await self._make(store)
-            except (StoreError, OSError, ValueError):
+            except (StorageError, OSError, ValueError):
                 if self._opened.store is store:
                     raise
                 # It was closed for a cut.

@@ -13,7 +13,7 @@ from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries.retries import FailureReport, RetryRules, ReturnedMessage, returned
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.topics.topic_file import TOPICS_ASIDE
 from rockoon_core.errors import (
     BodyTooLarge,
@@ -206,7 +206,7 @@ class SendBacks:
         await self._provide(
             topic, queue_id, group, GROUP_DEAD_LETTERS if first.dead else GROUP_RETRY
         )
-        batch = Batch.of_records(topic, queue_id, [item.frame for item in items])
+        batch = AppendBatch.of_records(topic, queue_id, [item.frame for item in items])
         size = batch.frames_bytes
         if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self._waiting_bytes} bytes sent back wait for room in the log")

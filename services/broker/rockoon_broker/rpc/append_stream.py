@@ -68,7 +68,7 @@ Waiting = asyncio.Future[AppendResults] | Callable[[AppendResults | Exception], 
 cancelled with its stream, or a callback, which must not raise."""
 
 
-class Sender(Protocol):
+class AppendCall(Protocol):
     """The call of a producer; a `ServerCall`."""
 
     @property
@@ -277,13 +277,13 @@ class AppendStreamCall:
         # Sent with the first reply, then 0.
         self._batches_max = BATCHES_MAX
         # Message of `on_message` that waits for its group: bytes, request id, sender and time.
-        self._grouped: tuple[bytes, int, Sender, float] | None = None
+        self._grouped: tuple[bytes, int, AppendCall, float] | None = None
         # The call is over, and no reply can be sent.
         self._is_closed = False
         # The next message of `read` goes the general path: `on_message` has tried the group append.
         self._skips_group = False
 
-    def on_message(self, message: bytes, sender: Sender) -> bool:
+    def on_message(self, message: bytes, sender: AppendCall) -> bool:
         """Append a message and reply as soon as it is durable.
 
         Args:
@@ -403,7 +403,7 @@ class AppendStreamCall:
         return results
 
     def _answer(
-        self, sender: Sender, request_id: int, outcome: Outcome, received_seconds: float
+        self, sender: AppendCall, request_id: int, outcome: Outcome, received_seconds: float
     ) -> None:
         """Reply now, or in the callback of the sync. Raises nothing: it runs in callbacks."""
         durable = outcome.durable if isinstance(outcome, AppendResult) else None
@@ -419,7 +419,7 @@ class AppendStreamCall:
 
     def _answer_when_durable(
         self,
-        sender: Sender,
+        sender: AppendCall,
         request_id: int,
         outcome: Outcome,
         durable: Durability,
@@ -449,7 +449,7 @@ class AppendStreamCall:
             durable.on_settled = on_settled
 
     def _send_reply(
-        self, sender: Sender, request_id: int, outcome: Outcome, received_seconds: float
+        self, sender: AppendCall, request_id: int, outcome: Outcome, received_seconds: float
     ) -> Outcome | None:
         """Send a reply; return None, or the outcome that `answers` must report instead."""
         try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from rockoon_broker.idempotence.replay import takes_sequences
-from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
+from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.wire_fields import Field, fields
 from rockoon_format import kernel
@@ -27,7 +27,7 @@ _FRAMES = AppendRequest.FRAMES_FIELD_NUMBER
 _MORE = AppendRequest.MORE_FIELD_NUMBER
 
 
-class Records(NamedTuple):
+class RequestRecords(NamedTuple):
     """Position of a request's records: `bounds` of `source`; None: all of it."""
 
     source: bytes
@@ -45,7 +45,7 @@ class LargeRequest:
 
     __slots__ = ("_rest", "more", "records")
 
-    def __init__(self, rest: AppendRequest, records: Records, more: "list[Request]") -> None:
+    def __init__(self, rest: AppendRequest, records: RequestRecords, more: "list[Request]") -> None:
         self._rest = rest
         self.records = records
         self.more = more
@@ -75,7 +75,11 @@ class PlainRequest:
     producer_id = first_sequence = first_sent_ms_ago = 0
 
     def __init__(
-        self, batch: Batch, route_revision: int, request_id: int, more: "Sequence[PlainRequest]"
+        self,
+        batch: AppendBatch,
+        route_revision: int,
+        request_id: int,
+        more: "Sequence[PlainRequest]",
     ) -> None:
         self.batch = batch
         self.route_revision = route_revision
@@ -124,16 +128,16 @@ def append_request(message: bytes) -> Request:
         raise DecodeError(str(failure)) from failure
 
 
-def records_of(request: Request) -> Records:
+def records_of(request: Request) -> RequestRecords:
     """Return the position of a request's records."""
     if isinstance(request, PlainRequest):
-        return Records(request.batch.source, request.batch.bounds)
+        return RequestRecords(request.batch.source, request.batch.bounds)
     if isinstance(request, LargeRequest):
         return request.records
-    return Records(request.frames, None)
+    return RequestRecords(request.frames, None)
 
 
-def batch_of(request: Request) -> Batch:
+def batch_of(request: Request) -> AppendBatch:
     """Return the batch of a request.
 
     Raises:
@@ -142,7 +146,7 @@ def batch_of(request: Request) -> Batch:
     if isinstance(request, PlainRequest):
         return request.batch
     source, bounds = records_of(request)
-    return Batch(
+    return AppendBatch(
         request.topic,
         request.queue_id,
         source,
@@ -167,13 +171,13 @@ def _plain_request(
 ) -> PlainRequest:
     """Return the request of a batch that the kernel has found in a message."""
     topic, queue_id, bounds, lengths, route_revision, request_id = found
-    batch = Batch(topic, queue_id, message, lengths, bounds=bounds)
+    batch = AppendBatch(topic, queue_id, message, lengths, bounds=bounds)
     return PlainRequest(batch, route_revision, request_id, more)
 
 
 def _parsed(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
     """Return the request between two positions; `is_further`: it is an entry of `more`."""
-    records = Records(b"", None)
+    records = RequestRecords(b"", None)
     more: list[Request] = []
     rest = []
     fields_max = FURTHER_FIELDS_MAX if is_further else FIELDS_MAX
@@ -184,7 +188,7 @@ def _parsed(message: bytes, start: int, end: int, *, is_further: bool) -> Reques
             rest.append(message[field.begin : field.end])
         elif field.number == _FRAMES:
             # If the field is repeated, the last one counts, as in protobuf.
-            records = Records(message, (field.start, field.end))
+            records = RequestRecords(message, (field.start, field.end))
         elif is_further:
             raise ValueError("batches in batches")
         else:

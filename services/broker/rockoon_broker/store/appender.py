@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rockoon_broker.store.errors import BatchTooLarge
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
 from rockoon_broker.store.log.found_keys import FoundKeys, KeyStretch
@@ -28,7 +28,7 @@ from rockoon_format.batch import (
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
 from rockoon_format.consume_queue import ENTRY, EntryArray
-from rockoon_format.group_batches import GivenBatch, GroupRules, stamp_batches
+from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
 from rockoon_format.index_entries import PackedKeys, packed_keys
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
@@ -90,7 +90,7 @@ class Appender:
         self._settings = settings
         self._store_host = encode_host(*settings.store_host)
         self._record_limits = settings.record_limits
-        self._group_rules = GroupRules(
+        self._group_rules = GroupAppendRules(
             **self._record_limits,
             sys_flags_allowed=SYS_FLAGS_ALLOWED,
             with_room=settings.record_checksums,
@@ -104,14 +104,14 @@ class Appender:
         self._epochs = epochs
         self._found_keys = found_keys
 
-    def append(self, batch: Batch, now_ms: int) -> Appended:
+    def append(self, batch: AppendBatch, now_ms: int) -> Appended:
         """As `Store.append`; the caller has checked that the store is writable."""
         frames, layout = self._checked(batch)
         queue = self._queues.find_or_create(*batch.queue)
         offset, stored_ms = self._position(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
-    def append_group(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+    def append_group(self, batches: Sequence[AppendBatch], now_ms: int) -> list[Appended | None]:
         """As `Store.append_group`; the caller has checked that the store is writable."""
         results: list[Appended | None] = [None] * len(batches)
         given: list[GivenBatch] = []
@@ -183,7 +183,7 @@ class Appender:
             self._queues.restart_numbering(topic)
         return appended
 
-    def _checked(self, batch: Batch) -> tuple[bytes, BatchLayout]:
+    def _checked(self, batch: AppendBatch) -> tuple[bytes, BatchLayout]:
         settings, frames = self._settings, batch.frames
         layout = check_batch(
             frames,
@@ -247,7 +247,9 @@ class Appender:
             self._store_host,
         )
         lengths_bytes = lengths.astype("<u4").tobytes()
-        return self._checked(Batch(LOG_TOPIC, LOG_QUEUE, frames, lengths_bytes, internal=True))
+        return self._checked(
+            AppendBatch(LOG_TOPIC, LOG_QUEUE, frames, lengths_bytes, internal=True)
+        )
 
     def _write_mark(
         self, mark: Mark, frames: bytes, layout: BatchLayout, offset: int, stored_ms: int

@@ -6,15 +6,15 @@ The broker converts those that reach a client to errors of `rockoon_core.errors`
 from pathlib import Path
 
 
-class StoreError(Exception):
+class StorageError(Exception):
     """Base class of all errors of the store."""
 
 
-class StoreInUse(StoreError):
+class StoreInUse(StorageError):
     """Another process, or another `Store` of this process, has the directory open."""
 
 
-class StoreLayoutError(StoreError):
+class StoreLayoutError(StorageError):
     """Files in the directory do not fit this configuration; nothing was changed."""
 
 
@@ -35,7 +35,7 @@ class UnexpectedFile(StoreLayoutError):
         super().__init__(f"{path}: {reason}{sizes}")
 
 
-class StoreDamaged(StoreError):
+class StoreDamaged(StorageError):
     """Durable bytes have changed.
 
     If raised at a start, nothing was changed. `path` and `position` locate the damaged byte.
@@ -60,7 +60,7 @@ class MarkDamaged(StoreDamaged):
         super().__init__(path, position, reason)
 
 
-class StoreSyncFailed(StoreError):
+class StoreSyncFailed(StorageError):
     """A sync failed, so that the content of the disk is unknown.
 
     The store refuses all further calls. The owner must end the process; the next
@@ -68,19 +68,19 @@ class StoreSyncFailed(StoreError):
     """
 
 
-class StoreClosed(StoreError):
+class StoreClosed(StorageError):
     """The store was closed."""
 
 
-class AppendRefused(StoreError):
+class AppendRefused(StorageError):
     """The store refuses appends for now; reads work. The message has the reason and figures."""
 
 
-class StoreBusy(StoreError):
+class StoreBusy(StorageError):
     """Too many bytes wait for a sync; the caller may retry when some are durable."""
 
 
-class AppendFailed(StoreError):
+class AppendFailed(StorageError):
     """The disk refused a write (no space, I/O error): no offset was used, the end did not move.
 
     `errno` is the operating system's error number.
@@ -91,13 +91,13 @@ class AppendFailed(StoreError):
         super().__init__(message)
 
 
-class BatchTooLarge(StoreError):
+class BatchTooLarge(StorageError):
     """A batch does not fit into an empty CommitLog file."""
 
 
-class UnknownOffset(StoreError):
+class UnknownOffset(StorageError):
     """No valid record starts at the requested physical offset."""
 
 
-class UnstorableTopic(StoreError):
+class UnstorableTopic(StorageError):
     """The topic's name is not a valid directory name."""

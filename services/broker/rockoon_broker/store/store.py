@@ -34,7 +34,7 @@ from rockoon_broker.store.errors import (
     StoreInUse,
     StoreSyncFailed,
 )
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.removals import DoomedDirectory
@@ -262,7 +262,7 @@ class Store(VisibleStore):
 
     # Writing.
 
-    def append(self, batch: Batch, now_ms: int) -> Appended:
+    def append(self, batch: AppendBatch, now_ms: int) -> Appended:
         """Store a batch of one queue.
 
         Args:
@@ -290,7 +290,7 @@ class Store(VisibleStore):
         self._written()
         return appended
 
-    def append_group(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+    def append_group(self, batches: Sequence[AppendBatch], now_ms: int) -> list[Appended | None]:
         """Store batches of clients by one write.
 
         Returns:

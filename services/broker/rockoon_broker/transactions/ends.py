@@ -19,7 +19,7 @@ from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_records import CompletedMeanwhile
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.check_book import CheckBook, WaitingHalf
@@ -215,7 +215,7 @@ class Ends:
             raise Busy(reason=f"{self._ends_bytes} bytes of ends wait for room in the log")
         self._ends_bytes += len(frame)
         try:
-            batch = Batch.of_records(topic, queue_id, [frame])
+            batch = AppendBatch.of_records(topic, queue_id, [frame])
             return await self._halves.records.complete_by(batch, [half.position], check)
         finally:
             # Also if the call is cancelled while it waits.
@@ -311,7 +311,9 @@ class Ends:
         """
         while offsets := self.ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
-            ops = Batch.of_records(OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)])
+            ops = AppendBatch.of_records(
+                OP_TOPIC, HALF_QUEUE_ID, [encode_record(record, room=True)]
+            )
             await self._appends.append(ops, _nothing)
             self.ops.written(len(offsets), now)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from rockoon_broker.batch_columns import whole_columns_of
 from rockoon_broker.pending.sources import named_source
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
@@ -128,7 +128,7 @@ def half_record(record: Record) -> Record:
     )
 
 
-def halves_of(batch: Batch) -> list[tuple[Record, HalfFacts]]:
+def halves_of(batch: AppendBatch) -> list[tuple[Record, HalfFacts]]:
     """Convert a producer's batch to half messages; return the record and the properties of each.
 
     Raises:

@@ -14,7 +14,7 @@ from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
 from rockoon_broker.pending.due_work import PAUSE_SECONDS, DueWork
 from rockoon_broker.pending.pending_index import PendingIndex
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.asking import Asking
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules, WaitingHalf
@@ -152,7 +152,7 @@ class Transactions:
 
     # Half messages.
 
-    async def append(self, batch: Batch, check: Callable[[], None]) -> AppendResult:
+    async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
         """Append half messages of one queue; see `Appends.place`.
 
         Raises:
@@ -172,7 +172,7 @@ class Transactions:
             if len(self._book) + len(halves) > self._pending_max:
                 raise Busy(reason=f"{len(self._book)} half messages are already waiting")
 
-        stored = Batch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)
+        stored = AppendBatch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)
         placed = await self._appends.append(stored, check_all)
         now = self._clock.monotonic_seconds()
         position = placed.first.first_physical_offset

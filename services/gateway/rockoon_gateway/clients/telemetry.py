@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 NODE_REPEATS_SECONDS = (0.5, 2.0)
 
 
-class Telemetry:
+class TelemetryStreams:
     """Serves the clients' Telemetry streams.
 
     Args:

@@ -10,7 +10,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import details_of
-from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.codes import OK, Refusal, code_of, status
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.names import checked_group, checked_topic
@@ -46,7 +46,7 @@ class Lookups:
     """
 
     def __init__(
-        self, cluster: Cluster, topics: TopicRoutes, presence: Presence, telemetry: Telemetry
+        self, cluster: Cluster, topics: TopicRoutes, presence: Presence, telemetry: TelemetryStreams
     ) -> None:
         self._cluster = cluster
         self._topics = topics

@@ -27,7 +27,7 @@ from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
-from rockoon_offset.routes import Routes
+from rockoon_offset.routes import FollowedRoutes
 from rockoon_offset.start.resolver import Resolver
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
@@ -189,7 +189,7 @@ class Receivers:
     def __init__(
         self,
         store: ProgressStore,
-        routes: Routes,
+        routes: FollowedRoutes,
         resolver: Resolver,
         groups: Groups,
         ends: QueueEndCache,

@@ -39,7 +39,7 @@ from rockoon_offset.progress.records import Record, decode, encode
 log = logging.getLogger(__name__)
 
 
-class Store:
+class JournalStore:
     """A locked, recovered store. Use from one event loop; `close` it.
 
     Args:

@@ -13,7 +13,7 @@ from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 
 # For this time after a failed call to a broker, commits do not call the broker again.
 AWAY_SECONDS = 1.0
@@ -119,7 +119,7 @@ class Commits:
     def __init__(
         self,
         store: ProgressStore,
-        table: RouteTable,
+        table: OffsetRoutes,
         ends: QueueEndCache,
         release: Callable[[str, MessageQueue, str], None],
         now_ms: Callable[[], int],

@@ -28,7 +28,7 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_files import Entry
 from rockoon_offset.progress.readers import group_of
-from rockoon_offset.routes import Routes
+from rockoon_offset.routes import FollowedRoutes
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
     GROUP_RETRY,
@@ -79,7 +79,9 @@ class GroupQueues:
         route_wait_seconds: how long to wait for the routes of a created topic.
     """
 
-    def __init__(self, routes: Routes, nameservers: Nameservers, route_wait_seconds: float) -> None:
+    def __init__(
+        self, routes: FollowedRoutes, nameservers: Nameservers, route_wait_seconds: float
+    ) -> None:
         self._routes = routes
         self._nameservers = nameservers
         self._route_wait_seconds = route_wait_seconds

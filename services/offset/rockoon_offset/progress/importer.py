@@ -22,7 +22,7 @@ from rockoon_offset.progress.progress_files import Entry, ReadEntries, printable
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of
 from rockoon_offset.progress.records import ResetStep
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_offset.start.subscriptions import GroupSubscription, Subscriptions
 
 ENTRIES_MAX = 100_000
@@ -87,7 +87,7 @@ class Importer:
     def __init__(
         self,
         store: ProgressStore,
-        table: RouteTable,
+        table: OffsetRoutes,
         subscriptions: Subscriptions,
         group_queues: GroupQueues,
         brokers: Brokers,

@@ -16,7 +16,7 @@ from rockoon_offset.progress.lag_rows import QueueLag, ReceivedQueue, filled, pu
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 from rockoon_proto.v1.offset_pb2 import BrokerDisk
 
@@ -39,7 +39,7 @@ class Lags:
     def __init__(
         self,
         store: ProgressStore,
-        table: RouteTable,
+        table: OffsetRoutes,
         brokers: Brokers,
         membership: Membership,
         filters: ReaderFilters,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.start_position import Stored
+from rockoon_core.start_position import StoredProgress
 from rockoon_offset.in_flight.windows import Holders, Windows
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
@@ -66,15 +66,15 @@ class LedgerState:
         """Return the progress that names the owner, for each queue of a group; see `holder`."""
         return self.table.holders(group)
 
-    def stored(self, group: str, queue: MessageQueue) -> Stored | None:
+    def stored(self, group: str, queue: MessageQueue) -> StoredProgress | None:
         """Return a reader's progress on a queue, or the incarnation of a deleted queue of the same
         name on which it had progress.
         """
         progress = self.find(group, queue)
         if progress is not None:
-            return Stored(progress.offset, progress.incarnation)
+            return StoredProgress(progress.offset, progress.incarnation)
         incarnation = self.table.deleted(group, queue)
-        return None if incarnation is None else Stored(None, incarnation)
+        return None if incarnation is None else StoredProgress(None, incarnation)
 
     def require_reached(self, group: str, queue: MessageQueue, revision: int) -> None:
         """Raise RouteNotReached if progress is on a newer queue than the routes can know.

@@ -22,7 +22,7 @@ from rockoon_offset.progress import resets
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress, ResetApplied, ResetStep
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")
@@ -76,7 +76,7 @@ class ResetPlans:
     def __init__(
         self,
         store: ProgressStore,
-        table: RouteTable,
+        table: OffsetRoutes,
         brokers: Brokers,
         watch: GroupWatch,
         plan_seconds: float,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.start_position import ConsumeFrom, NewQueueRule
+from rockoon_core.start_position import NewQueueRule, StartRule
 from rockoon_format.names import RETRY_TOPIC_PREFIX, is_retry_topic
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.readers import group_of, reader_of
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, CONSUME_FROM_UNSPECIFIED
 
 EVERY_GROUP = "*"
@@ -54,7 +54,7 @@ class UnreadParts(NamedTuple):
 async def unread_in(
     ranges: Mapping[MessageQueue, OffsetRange],
     ledger: Ledger,
-    table: RouteTable,
+    table: OffsetRoutes,
     waited_groups: Collection[str],
     cluster_rule: NewQueueRule,
 ) -> UnreadParts:
@@ -105,7 +105,7 @@ async def unread_in(
 def _not_started(
     ranges: Mapping[MessageQueue, OffsetRange],
     ledger: Ledger,
-    table: RouteTable,
+    table: OffsetRoutes,
     cluster_rule: NewQueueRule,
 ) -> Iterator[tuple[str, MessageQueue]]:
     """Yield readers that have no progress on a queue yet, and will read its messages."""
@@ -134,7 +134,7 @@ def retrying(topic: str) -> set[str]:
     return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
 
 
-def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
+def _keeps_progress(group: str, table: OffsetRoutes, ledger: Ledger) -> bool:
     """True if this service keeps the progress of a group, as far as it can know."""
     policy = table.groups[group].config.start_policy.consume_from
     return bool(
@@ -145,7 +145,7 @@ def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
     )
 
 
-def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[str]:
+def _readers(group: str, topic: str, table: OffsetRoutes, ledger: Ledger) -> list[str]:
     """Return the readers of a group: the group, or its members if each has its own progress."""
     if table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
         return [group]
@@ -157,14 +157,14 @@ def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[
 
 
 def _reads_old(
-    group: str, topic: str, table: RouteTable, cluster_rule: NewQueueRule
+    group: str, topic: str, table: OffsetRoutes, cluster_rule: NewQueueRule
 ) -> Callable[[MessageQueue, int], bool]:
     """Return a function of a queue and its create revision: whether a group without progress may
     start before the end of the queue."""
     config = table.groups[group].config
     rule = NewQueueRule(config.new_queue_rule) or cluster_rule
     subscribed = table.subscriptions.get((group, topic), 0)
-    starts_at_end = ConsumeFrom(config.start_policy.consume_from) is ConsumeFrom.LAST
+    starts_at_end = StartRule(config.start_policy.consume_from) is StartRule.LAST
 
     def reads(queue: MessageQueue, created: int) -> bool:
         # The rule CLASSIC depends on the broker's memory, so messages count as unread.

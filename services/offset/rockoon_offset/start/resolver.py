@@ -24,7 +24,7 @@ from rockoon_core.start_position import (
     QueueState,
     StartPolicy,
     StartReason,
-    Stored,
+    StoredProgress,
     decide,
     is_new_queue,
     new_queue,
@@ -35,7 +35,7 @@ from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, member_of, reader_of
-from rockoon_offset.routes import Routes
+from rockoon_offset.routes import FollowedRoutes
 from rockoon_offset.start.subscriptions import GroupSubscription, Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
@@ -65,7 +65,7 @@ class QueryResult(NamedTuple):
 class ProgressBefore(NamedTuple):
     """Progress on a queue and its incarnation, read before the call to its broker."""
 
-    stored: Stored | None
+    stored: StoredProgress | None
     create_revision: int
 
 
@@ -86,7 +86,7 @@ class Resolver:
     def __init__(
         self,
         store: ProgressStore,
-        routes: Routes,
+        routes: FollowedRoutes,
         subscriptions: Subscriptions,
         groups: Groups,
         brokers: Brokers,

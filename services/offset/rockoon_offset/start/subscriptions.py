@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from rockoon_node.nameservers import Nameservers
-from rockoon_offset.route_table import RouteTable
+from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1.nameserver_pb2 import Group, SubscribeRequest
 
 CALL_SECONDS_MAX = 3.0
@@ -24,7 +24,7 @@ class Subscriptions:
         nameservers: record new subscriptions.
     """
 
-    def __init__(self, table: RouteTable, nameservers: Nameservers) -> None:
+    def __init__(self, table: OffsetRoutes, nameservers: Nameservers) -> None:
         self._table = table
         self._nameservers = nameservers
 

@@ -30,7 +30,7 @@ class NoRoom(Exception):
 
 
 @dataclass(slots=True)
-class _Channel:
+class _SignatureHistory:
     """Used signatures of one channel."""
 
     highest: int
@@ -58,7 +58,7 @@ class UsedSignatures:
         self._window_ms = window_ms
         self._channels_max = channels_max
         self._key_channels_max = key_channels_max
-        self._channels: dict[tuple[str, str], _Channel] = {}
+        self._channels: dict[tuple[str, str], _SignatureHistory] = {}
         self._of_key: Counter[str] = Counter()
         self._sweep_ms = max(SWEEP_MS, window_ms // 8)
         self._sweep_at_ms = 0
@@ -85,7 +85,7 @@ class UsedSignatures:
             full = len(self._channels) >= self._channels_max and key_id != CLUSTER_KEY_ID
             if full or self._of_key[key_id] >= self._key_channels_max:
                 raise NoRoom
-            self._channels[key] = _Channel(counter, 1, signed_ms)
+            self._channels[key] = _SignatureHistory(counter, 1, signed_ms)
             self._of_key[key_id] += 1
             return True
         ahead = counter - known.highest

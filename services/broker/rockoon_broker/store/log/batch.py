@@ -29,7 +29,7 @@ class SequencedBatch:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Batch:
+class AppendBatch:
     """Records for one queue, either from a client request or made by the broker."""
 
     topic: str
@@ -55,7 +55,7 @@ class Batch:
         self.frames_bytes = len(self.source) if bounds is None else bounds[1] - bounds[0]
 
     @classmethod
-    def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
+    def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "AppendBatch":
         """Return a batch of records that the broker has made."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
@@ -79,5 +79,5 @@ class RoutedBatch(NamedTuple):
     """A client's batch, and the revision of the route with which the client sent it; 0: no
     route."""
 
-    batch: Batch
+    batch: AppendBatch
     route_revision: int
