@@ -77,7 +77,6 @@ async def serve(
     Shutdown: not ready, leave the routes, answer waiting pulls, finish calls, close the store.
 
     Args:
-        settings: as loaded.
         stop: stop request; also set here if a sync fails or the broker's name is in use.
         clock, disk: clocks and file layer; the real ones by default.
         announce: called with "broker", its name and its address when it serves.
@@ -90,9 +89,8 @@ async def serve(
     """
     clock, disk = clock or SystemClock(), disk or Disk()
     end_when_descriptor_lost(disk, stop)
-    frontend = NodeFrontend(
-        "broker", settings, {**RULES, **REPLICATION_RULES}, NodeLease("the broker")
-    )
+    rules = {**RULES, **REPLICATION_RULES}
+    frontend = NodeFrontend("broker", settings, rules, NodeLease("the broker"))
     nameservers = frontend.nameservers
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
