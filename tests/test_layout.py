@@ -169,15 +169,14 @@ def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
             assert length <= most, f"{shown(path)}: {each.name}: {length} lines"
 
 
-def test_a_name_means_one_class_within_a_package() -> None:
-    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+def test_a_name_means_one_class() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
     for module, tree in modules().items():
-        package = module.partition(".")[0]
         for each in tree.body:
             if isinstance(each, ast.ClassDef) and not each.name.startswith("_") and module != TWINS:
-                places[package, each.name].append(module)
-    twice = {name: found for (_, name), found in places.items() if len(found) > 1}
-    assert not twice, "say in the name which of them it is"
+                places[each.name].append(module)
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, "name the subject of the class"
 
 
 def test_imports_make_no_large_circles() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rockoon_rpc import session as events
 from rockoon_rpc.client_call import ClientCall
-from rockoon_rpc.connection import Connection
+from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.deadlines import Deadlines
 from rockoon_rpc.session import ClientSession, ErrorCode, Metadata
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rockoon_rpc.channel import Channel
 
 
-class ClientConnection(Connection):
+class ClientConnection(SessionConnection):
     """One HTTP/2 connection that carries calls of a channel.
 
     Args:
@@ -28,7 +28,7 @@ class ClientConnection(Connection):
 
     session: ClientSession
     event_methods: ClassVar[dict[int, str]] = {
-        **Connection.event_methods,
+        **SessionConnection.event_methods,
         events.ANSWER: "_answer",
         events.FINISHED: "_finished",
     }

@@ -34,7 +34,7 @@ WHOLE_OUTPUT_BYTES_MAX = 64 << 10
 CLOSE_SECONDS_MAX = 2.0
 
 
-class Connection(asyncio.BufferedProtocol):
+class SessionConnection(asyncio.BufferedProtocol):
     """Base of a server's connection and of a client's connection; used by one event loop.
 
     Args:

@@ -12,7 +12,7 @@ from rockoon_rpc import session as events
 from rockoon_rpc.addresses import Share
 from rockoon_rpc.budgets import Budget
 from rockoon_rpc.certificates import certificate_context
-from rockoon_rpc.connection import CLOSE_SECONDS_MAX, Connection
+from rockoon_rpc.connection import CLOSE_SECONDS_MAX, SessionConnection
 from rockoon_rpc.methods import Method
 from rockoon_rpc.receipts import Receipts
 from rockoon_rpc.server_call import ServerCall
@@ -33,7 +33,7 @@ RESET_COST = 2 << 10
 WASTE_PAUSE_SECONDS = 0.01
 
 
-class ServerConnection(Connection):
+class ServerConnection(SessionConnection):
     """One HTTP/2 connection that a server has accepted.
 
     Args:
@@ -48,7 +48,7 @@ class ServerConnection(Connection):
     """
 
     event_methods: ClassVar[dict[int, str]] = {
-        **Connection.event_methods,
+        **SessionConnection.event_methods,
         events.CALL: "_call",
         events.OPENED: "_opened",
         events.ENDED: "_ended",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rockoon_rpc.connection import Connection
+    from rockoon_rpc.connection import SessionConnection
 
 # It stays empty.
 _NOTHING: deque[bytes] = deque(maxlen=0)
@@ -37,7 +37,7 @@ class MessageStream:
         "connection", "has_ended", "id", "is_closed", "on_message", "sent_last",
     )  # fmt: skip
 
-    def __init__(self, connection: "Connection", stream_id: int) -> None:
+    def __init__(self, connection: "SessionConnection", stream_id: int) -> None:
         self.connection = connection
         self.id = stream_id
         self.has_ended = self.sent_last = self.is_closed = False

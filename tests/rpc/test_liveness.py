@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from rockoon_rpc.connection import Connection
+from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.ended_session import ENDED
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import LOOK_AGAIN_SECONDS, Liveness
@@ -34,7 +34,7 @@ class FullTransport:
 
 async def test_a_peer_that_reads_slowly_is_not_silent() -> None:
     session: Any = ENDED
-    connection, transport = Connection(session, Limits(), LIVENESS), FullTransport()
+    connection, transport = SessionConnection(session, Limits(), LIVENESS), FullTransport()
     connection.connection_made(transport)
     loop = asyncio.get_running_loop()
     end = loop.time() + 3 * (LIVENESS.ping_seconds + LIVENESS.answer_seconds + LOOK_AGAIN_SECONDS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_rpc.connection import Connection
+from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.stream import MessageStream
 from support.eventually import eventually
@@ -30,7 +30,7 @@ async def test_a_sender_waits_for_windows_and_transport(
     choked_first: bool, room_first: bool
 ) -> None:
     session: Any = Session()
-    connection = Connection(session, Limits(), None)
+    connection = SessionConnection(session, Limits(), None)
     connection.transport = SimpleNamespace(is_closing=lambda: False)
     stream = MessageStream(connection, 1)
     async with asyncio.TaskGroup() as tasks:
