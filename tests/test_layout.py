@@ -179,6 +179,20 @@ def test_a_name_means_one_class() -> None:
     assert not twice, "name the subject of the class"
 
 
+def test_renamed_classes_do_not_return() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text().partition("## Renamed")[2]
+    renamed = dict(re.findall(r"^\| `(\w+)` \| `(\w+)`", page, re.MULTILINE))
+    assert len(renamed) > 20
+    names = {
+        each.name
+        for tree in modules().values()
+        for each in statements(tree)
+        if isinstance(each, ast.ClassDef)
+    }
+    assert {old: new for old, new in renamed.items() if old in names} == {}
+    assert {new for new in renamed.values() if new not in names} == set()
+
+
 def test_imports_make_no_large_circles() -> None:
     trees = modules()
     graph = {name: (set(imported(tree)) & trees.keys()) - {name} for name, tree in trees.items()}
