@@ -46,7 +46,7 @@ def list_log(path: str) -> list[LogFile]:
         path: the store directory, a local path or a URI.
 
     Raises:
-        StoreError: it has no commitlog directory, or a gap between two files.
+        StoreReadError: it has no commitlog directory, or a gap between two files.
     """
     files, root = _open(path)
     found = [
@@ -75,7 +75,7 @@ def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[s
         path: the store directory, a local path or a URI.
 
     Raises:
-        StoreError: topics.json cannot be read.
+        StoreReadError: topics.json cannot be read.
     """
     content = read_small(f"{path.rstrip('/')}/{_TOPICS_FILE}")
     files, root = _open(path)

@@ -74,7 +74,7 @@ def compile(text: str) -> Expression:
     """Compile an expression of at most 4096 characters, nested at most 50 deep.
 
     Raises:
-        InvalidExpression: not a valid expression; has the reason and the position.
+        Sql92Error: not a valid expression; has the reason and the position.
     """
     return Expression(text)
 

@@ -56,7 +56,7 @@ def parse(text: str) -> Predicate:
     """Parse an expression.
 
     Raises:
-        InvalidExpression: it is too long, or not an expression.
+        Sql92Error: it is too long, or not an expression.
     """
     if len(text) > CHARACTERS_MAX:
         reason = f"it is longer than {CHARACTERS_MAX} characters"

@@ -79,7 +79,7 @@ def tokens(text: str) -> Iterator[Token]:
     """Split an expression into tokens; the last token is the end.
 
     Raises:
-        InvalidExpression: a part of it is not a token.
+        Sql92Error: a part of it is not a token.
     """
     position = 0
     while position < len(text):

@@ -192,7 +192,7 @@ class Broker:
                 nothing is acknowledged, and the process must end.
         Raises:
             SettingsError: the store refuses a setting.
-            StoreError, OSError: the store cannot be opened.
+            StorageError, OSError: the store cannot be opened.
             StartInterrupted: `disk.interrupt` was called. The store is in a state as after a
                 crash, or closed if it was already open.
         """
@@ -526,7 +526,7 @@ def prepared(settings: BrokerSettings, disk: Disk) -> TopicFile:
     """Return the topic file of a store after checking that this broker can serve the store.
 
     Raises:
-        StoreError, OSError: it cannot.
+        StorageError, OSError: it cannot.
     """
     config = settings.store_path / CONFIG_DIRECTORY
     move_directories_away(settings.store_path, config, MADE_ANEW, disk)

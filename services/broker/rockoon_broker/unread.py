@@ -103,7 +103,7 @@ class UnreadFiles:
         """Determine the unread messages of requested files, and run a pass with them.
 
         Raises:
-            OSError: the disk. StoreError, NotReady: the store has failed or is closed.
+            OSError: the disk. StorageError, NotReady: the store has failed or is closed.
         """
         readings: dict[int, FileReading] = {}
         for end in self._store.wanted_readings:

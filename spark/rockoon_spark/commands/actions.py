@@ -84,7 +84,7 @@ def refuse_unusable(options: Any) -> None:
     """Check the store, endpoint and target before Spark starts, which needs seconds.
 
     Raises:
-        StoreError: the store directory is not a store.
+        StoreReadError: the store directory is not a store.
         RockoonError: no nameserver answers at the endpoint.
         Unusable: the target is not a local directory, although the command needs one.
     """

@@ -82,7 +82,7 @@ def current_generation(store: str, broker: str) -> CurrentGeneration | None:
 
     Raises:
         GenerationReplaced: it was replaced during this call.
-        StoreError: it is damaged.
+        StoreReadError: it is damaged.
     """
     content = read_small(f"{store.rstrip('/')}/{GENERATIONS_DIRECTORY}/{CURRENT_FILE}")
     if content is None:

@@ -155,7 +155,7 @@ def export(
         ExportError: the log is damaged, messages were deleted before their export, or the target
             contains messages of another log or other topics. Nothing is published.
         ExportTargetError: the target contains something else, or another export is running.
-        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
+        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreReadError: a log cannot be read.
     """
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)

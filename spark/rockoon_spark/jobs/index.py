@@ -117,7 +117,7 @@ def build_index(
         IndexBuildError: the existing index belongs to another log or shape, or the disk is full;
             the index is unchanged.
         IndexTargetError: the target contains something else, or another job holds its lock.
-        StoreError: there is no log.
+        StoreReadError: there is no log.
     """
     shape = IndexFileShape(slots, units)
     target = target.resolve()
@@ -164,7 +164,7 @@ def verify_index(
     has none of them, only the checksum is.
 
     Raises:
-        LogBroken, IndexBuildError, IndexTargetError, StoreError: see `build_index`.
+        LogBroken, IndexBuildError, IndexTargetError, StoreReadError: see `build_index`.
     """
     target = target.resolve()
     if not target.is_dir():

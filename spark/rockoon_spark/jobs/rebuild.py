@@ -95,7 +95,7 @@ def rebuild_queues(
     Raises:
         LogBroken: the log is damaged, was partly deleted during the read, or no broker serves it.
         QueueDisorder: a queue offset is missing or occurs twice, or the disk is full.
-        StoreError: there is no log.
+        StoreReadError: there is no log.
         TargetExists: the target exists already.
     """
     log = contiguous_log(source)

@@ -57,7 +57,7 @@ def verify_export(
     Raises:
         ExportTargetError: a manifest is missing or cannot be read, or an export is running.
         ExportError: a log is damaged.
-        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
+        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreReadError: a log cannot be read.
     """
     into = ExportTarget.of(target)
     with locked(into) as check:

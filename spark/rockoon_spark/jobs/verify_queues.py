@@ -49,7 +49,7 @@ def verify_queues(
         The numbers, and a sentence per difference, a hundred at most.
 
     Raises:
-        LogBroken, QueueDisorder, StoreError: see `rebuild_queues`.
+        LogBroken, QueueDisorder, StoreReadError: see `rebuild_queues`.
     """
     target = target.resolve()
     existing = {str(path.relative_to(target)): path for path in queue_files(target)}

@@ -25,7 +25,7 @@ def contiguous_log(log: str | LogSource) -> ContiguousLog:
         log: a source, or a store directory (local path or URI).
 
     Raises:
-        LogBroken, RockoonError, StoreError: see `LogSource.log`.
+        LogBroken, RockoonError, StoreReadError: see `LogSource.log`.
     """
     return (StoreDirectory(log) if isinstance(log, str) else log).log()
 

@@ -198,7 +198,7 @@ class ContiguousLog(Protocol):
         """Return the physical offset of the oldest byte now, not at the moment of planning.
 
         Raises:
-            RockoonError, StoreError: the log cannot be read.
+            RockoonError, StoreReadError: the log cannot be read.
         """
         ...
 
@@ -240,7 +240,7 @@ class LogSource(Protocol):
         """Return the current state of the only log, which may be empty.
 
         Raises:
-            LogBroken, StoreError: there is no log, or several and none was named.
+            LogBroken, StoreReadError: there is no log, or several and none was named.
             RockoonError: no nameserver answers.
         """
         ...
@@ -249,7 +249,7 @@ class LogSource(Protocol):
         """Return the current state of all nonempty logs.
 
         Raises:
-            BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: one cannot be read.
+            BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreReadError: one cannot be read.
         """
         ...
 

@@ -39,7 +39,7 @@ class StoreDirectory:
         """Divide the log of the store into partitions; see `LogSource`.
 
         Raises:
-            StoreError: this is not a store, a file is missing, or the generation is damaged.
+            StoreReadError: this is not a store, a file is missing, or the generation is damaged.
             GenerationReplaced: the broker replaced its generation during each attempt.
         """
 
@@ -75,7 +75,7 @@ class StoreDirectory:
         """Return the given queues that the store does not have; see `LogSource`.
 
         Raises:
-            StoreError: the store's topics cannot be read.
+            StoreReadError: the store's topics cannot be read.
         """
         named = {(topic, number) for topic, _, number in queues if not is_system_topic(topic)}
         absent = absent_queues(self.path, named) if named else set()

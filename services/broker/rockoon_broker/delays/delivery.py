@@ -130,7 +130,7 @@ class DelayedDelivery:
             Whether more messages are already due.
 
         Raises:
-            RockoonError, StoreError, OSError: not possible now; unfinished work stays pending.
+            RockoonError, StorageError, OSError: not possible now; unfinished work stays pending.
         """
         now_ms, monotonic_ms = self._now()
         self._records.add_entries()

@@ -98,7 +98,7 @@ class SequenceMemory:
             limits: limits of the memory.
 
         Raises:
-            OSError, StoreError: the log cannot be read.
+            OSError, StorageError: the log cannot be read.
         """
         path = config / FILE
         snapshot = _read_snapshot(path, store)

@@ -22,7 +22,7 @@ class DueWork:
         apart_seconds: minimum time between the starts of two turns, so that messages that are due
             close together are handled together.
         step: one turn; returns whether more is already due. If it raises RockoonError,
-            StoreError or OSError, unfinished work stays pending.
+            StorageError or OSError, unfinished work stays pending.
         pause_seconds: returns the time until something is due; None if nothing will be.
     """
 

@@ -132,7 +132,7 @@ class StoreLog:
         Raises:
             ValueError: they do not continue the log, or are incomplete; nothing was written.
             LogFull: the disk is full or refuses; nothing was written.
-            StoreError: a sync has failed, or the store is closed.
+            StorageError: a sync has failed, or the store is closed.
         """
         try:
             self.store.write_raw(offset, data)

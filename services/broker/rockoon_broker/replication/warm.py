@@ -71,7 +71,7 @@ class WarmBroker:
             leading: called once, when this replica leads and its whole log is applied.
 
         Raises:
-            StoreError, OSError: the store cannot be used.
+            StorageError, OSError: the store cannot be used.
         """
         while True:
             store = self._opened.store
