@@ -103,6 +103,26 @@ def test_two_requests_of_a_method_that_has_one_are_refused(
 
 
 @each
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("replies", [0, 1])
+def test_a_status_before_the_last_request_closes_the_stream_on_both_sides(
+    implementation: Any, replies: int, leaves: bool
+) -> None:
+    """Otherwise a client that has not read the replies yet loses them when the connection ends."""
+    client = RawClient(implementation)
+    client.send(request(1, path=MANY))
+    for _ in range(replies):
+        client.session.send(1, b"reply")
+    client.read()
+    if leaves:
+        client.session.leave(True)
+    assert client.session.finish(1, OK, "")
+    client.read()
+    assert "END_STREAM" in client.of_stream(1, wire.HEADERS)[-1].flags
+    assert client.reset_code(1) == ErrorCode.NO_ERROR
+
+
+@each
 @pytest.mark.parametrize("path", [ONE, MANY])
 def test_requests_that_end_within_a_message_are_refused(implementation: Any, path: str) -> None:
     client = RawClient(implementation)

@@ -480,6 +480,8 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 self.ended.ended(stream);
             } else {
                 self.core.ended_early();
+                // Dropping the handles resets the stream; the next output has the frame.
+                self.core.is_dirty = true;
             }
         }
     }
