@@ -1,7 +1,7 @@
 """Count phrases that make a reader stop, per 1,000 words: docstrings, comments, texts, documents.
 
     python tools/prose.py                     index of every package and of docs
-    python tools/prose.py --show client       lines with such a phrase, for a package or a path
+    python tools/prose.py --show client       lines with a phrase, for a package or a path
     python tools/prose.py --change main       lines of the change since a commit
     python tools/prose.py --log main..HEAD    subjects of commits
     python tools/prose.py --draw client 7     20 docstrings, drawn with a seed, to judge
@@ -9,7 +9,7 @@
 
 "Texts" are log lines, error texts, help and settings; their index is counted apart from that of
 docstrings and comments. Ceilings are in `prose_ceilings.json`; lower a ceiling when a package has
-improved, never raise one. The count is a compass: a sentence without such a phrase can be unclear.
+improved, never raise one. The count is a compass: a sentence without a phrase can still be unclear.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def show(path: Path) -> None:
 
 
 def draw(path: Path, seed: int) -> None:
-    """Print docstrings without their code: a reader of them answers "who does what?"."""
+    """Print 20 docstrings without their code. For each, a reader answers "who does what?"."""
     found = [
         (f"{each}:{line}", text)
         for each in files(path)

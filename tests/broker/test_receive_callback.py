@@ -53,7 +53,7 @@ class Recipient:
         self.has_room = self.arrives_alone = True
         self.is_held = False
         self.left: list[bytes | bytearray] = []
-        # Raised from so many questions on.
+        # `may_answer` raises it after `asked_max` calls.
         self.objection: RockoonError | None = None
         self.asked_max = 0
         self.failure: Exception | None = None
@@ -429,7 +429,7 @@ async def test_a_message_alone_is_refused_where_its_topic_takes_none_such(
 ) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address], flush="async") as broker:
-        # What the store does not know yet is left to others.
+        # `on_message` appends only to queues that the store knows.
         await broker.append("T", 0, b"first", keys="k")
         revision = 0
         if kind == "read-only":

@@ -2,8 +2,8 @@
 
 The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
 language; docs/measurements/gateway-matrix.md shows the last whole run of each language and target.
-A client that this machine cannot run is skipped by name. Exit status 1 when something fails on the
-gateway that is no known fault of a client (`known_faults.py`), or when one of those fails no more.
+A client that this machine cannot run is skipped by name. Exit status 1 if a scenario fails on the
+gateway and is not a known fault of its client (`known_faults.py`), or if a known fault has passed.
 With --tls no page is changed.
 """
 

@@ -1,4 +1,4 @@
-"""docs/measurements/gateway-matrix.md: what a whole run of both targets has found."""
+"""docs/measurements/gateway-matrix.md: the results of a whole run of both targets."""
 
 from collections.abc import Mapping
 

@@ -11,7 +11,7 @@ GRPC = {
     "rockoon-gateway": 8081,
 }
 GATEWAY = "rockoon-gateway"
-# Who calls whom: docs/understand/architecture.md.
+# Pairs of caller and called service, by docs/understand/architecture.md.
 CALLS = {
     ("rockoon-broker", "rockoon-nameserver"),
     ("rockoon-offset", "rockoon-nameserver"),

@@ -35,7 +35,7 @@ bits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
 def alone(
     batch: GivenBatch, first: int, offset: int, *, with_room: bool
 ) -> tuple[bytes, bytes] | None:
-    """Bytes and entries of a batch that is appended by itself; None if it is left out."""
+    """Bytes and entries of a batch that is appended alone; None if it is refused."""
     if len(batch.lengths) % 4:
         return None
     if kernel.native is not None:

@@ -1,6 +1,8 @@
-"""`make hosts`: cut each pair of hosts apart, hurt each kind of process, and see what stopped and
-for how long. Fills docs/measurements/availability.md and its picture, or reports, with exit status
-1, what was lost, went back or did not heal.
+"""`make hosts`: cuts each pair of hosts apart, stops or kills each kind of process, and measures
+which calls fail and for how long.
+
+Fills docs/measurements/availability.md and its picture. Exit status 1 if a message or progress was
+lost, progress went back, or a part of the cluster did not recover.
 """
 
 import argparse

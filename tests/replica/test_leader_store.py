@@ -1,4 +1,4 @@
-"""Progress on a journal with copies: told when a quorum has it, and only by who leads."""
+"""Progress in a replicated journal: acknowledged by the leader once a quorum has it."""
 
 import asyncio
 from pathlib import Path
@@ -70,7 +70,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
         assert len(list((leader.directory / "log").glob("*.journal"))) > 1
         others = logs.followers(leader)
         assert [state_of(each.log) for each in others] == [state_of(leader.log)] * 2
-        # Nobody is asked for a change while it could not be kept. What goes on by itself waits.
+        # The store refuses changes that cannot become durable; its periodic work waits.
         for each in others:
             await each.stop()
         await eventually(lambda: not leader.replica.appends_allowed)
@@ -93,7 +93,7 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
     async with copies(tmp_path, open_log=JournalCopy) as logs, asyncio.TaskGroup() as tasks:
         first = await logs.start()
         store = led(first)
-        # What it does by itself ends with its life, and neither before nor with a failure.
+        # Its periodic work ends with the leadership, not earlier and without an error.
         by_itself = [tasks.create_task(store.run())]
         store.write(change(store.ledger, "g", 1))
         await store.durable()

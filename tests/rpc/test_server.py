@@ -1,6 +1,6 @@
 """The server: it answers gRPC's client, and refuses a peer that breaks the protocol.
 
-RFC 9113 states the errors of such peers; see also `test_rfc9113`.
+`test_rfc9113` has the errors of RFC 9113.
 """
 
 import asyncio

@@ -643,7 +643,7 @@ def with_backlog(
 
     Args:
         tails: in the order of preference.
-        reached: one past the largest acquired offset per queue. If a queue has no entry, its
+        acquired_ends: one past the largest acquired offset per queue. If a queue has no entry, its
             progress is unknown: it is included, and its messages are not counted.
         wanted: number of messages.
     """

@@ -300,7 +300,7 @@ def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterat
     """Create the directory if necessary, and hold its lock or lease against other jobs.
 
     Args:
-        lease_seconds: see `Lease`; not used for a local directory.
+        lease_seconds: see `DirectoryLease`; not used for a local directory.
 
     Returns:
         A check for `publish`.

@@ -141,7 +141,7 @@ class Delays:
     # Accepting.
 
     async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
-        """Store messages of one queue until they are due; see `Appends.place`.
+        """Store messages of one queue until they are due; see `Appends.append`.
 
         They are stored in parts, one per run of messages with the same delay level.
 

@@ -153,7 +153,7 @@ class Transactions:
     # Half messages.
 
     async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
-        """Append half messages of one queue; see `Appends.place`.
+        """Append half messages of one queue; see `Appends.append`.
 
         Raises:
             RockoonError: they are refused, or the store refuses appends; nothing was appended.
