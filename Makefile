@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -127,9 +127,6 @@ several-gateways: cluster  ## official clients before five gateways that are kil
 
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
-
-expansion: cluster  ## every way a topic can grow under a group, and what the group misses; writes docs/measurements/expansion.md
-	@$(BIN)/python -m tools.expansion
 
 # A quarter of an hour on two quiet cores, and ten minutes more with LINK=600.
 hosts: cluster  ## packets vanish between each pair of hosts, processes are killed, stopped, lose disks: COPIES=3 OFFSETS=3 CUT=NAME SECONDS=11 LINK=0; fills docs/measurements/availability.md

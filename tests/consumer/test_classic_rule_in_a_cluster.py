@@ -4,6 +4,7 @@ RocketMQ takes a queue for new to a group that has no progress on it while the q
 its first message lies within 40 % of memory of the log's end.
 """
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -147,3 +148,45 @@ async def test_a_group_that_is_away_skips_a_new_queue_whose_start_has_left_memor
     exact = await visit(cluster, f"exact-readers{more}", growing, kept)
     assert exact.starts == {old: ("COMMITTED", 0), new: ("NEW_QUEUE", 0)}
     assert sorted(exact.bodies) == sorted(FEW + BEYOND_MEMORY)
+
+
+async def test_a_broker_added_under_groups_is_read_from_its_first_message(
+    cluster: Cluster, local: LocalCluster
+) -> None:
+    """Rule EXACT, policy LAST: one group runs, one is blocked in its handler, one is stopped."""
+    topic, groups = "spreading", ("running", "lagging", "stopped")
+    await cluster.admin.create_topic(topic, queues_per_broker=1)
+    (old,) = (await cluster.route(topic)).queues
+    seen: dict[str, list[bytes]] = {group: [] for group in groups}
+    resumed = asyncio.Event()
+
+    def member(group: str) -> PushConsumer:
+        async def handle(message: Message) -> None:
+            seen[group].append(message.body)
+            if group == "lagging":
+                await resumed.wait()
+
+        return cluster.push_consumer(group, {topic: "*"}, handle, create_group=False, concurrency=1)
+
+    for group in (*groups, "latecomer"):
+        await cluster.admin.create_group(GroupConfig(name=group, new_queue_rule=EXACT))
+    async with member("running") as running, member("lagging") as lagging:
+        async with member("stopped") as stopped:
+            members = (running, lagging, stopped)
+            await eventually(lambda: all(old in each.starts for each in members))
+        async with cluster.producer() as producer:
+            await producer.send(topic, FEW[0], queue=old)
+            await eventually(lambda: seen["running"] == seen["lagging"] == FEW[:1])
+            broker = await asyncio.to_thread(local.add_broker)
+            grown = await cluster.admin.update_topic(topic, add={broker: 1})
+            (new,) = set(grown.queues) - {old}
+            await cluster.route(topic, min_revision=grown.modified_revision)
+            await producer.send_many(topic, BEYOND_MEMORY, queue=new)
+        resumed.set()
+        async with member("stopped") as stopped:
+            every = sorted([FEW[0], *BEYOND_MEMORY])
+            await eventually(lambda: all(sorted(each) == every for each in seen.values()))
+            for each in (running, lagging, stopped):
+                assert (each.starts[new].reason, each.starts[new].offset) == ("NEW_QUEUE", 0)
+    latecomer = await visit(cluster, "latecomer", topic, None)
+    assert latecomer.starts == {old: ("LAST", 1), new: ("LAST", len(BEYOND_MEMORY))}

@@ -121,6 +121,52 @@ def test_the_classic_rule_guesses_as_rocketmq_4_does_whatever_the_revisions_say(
     assert outcome(facts) == expected
 
 
+# Three policies and their results on a queue of 15 messages, of which 10 is the first at the time
+# of TIMESTAMP.
+GROWN_POLICIES = (
+    StartPolicy(StartRule.FIRST),
+    StartPolicy(StartRule.LAST),
+    StartPolicy(StartRule.TIMESTAMP, timestamp_ms=7),
+)
+BY_POLICY = ((StartReason.FIRST, 0), (StartReason.LAST, 15), (StartReason.TIMESTAMP, 10))
+FROM_FIRST = ((StartReason.NEW_QUEUE, 0),) * 3
+
+
+@pytest.mark.parametrize("growth_broker", ["broker-a", "broker-b"])
+@pytest.mark.parametrize(
+    ("rules", "subscribed", "first_in_memory", "expected"),
+    [
+        # The group subscribed after the growth.
+        (EXACT, 40, True, BY_POLICY),
+        (EXACT, 40, False, BY_POLICY),
+        # It ran, lagged or was stopped during the growth, and asks early or late.
+        (EXACT, 20, True, FROM_FIRST),
+        (EXACT, 20, False, FROM_FIRST),
+        # CLASSIC replays a queue whose start is in memory, and applies the policy to others.
+        (CLASSIC, 40, True, FROM_FIRST),
+        (CLASSIC, 40, False, BY_POLICY),
+        (CLASSIC, 20, True, FROM_FIRST),
+        (CLASSIC, 20, False, BY_POLICY),
+    ],
+)
+def test_a_queue_added_to_a_topic_is_read_from_its_start_or_by_the_policy(
+    rules: GroupRules,
+    subscribed: int,
+    first_in_memory: bool,
+    expected: tuple[tuple[StartReason, int], ...],
+    growth_broker: str,
+) -> None:
+    added = Facts(
+        MessageQueue("orders", growth_broker, 2),
+        QueueState(0, 15, first_in_memory=first_in_memory),
+        create_revision=30,
+        subscription_revision=subscribed,
+        rules=rules,
+    )
+    found = [outcome(with_policy(added, policy), at_time=10) for policy in GROWN_POLICIES]
+    assert found == [(reason, offset, 0) for reason, offset in expected]
+
+
 @pytest.mark.parametrize("rules", [EXACT, CLASSIC])
 def test_a_retry_topic_is_read_from_its_oldest_message_whatever_the_policy(
     rules: GroupRules,
