@@ -22,8 +22,7 @@ from rockoon_core.pem_files import (
     try_certificate,
 )
 from rockoon_core.signature import Credentials, Signer
-from rockoon_rpc.channel import LIMITS, Channel
-from rockoon_rpc.client_tls import ALPN, ChannelTls
+from rockoon_rpc.channel import ALPN, LIMITS, Channel, ChannelTls
 
 Serialize = Callable[[Any], bytes]
 

@@ -10,20 +10,36 @@ connection; an older connection is closed after its last call.
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 from grpc import aio
 
 from rockoon_rpc.client_call import ChannelMethod, ClientCall, failure
 from rockoon_rpc.client_connection import ClientConnection
-from rockoon_rpc.client_tls import ALPN, ChannelTls
 from rockoon_rpc.dialing import dialed
 from rockoon_rpc.implementation import implementation
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness
 from rockoon_rpc.session import Implementation
+
+ALPN = "h2"
+
+
+class ChannelTls(NamedTuple):
+    """TLS settings for a connection of a channel.
+
+    Attributes:
+        context: TLS context with the trusted CA certificates; it offers the protocol `ALPN`.
+        server_name: name that the server's certificate must contain; empty: the host of the
+            address.
+    """
+
+    context: ssl.SSLContext
+    server_name: str
+
 
 CONNECT_SECONDS_MAX = 5.0
 # Until a server has to have ended its side of a connection over TLS.
