@@ -14,7 +14,7 @@ from grpc import aio
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
-from rockoon_rpc import dialing
+from rockoon_rpc import channel
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 from support.names import named
@@ -99,7 +99,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
 
             names["away.test"] = ["127.0.0.4", "127.0.0.5"]
             with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
-                await dialing.dialed("away.test", port, asyncio.Protocol)
+                await channel.dialed("away.test", port, asyncio.Protocol)
 
 
 async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
@@ -110,8 +110,8 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
         waiting.setblocking(False)
         waiting.connect_ex(silent.getsockname())
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(dialing.STAGGER_SECONDS):
-                await dialing.dialed("127.0.0.2", port, asyncio.Protocol)
+            async with asyncio.timeout(channel.STAGGER_SECONDS):
+                await channel.dialed("127.0.0.2", port, asyncio.Protocol)
     # A socket that is not closed fails the suite: ResourceWarning is an error.
 
 
@@ -136,7 +136,7 @@ async def test_of_two_addresses_that_answer_at_once_one_is_kept(
         port = first.getsockname()[1]
         second = stack.enter_context(socket.create_server(("127.0.0.3", port)))
         names["pod.test"] = ["127.0.0.2", "127.0.0.3"]
-        transport, _ = await dialing.dialed("pod.test", port, asyncio.Protocol)
+        transport, _ = await channel.dialed("pod.test", port, asyncio.Protocol)
         accepting, other = first, second
         if transport.get_extra_info("peername")[0] == "127.0.0.3":
             accepting, other = second, first
@@ -173,7 +173,7 @@ async def test_addresses_are_tried_in_turns_of_their_families(
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
     monkeypatch.setattr(loop, "create_connection", create_connection, raising=False)
     with pytest.raises(OSError, match="a is away, c is away, b is away"):
-        await dialing.dialed("pod.test", 1, asyncio.Protocol)
+        await channel.dialed("pod.test", 1, asyncio.Protocol)
     assert tried == ["a", "c", "b"]
 
 
