@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from rockoon_rpc.channel import Channel
-from rockoon_rpc.deadlines import ENDED_MAX, Deadlines
+from rockoon_rpc.client_connection import ENDED_MAX, Deadlines
 from support.raw_server import raw_server
 from support.waiting import DEADLINE_SECONDS
 
