@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +11,6 @@ import grpc
 from rockoon_rpc import first_step
 from rockoon_rpc import session as events
 from rockoon_rpc.addresses import Share
-from rockoon_rpc.certificates import certificate_context
 from rockoon_rpc.connection import CLOSE_SECONDS_MAX, SessionConnection
 from rockoon_rpc.methods import Method
 from rockoon_rpc.receipts import Receipts
@@ -385,3 +385,25 @@ class ServerConnection(SessionConnection):
                 self.loop.call_later(CLOSE_SECONDS_MAX, transport.close)
                 return
         transport.close()
+
+
+def certificate_context(connection: ssl.SSLObject | None) -> Mapping[str, list[bytes]]:
+    """Return the `auth_context` for a caller's certificate; empty if the caller sent none.
+
+    Args:
+        connection: of TLS; None for a plain connection.
+    """
+    certificate = None if connection is None else connection.getpeercert()
+    if not certificate or connection is None:
+        return {}
+    der = connection.getpeercert(binary_form=True)
+    assert der is not None
+    subject: Any = certificate.get("subject", ())
+    alternatives: Any = certificate.get("subjectAltName", ())
+    return {
+        "x509_pem_cert": [ssl.DER_cert_to_PEM_cert(der).encode()],
+        "x509_common_name": [
+            value.encode() for part in subject for name, value in part if name == "commonName"
+        ],
+        "peer_dns": [value.encode() for kind, value in alternatives if kind == "DNS"],
+    }
