@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_rpc.receipts import WAITING_MAX, Receipts
 from rockoon_rpc.server import Server
+from rockoon_rpc.server_connection import WAITING_MAX, Receipts
 from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
