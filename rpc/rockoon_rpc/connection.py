@@ -19,12 +19,68 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from rockoon_rpc import session as events
-from rockoon_rpc.ended_session import ENDED
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness, PeerWatch
-from rockoon_rpc.session import ErrorCode, Event, Session
+
+# ruff: noqa: ARG002 - the arguments are those of a session
+from rockoon_rpc.session import Buffer, ErrorCode, Event, Metadata, Session
 from rockoon_rpc.stream import MessageStream
 from rockoon_rpc.turns import Line, Turns
+
+
+class EndedSession:
+    """Session without effect, for servers and clients; see `session`."""
+
+    is_behind = False
+    unsent_bytes = 0
+    open_streams = 0
+    streams_max = 0
+
+    def receive(self, data: Buffer) -> list[Event]:
+        return []
+
+    def hold(self, stream: int) -> None: ...
+
+    def resume(self, stream: int) -> None: ...
+
+    def output(self) -> tuple[Sequence[Buffer], Sequence[Event]]:
+        return (), ()
+
+    def send(self, stream: int, message: bytes | list[bytes], framed: bool = False) -> bool:
+        return True
+
+    def reset(self, stream: int, code: int) -> None: ...
+
+    def ping(self) -> None: ...
+
+    def close(self, code: int, text: str) -> None: ...
+
+    def respond(
+        self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
+    ) -> bool:
+        return True
+
+    def begin(self, stream: int, metadata: Metadata = ()) -> None: ...
+
+    def finish(self, stream: int, status: int, details: str, trailing: Metadata = ()) -> bool:
+        return True
+
+    def leave(self, at_once: bool) -> None: ...
+
+    def request(
+        self,
+        head: Any,
+        message: bytes | None,
+        timeout: float | None = None,
+        metadata: Metadata = (),
+        one_answer: bool = True,
+    ) -> int:
+        return 0
+
+    def end(self, stream: int) -> None: ...
+
+
+ENDED = EndedSession()
 
 # What may wait for the transport before senders wait.
 WRITE_HIGH_BYTES = 1 << 20

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_rpc.ended_session import ENDED, EndedSession
+from rockoon_rpc.connection import ENDED, EndedSession
 from rockoon_rpc.server import Server
 from rockoon_rpc.session import ClientSession, ServerSession, Session
 from support.eventually import eventually

@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from rockoon_rpc.connection import SessionConnection
-from rockoon_rpc.ended_session import ENDED
+from rockoon_rpc.connection import ENDED, SessionConnection
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import LOOK_AGAIN_SECONDS, Liveness
 from support.eventually import eventually
