@@ -10,7 +10,13 @@ from typing import ClassVar
 from h2 import events as received
 
 from rockoon_rpc import session as events
-from rockoon_rpc.fallback_headers import (
+from rockoon_rpc.fallback_messages import (
+    INTERNAL,
+    OK,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    UNKNOWN,
     Headers,
     list_bytes,
     metadata,
@@ -20,14 +26,6 @@ from rockoon_rpc.fallback_headers import (
     timeout_seconds,
     timeout_value,
     to_headers,
-)
-from rockoon_rpc.fallback_messages import (
-    INTERNAL,
-    OK,
-    RESOURCE_EXHAUSTED,
-    UNAVAILABLE,
-    UNIMPLEMENTED,
-    UNKNOWN,
 )
 from rockoon_rpc.fallback_session import STREAM_ID_MAX, LibrarySession, SessionStream, remember
 from rockoon_rpc.limits import Limits

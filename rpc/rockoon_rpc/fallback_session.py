@@ -22,11 +22,12 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame, RstStreamFrame
 
 from rockoon_rpc import session as events
-from rockoon_rpc.fallback_headers import BlockDecoder, Headers
 from rockoon_rpc.fallback_messages import (
     INTERNAL,
     PREFIX,
     RESOURCE_EXHAUSTED,
+    BlockDecoder,
+    Headers,
     MessageReader,
     MessageRefused,
 )
