@@ -14,9 +14,18 @@ its number. The session removes a stream after its RESET, FINISHED or ANSWER; me
 removed stream have no effect.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
+
+PREFIX = struct.Struct(">BI")
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message with its gRPC prefix."""
+    return PREFIX.pack(0, len(message)) + message
+
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64.

@@ -41,7 +41,7 @@ from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
-from rockoon_rpc.framing import PREFIX
+from rockoon_rpc.session import PREFIX
 from support.kernels import needs_compiled, of_both, using
 from support.random_messages import bodies, int32, int64, many_examples, sections
 

@@ -24,7 +24,7 @@ from rockoon_gateway.routes import QueryRoutes
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceServicer
-from rockoon_rpc.framing import framed
+from rockoon_rpc.session import framed
 
 log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
-from rockoon_rpc.framing import framed
+from rockoon_rpc.session import framed
 
 
 class Receives(Protocol):

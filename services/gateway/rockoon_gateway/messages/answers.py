@@ -24,7 +24,7 @@ from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
 from rockoon_gateway.messages.reserved_names import RESERVED
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
-from rockoon_rpc.framing import framed
+from rockoon_rpc.session import framed
 
 log = logging.getLogger(__name__)
 
