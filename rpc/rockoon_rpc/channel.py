@@ -325,7 +325,12 @@ async def dialed(
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
 ) -> tuple[asyncio.Transport, P]:
-    """Connect to a host and complete the TLS handshake.
+    """Connect to a host over any of its addresses and complete the TLS handshake.
+
+    Attempts start one after the other with a short delay between two, until one address answers
+    (RFC 8305, "happy eyeballs"). An address that does not answer delays the connection by one delay
+    only. Only the event loop creates and closes the sockets. If another object had a descriptor of
+    a socket, it could close the number again after the system has reused it for another file.
 
     Args:
         host: a name, or an IP address without brackets. A name is resolved for each connection,

@@ -11,6 +11,8 @@ Invariants
 - Only this class closes the transport, so the socket has one owner.
 """
 
+# ruff: noqa: ARG002 - EndedSession has the arguments of a session
+
 import asyncio
 import contextlib
 import socket
@@ -21,15 +23,17 @@ from weakref import WeakKeyDictionary
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness, PeerWatch
-
-# ruff: noqa: ARG002 - the arguments are those of a session
 from rockoon_rpc.session import Buffer, ErrorCode, Event, Metadata, Session
 from rockoon_rpc.stream import MessageStream
 from rockoon_rpc.turns import Line, Turns
 
 
 class EndedSession:
-    """Session without effect, for servers and clients; see `session`."""
+    """Session of a closed connection: it has no events, and discards everything that is sent.
+
+    `connection_lost` replaces the session of a connection by it. Request handlers may hold a
+    reference to the connection for a long time; the memory of the real session is freed before.
+    """
 
     is_behind = False
     unsent_bytes = 0

@@ -1,17 +1,16 @@
-"""Assembles gRPC messages from DATA frames, for the session on the h2 library."""
+"""Headers and messages of gRPC calls, for the session on the h2 library."""
 
 import base64
 import binascii
 import logging
 import math
 import re
-import struct
 from collections.abc import Container, Iterable, Iterator
 from urllib.parse import quote, unquote
 
 from hpack import Decoder, HPACKDecodingError
 
-from rockoon_rpc.session import Metadata
+from rockoon_rpc.session import PREFIX, Metadata
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -147,8 +146,6 @@ def percent_encoded(details: str) -> bytes:
 def percent_decoded(value: bytes) -> str:
     return unquote(text(value))
 
-
-PREFIX = struct.Struct(">BI")
 
 # Status codes of gRPC that sessions send or report themselves.
 OK = 0

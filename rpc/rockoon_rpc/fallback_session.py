@@ -24,7 +24,6 @@ from hyperframe.frame import GoAwayFrame, RstStreamFrame
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_messages import (
     INTERNAL,
-    PREFIX,
     RESOURCE_EXHAUSTED,
     BlockDecoder,
     Headers,
@@ -32,7 +31,7 @@ from rockoon_rpc.fallback_messages import (
     MessageRefused,
 )
 from rockoon_rpc.limits import Limits
-from rockoon_rpc.session import Buffer, ErrorCode, Event
+from rockoon_rpc.session import PREFIX, Buffer, ErrorCode, Event
 
 STREAM_ID_MAX = (1 << 31) - 1
 _WINDOW_DEFAULT = 65_535

@@ -28,6 +28,10 @@ WAITING_MAX = 4096
 class Receipts:
     """Tracks the replies of one connection that the client has not confirmed yet.
 
+    HTTP/2 peers handle frames in order: a client that acknowledges a PING has received all replies
+    that were sent before it. An HTTP/2 load balancer acknowledges PINGs itself, so a receipt then
+    only proves arrival at the balancer. A TCP load balancer forwards them to the client.
+
     At most one PING is unacknowledged at a time; it confirms all replies queued before it.
 
     Args:
@@ -91,7 +95,7 @@ class Receipts:
 
 
 def _nothing(_is_received: bool) -> None:
-    """Does nothing; replaces the callback of a stream that was reset."""
+    """Replaces the callback of a stream that was reset."""
 
 
 class Budget:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
+# Each gRPC message has a prefix of five bytes: a compression flag, and the length.
 PREFIX = struct.Struct(">BI")
 
 

@@ -14,7 +14,7 @@ from grpc import aio
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
-from rockoon_rpc import channel
+from rockoon_rpc import channel as channels
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 from support.names import named
@@ -99,7 +99,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
 
             names["away.test"] = ["127.0.0.4", "127.0.0.5"]
             with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
-                await channel.dialed("away.test", port, asyncio.Protocol)
+                await channels.dialed("away.test", port, asyncio.Protocol)
 
 
 async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
@@ -110,15 +110,15 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
         waiting.setblocking(False)
         waiting.connect_ex(silent.getsockname())
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(channel.STAGGER_SECONDS):
-                await channel.dialed("127.0.0.2", port, asyncio.Protocol)
+            async with asyncio.timeout(channels.STAGGER_SECONDS):
+                await channels.dialed("127.0.0.2", port, asyncio.Protocol)
     # A socket that is not closed fails the suite: ResourceWarning is an error.
 
 
 async def test_of_two_addresses_that_answer_at_once_one_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dialing, "STAGGER_SECONDS", 0.0)
+    monkeypatch.setattr(channels, "STAGGER_SECONDS", 0.0)
     loop: Any = asyncio.get_running_loop()
     connect, both, waiting = loop.sock_connect, asyncio.Event(), 0
 
@@ -136,7 +136,7 @@ async def test_of_two_addresses_that_answer_at_once_one_is_kept(
         port = first.getsockname()[1]
         second = stack.enter_context(socket.create_server(("127.0.0.3", port)))
         names["pod.test"] = ["127.0.0.2", "127.0.0.3"]
-        transport, _ = await channel.dialed("pod.test", port, asyncio.Protocol)
+        transport, _ = await channels.dialed("pod.test", port, asyncio.Protocol)
         accepting, other = first, second
         if transport.get_extra_info("peername")[0] == "127.0.0.3":
             accepting, other = second, first
@@ -173,7 +173,7 @@ async def test_addresses_are_tried_in_turns_of_their_families(
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
     monkeypatch.setattr(loop, "create_connection", create_connection, raising=False)
     with pytest.raises(OSError, match="a is away, c is away, b is away"):
-        await channel.dialed("pod.test", 1, asyncio.Protocol)
+        await channels.dialed("pod.test", 1, asyncio.Protocol)
     assert tried == ["a", "c", "b"]
 
 
