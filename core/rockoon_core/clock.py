@@ -1,5 +1,7 @@
-"""The wall clock: code that needs the time receives this function, or a test's own."""
+"""The wall clock, which code receives as a function so that a test can pass its own, and back-off:
+growing, randomized pauses between tries."""
 
+import random
 import time
 from collections.abc import Callable
 
@@ -10,3 +12,43 @@ Clock = Callable[[], int]
 def wall_clock_ms() -> int:
     """Return the time now, epoch milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+# Default limit of a pause.
+PAUSE_SECONDS_MAX = 2.0
+
+
+class Backoff:
+    """Pauses that double up to a limit, each randomized, so that clients that failed at the same
+    time do not retry at the same time.
+
+    Args:
+        first_seconds: limit of the first pause.
+        seconds_max: limit of later pauses.
+        source: random numbers; a test passes its own to make the pauses repeatable.
+    """
+
+    __slots__ = ("_bound", "_first", "_max", "_source")
+
+    def __init__(
+        self,
+        first_seconds: float = 0.05,
+        seconds_max: float = PAUSE_SECONDS_MAX,
+        source: random.Random | None = None,
+    ) -> None:
+        self._first = first_seconds
+        self._max = seconds_max
+        self._bound = first_seconds
+        self._source = source
+
+    def next_seconds(self) -> float:
+        """Return the next pause: between half its limit and the limit."""
+        # Not a generator per object: seeding one costs more than most calls, which do not fail.
+        source = random if self._source is None else self._source
+        pause = self._bound * (0.5 + source.random() / 2)
+        self._bound = min(self._bound * 2, self._max)
+        return pause
+
+    def reset(self) -> None:
+        """Start over, after a success."""
+        self._bound = self._first

@@ -2,6 +2,11 @@
 
 All calls that can lose or refuse data are made here. Errors are OSErrors of the operating system;
 callers interpret them.
+
+A store's files and its lock have reserved descriptor numbers: the system gives a new file or socket
+the lowest free number, so if a fault anywhere in the process closes a number twice, it hits a low
+number, of a recently opened file or socket. The system uses numbers of the upper half of the limit
+only on request.
 """
 
 import ctypes
@@ -14,10 +19,34 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rockoon_core.descriptors import in_reserved_range
-
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+import contextlib
+import fcntl
+import resource
+import threading
+from contextlib import suppress
+
+# A larger number would cost the system more memory for the process's table of descriptors.
+RANGE_START_MAX = 16384
+
+
+def in_reserved_range(fd: int) -> int:
+    """Move a descriptor to a number that sockets do not get; the old one is closed.
+
+    Returns:
+        The new number; the old one if no number of the range is free.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    start = RANGE_START_MAX if soft == resource.RLIM_INFINITY else min(soft // 2, RANGE_START_MAX)
+    if fd >= start:
+        return fd
+    with contextlib.suppress(OSError):
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, start)
+        os.close(fd)
+        return moved
+    return fd
+
 
 CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -438,3 +467,68 @@ def _open(path: Path, flags: int) -> int:
         if error.errno in _NO_DESCRIPTOR:
             raise Shortage(*error.args, str(path)) from error
         raise
+
+
+LOCK_FILE = "lock"
+
+
+LOCK_TEXT = b"lock"
+
+
+_guard = threading.Lock()
+
+
+# Guarded by `_guard`: real paths of the roots that this process has locked.
+_held: set[Path] = set()
+
+
+class DirectoryLocked(Exception):
+    """Raised if another process, or another object of this process, holds the directory's lock."""
+
+
+class DirectoryLock:
+    """Holds the lock of one store's directory from construction to `release`: one owner at a time,
+    Java brokers included.
+
+    RocketMQ holds a POSIX record lock on byte 0 of `lock`. This kind of lock does not exclude its
+    own process, which also loses it when it closes *any* descriptor of the file. So a table of
+    this process's locked directories is checked first, and the file is opened only once per entry.
+
+    Raises:
+        DirectoryLocked: the lock is already held.
+        OSError: the lock's file cannot be opened.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        with _guard:
+            if self._root in _held:
+                raise DirectoryLocked(f"{root} is already open in this process")
+            _held.add(self._root)
+        try:
+            fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Before locking: the lock is lost when any descriptor of the file is closed.
+            self._fd = in_reserved_range(fd)
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError:
+                os.close(self._fd)
+                raise
+            # Written like RocketMQ does; it is never read, so a full disk is no error.
+            with suppress(OSError):
+                os.pwrite(self._fd, LOCK_TEXT, 0)
+        except BlockingIOError:
+            self._unregister()
+            raise DirectoryLocked(f"{root} is in use by another process") from None
+        except OSError:
+            self._unregister()
+            raise
+
+    def release(self) -> None:
+        """Release the lock. The file stays, as with RocketMQ."""
+        os.close(self._fd)
+        self._unregister()
+
+    def _unregister(self) -> None:
+        with _guard:
+            _held.discard(self._root)

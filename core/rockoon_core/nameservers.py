@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import NameserverUnavailable, RockoonError, TimedOut
 from rockoon_core.failover_order import FailoverOrder
 

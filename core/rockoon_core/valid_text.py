@@ -1,10 +1,14 @@
-"""Conversion of text to valid Unicode, which every message, RPC, log line and header accepts.
+"""Text for messages, RPCs and log lines: valid Unicode, and addresses without their secrets.
 
 A Python string may hold lone surrogates, for example from a JSON body that was cut inside an emoji.
 UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError for a string with one in a field. The
 `__str__` of an exception is code of the program and may raise, too.
+
+A URI may have a user name and a password in front of its host (`s3://KEY:SECRET@bucket/logs`), or a
+signature among its parameters (`abfs://…?sig=…`). Parsers of URIs quote them in their errors.
 """
 
+import re
 import traceback
 
 from rockoon_rpc.status import without_addresses
@@ -78,3 +82,29 @@ def encoding_fault(failure: UnicodeEncodeError) -> str:
 
 def _type_name(value: object) -> str:
     return type(value).__name__[:200]
+
+
+_MASK = "***"
+
+
+# A password of S3 may have slashes, which a valid URI would escape: with a colon before the first
+# slash, everything up to the last @ is masked. This may mask a path too, but never too little.
+_USER = re.compile(
+    r"""(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?:[^\s/'"@:]*:[^\s'"]*@|[^\s/'"@]*@)""", re.IGNORECASE
+)
+
+
+_PARAMETER = re.compile(
+    r"""(?P<name>[?&](?:sig|[^=&\s'"]*(?:secret|passw|token|credential|signature|access_?key"""
+    r"""|account_?key)[^=&\s'"]*)=)[^&\s'"#]*""",
+    re.IGNORECASE,
+)
+
+
+def redacted(text: object) -> str:
+    """Replace user names, passwords and signatures of URIs in a text by asterisks.
+
+    Args:
+        text: an address, an exception, or a sentence with addresses.
+    """
+    return _PARAMETER.sub(rf"\g<name>{_MASK}", _USER.sub(rf"\g<scheme>{_MASK}@", str(text)))

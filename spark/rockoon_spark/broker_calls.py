@@ -10,7 +10,7 @@ import grpc
 
 from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
 from rockoon.net.tls import dialer
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionReply,

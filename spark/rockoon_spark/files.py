@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.file_names import file_name_to_offset
 

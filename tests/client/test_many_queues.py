@@ -11,8 +11,7 @@ from rockoon.cluster import Cluster
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, in_calls
-from rockoon_core.message_queue import MessageQueue
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, in_calls
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from support.fake_cluster import FakeCluster
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_core.directory_lock import DirectoryLock
-from rockoon_core.disk import Disk
+from rockoon_core.disk import DirectoryLock, Disk
 from support.descriptors import no_descriptors
 from support.waiting import DEADLINE_SECONDS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rockoon.local.etcd import (
 )
 from rockoon.local.ports import choose_port
 from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
-from rockoon_core.etcd_versions import is_recommended
+from rockoon_core.protocol import is_recommended
 from support.waiting import DEADLINE_SECONDS, gone, soon, wait_until
 
 READY = 'import sys; print(\'{"ready": "broker"}\', flush=True); sys.stdin.read()'

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rockoon.local.etcd import etcd_version
 from rockoon.local.ports import choose_port
-from rockoon_core.etcd_versions import is_recommended
+from rockoon_core.protocol import is_recommended
 from rockoon_runtime.process import ExitStatus
 from support.etcd import EtcdServer, etcd_binary
 from support.waiting import DEADLINE_SECONDS

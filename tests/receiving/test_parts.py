@@ -46,8 +46,7 @@ from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, Received
 from rockoon.receiving.settler import by_acquisition
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import Subscription
-from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
-from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.message_queue import WISHES_PER_CALL_MAX, MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_proto.v1.in_flight_pb2 import Acquired
 from support.eventually import eventually

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.replication_rules import Boundary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import DirectoryLock, DirectoryLocked
 
 HOLDER = """
 import fcntl, sys

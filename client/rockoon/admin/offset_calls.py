@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rockoon.admin.descriptions import QueueEnds
 from rockoon.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
-from rockoon_core.bulk_calls import in_calls
-from rockoon_core.message_queue import MessageQueue
+from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
 
 if TYPE_CHECKING:

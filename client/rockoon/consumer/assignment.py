@@ -44,8 +44,8 @@ from rockoon.offsets.broadcasting import kept_by_service
 from rockoon.offsets.offset_store import OffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition

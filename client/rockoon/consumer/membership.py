@@ -20,11 +20,10 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.changes import Changes
+from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
-from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, queue_from_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import valid_text
 from rockoon_proto.v1.offset_pb2 import (

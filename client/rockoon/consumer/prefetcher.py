@@ -12,8 +12,8 @@ from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 

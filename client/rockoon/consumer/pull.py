@@ -13,7 +13,7 @@ from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.net.large_replies import Reply, records_of
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import deletion_text

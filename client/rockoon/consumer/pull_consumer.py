@@ -36,7 +36,7 @@ from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import ALL, Subscription
 from rockoon.text_checks import check_group_text
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited

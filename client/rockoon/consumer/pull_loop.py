@@ -30,7 +30,7 @@ from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
 from rockoon.net.large_replies import PullReplyFields, Reply, refusal_of
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.broker_pb2 import FOUND

@@ -57,8 +57,8 @@ from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import parsed
 from rockoon.text_checks import check_group_text, check_text
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable, valid_text

@@ -14,7 +14,7 @@ from rockoon.consumer.queue_reader import QueueReader
 from rockoon.consumer.rebalance_listener import RebalanceListener
 from rockoon.errors import RockoonError
 from rockoon.offsets.offset_store import OffsetStore, Persisted
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from rockoon.local.process import LocalClusterError
-from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
+from rockoon_core.protocol import RECOMMENDED, is_recommended
 
 # Replaces the shell by etcd, and ends etcd with this process: standard input is a pipe that this
 # process holds and never writes to, so the watcher reads its end when this process is gone, in any

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rockoon.errors import RockoonError
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 
 Answer = TypeVar("Answer")
 

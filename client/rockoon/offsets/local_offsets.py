@@ -30,7 +30,7 @@ from rockoon.errors import InvalidArgument, StoreCorrupt, StoreLocked, StoreNotW
 from rockoon.net.connection import Connection
 from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapshot
 from rockoon.offsets.own_start import CREATE_REVISION_UNKNOWN, Position
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets

@@ -7,8 +7,7 @@ from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core import start_position
-from rockoon_core.bulk_calls import in_calls
-from rockoon_core.message_queue import MessageQueue
+from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,

@@ -15,8 +15,7 @@ from typing import Protocol
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError, from_wire
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
-from rockoon_core.bulk_calls import in_calls
-from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.message_queue import MessageQueue, in_calls, queue_to_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.offset_pb2 import (
     BROADCASTING,

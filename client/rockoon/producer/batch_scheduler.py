@@ -29,7 +29,7 @@ from rockoon.errors import (
 from rockoon.net.append_replies import Appended
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.queue_selectors import RoundRobin
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 
 # A broker's event loop handles one message at a time: this many bytes occupy it for a millisecond.

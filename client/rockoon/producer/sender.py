@@ -42,9 +42,8 @@ from rockoon.producer.forwarded_batches import ForwardingEncoder, ForwardingSett
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
-from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
-from rockoon_core.clock import Clock
+from rockoon_core.clock import Backoff, Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited

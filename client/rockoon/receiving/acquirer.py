@@ -29,8 +29,13 @@ from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName, WaitingReceiver
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue, TrackedTopic
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, WISHES_PER_CALL_MAX, in_calls
-from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.message_queue import (
+    QUEUES_PER_CALL_MAX,
+    WISHES_PER_CALL_MAX,
+    MessageQueue,
+    in_calls,
+    queue_from_wire,
+)
 from rockoon_core.repeated_lines import limited
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted, QueueReach, Wanted

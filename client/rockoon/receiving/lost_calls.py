@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable
 
 from rockoon.receiving.receive_queue import ReceiverName
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
 from rockoon_proto.v1.in_flight_pb2 import AcquireRequest, ClientName, LostCall
 
 # Pairs of call and receiver. Messages of further lost calls stay invisible until their holders end.

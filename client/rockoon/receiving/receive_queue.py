@@ -14,7 +14,7 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceivedMessages
 from rockoon.receiving.tail_reader import TrackedTopic
 from rockoon.subscription import Subscription
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 
 # Maximum time between acquire calls that name all message queues.
 FULL_CALL_SECONDS = 1.0

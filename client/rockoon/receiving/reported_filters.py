@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 from rockoon.subscription import Subscription
-from rockoon_core.bulk_calls import REPORTED_FILTER_BYTES_MAX
+from rockoon_core.message_queue import REPORTED_FILTER_BYTES_MAX
 from rockoon_core.repeated_lines import limited
 from rockoon_format.names import lite_topic_of
 from rockoon_proto.v1.offset_pb2 import TopicSubscription

@@ -26,8 +26,7 @@ from rockoon.net.retried import retried
 from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.receive_queue import ReceiverName
 from rockoon.receiving.received import ReceiptHandle
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
-from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, queue_to_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.in_flight_pb2 import (
     Acknowledged,

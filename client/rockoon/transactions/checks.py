@@ -16,7 +16,7 @@ from rockoon.callbacks import call, is_being_cancelled
 from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.message import Batch, Message
 from rockoon.transactions.transaction import HalfPosition, Resolution
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited

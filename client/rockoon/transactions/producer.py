@@ -60,8 +60,7 @@ from rockoon.producer.outgoing import (
 from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
 from rockoon.transactions.checks import Check, TransactionChecks
 from rockoon.transactions.transaction import HalfPosition, Resolution, Transaction
-from rockoon_core.backoff import Backoff
-from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_core.clock import Backoff, Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_format.names import group_fault

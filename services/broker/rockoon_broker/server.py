@@ -27,8 +27,7 @@ from rockoon_broker.rpc.service import (
 )
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StorageError
-from rockoon_core.directory_lock import LOCK_FILE
-from rockoon_core.disk import Disk, StartInterrupted
+from rockoon_core.disk import LOCK_FILE, Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower

@@ -12,7 +12,7 @@ from grpc import aio
 
 from rockoon_core.channels import Tls
 from rockoon_core.errors import StoreCorrupt, StoreLocked
-from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
+from rockoon_core.protocol import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
 from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
 from rockoon_nameserver.access_rules import RULES

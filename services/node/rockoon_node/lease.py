@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from rockoon_core.backoff import PAUSE_SECONDS_MAX
+from rockoon_core.clock import PAUSE_SECONDS_MAX
 from rockoon_core.errors import NotReady
 
 # Shares of the lease.

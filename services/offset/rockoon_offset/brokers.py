@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from grpc import aio
 
-from rockoon_core.bulk_calls import in_calls
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_core.message_queue import MessageQueue
+from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_core.signature import Credentials
 from rockoon_core.start_position import Loss, QueueState
 from rockoon_offset.route_table import OffsetRoutes

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument, InvalidGroupName, InvalidTopicName
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
 from rockoon_format.names import group_fault, topic_fault
 from rockoon_offset.progress.readers import member_fault
 from rockoon_proto.v1 import offset_pb2 as pb

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 from grpc import aio
 
-from rockoon_core.directory_lock import LOCK_FILE
-from rockoon_core.disk import Disk
+from rockoon_core.disk import LOCK_FILE, Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.lease import NodeLease

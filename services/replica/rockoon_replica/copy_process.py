@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rockoon_core.channels import Channels
-from rockoon_core.directory_lock import LOCK_FILE
-from rockoon_core.disk import Disk
+from rockoon_core.disk import LOCK_FILE, Disk
 from rockoon_node.frontend import AsReplica, NodeFrontend
 from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rockoon_core.backoff import Backoff
 from rockoon_core.channels import Channels
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import BrokerUnavailable, NotLeader
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub

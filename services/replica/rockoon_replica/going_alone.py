@@ -9,7 +9,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1 import logs_pb2 as pb

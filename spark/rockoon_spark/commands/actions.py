@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_format.generation import GenerationError
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.commands.outcomes import Outcome

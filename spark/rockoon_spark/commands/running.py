@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rockoon.errors import RockoonError
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.metrics_file import CommandRun, write_metrics

@@ -16,7 +16,7 @@ import grpc
 
 from rockoon.errors import BrokerUnavailable, RockoonError
 from rockoon.net.tls import dialer
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.generation import LogTail, Manifest
 from rockoon_proto.v1.broker_pb2 import (

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_spark.export.lease import LEASE_SECONDS, DirectoryLease, LeaseLost, LeaseTaken
 from rockoon_spark.publish import held, sync
 from rockoon_spark.source.log_source import LastRecord

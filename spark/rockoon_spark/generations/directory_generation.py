@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_format.generation import (
     CURRENT_FILE,
     GENERATIONS_DIRECTORY,

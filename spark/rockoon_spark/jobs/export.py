@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
 from rockoon_spark.export.sections import (
     ExportError,

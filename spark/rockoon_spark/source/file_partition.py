@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.record import RECORD_BYTES_MIN

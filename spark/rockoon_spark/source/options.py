@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import QueueKey, Range, Selection
 from rockoon_spark.source.live_cluster import LiveCluster

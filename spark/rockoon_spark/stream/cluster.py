@@ -17,7 +17,7 @@ from rockoon.errors import (
 )
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway

@@ -2,8 +2,8 @@
 
 from collections.abc import Sized
 
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
 
 
 def check_bulk(*entries: Sized) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument
+from rockoon_core.message_queue import WISHES_PER_CALL_MAX
 from rockoon_proto.v1 import in_flight_pb2 as wire
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
 from rockoon_broker.store.errors import StorageError
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
-from rockoon_core.disk import Disk
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_id import read_or_make_store_id

@@ -47,13 +47,13 @@ from rockoon_broker.rpc.transactions import (
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import TimeBoundary
-from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
     NotReady,
     RockoonError,
 )
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
 from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_rpc.server_call import ServerCall

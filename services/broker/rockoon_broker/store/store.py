@@ -65,8 +65,7 @@ from rockoon_broker.store.retention.foreign_store import is_foreign, mark_foreig
 from rockoon_broker.store.retention.retention import FileReading, RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.topic_deletion import TopicDeletion
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
-from rockoon_core.disk import Disk, Shortage
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk, Shortage
 from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange

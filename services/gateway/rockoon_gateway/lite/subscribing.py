@@ -10,7 +10,7 @@ from rockoon import Cluster
 from rockoon.admin.queue_ends import ask_queue_ends
 from rockoon.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon.net.routes import TopicRoute
-from rockoon_core.backoff import Backoff
+from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import queue_to_wire
 from rockoon_format.names import lite_topic_fault
 from rockoon_gateway.calls import GatewayCall

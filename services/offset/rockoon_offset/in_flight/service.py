@@ -4,9 +4,13 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from rockoon_core.bulk_calls import REPORTED_FILTER_BYTES_MAX, WISHES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
-from rockoon_core.message_queue import queue_from_wire, queue_to_wire
+from rockoon_core.message_queue import (
+    REPORTED_FILTER_BYTES_MAX,
+    WISHES_PER_CALL_MAX,
+    queue_from_wire,
+    queue_to_wire,
+)
 from rockoon_core.start_position import policy_from_wire
 from rockoon_offset.in_flight import client_wire
 from rockoon_offset.in_flight.clients import KnownClients

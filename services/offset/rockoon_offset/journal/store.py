@@ -20,8 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
-from rockoon_core.disk import Disk
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import (
     RockoonError,
     StoreCorrupt,

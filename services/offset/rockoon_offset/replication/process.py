@@ -7,8 +7,7 @@ from typing import cast
 
 from grpc import aio
 
-from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
-from rockoon_core.disk import Disk
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.private_directory import keep_private

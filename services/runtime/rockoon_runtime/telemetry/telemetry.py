@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rockoon_core.redaction import redacted
+from rockoon_core.valid_text import redacted
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.snapshots import Snapshots
