@@ -98,15 +98,14 @@ def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     """Print a row for each function, body size and batch size."""
-    choices = [kernel.NUMPY]
-    if kernel.chosen(kernel.AUTO) is not None:
-        choices.append(kernel.COMPILED)
+    kernel.use(kernel.AUTO)
+    choices = [kernel.NUMPY, *([kernel.COMPILED] if kernel.is_compiled() else [])]
     print("ns of user time a message" + "".join(f"{choice:>12}" for choice in choices))
     for body_bytes, count in ((100, 500), (1024, 500), (100, 1), (100, 16)):
         for name, work in pieces(body_bytes, count).items():
             row = f"{name:10}{body_bytes:6} B x{count:4}"
             for choice in choices:
-                kernel.native = kernel.chosen(choice)
+                kernel.use(choice)
                 row += f"{best_ns(work, count):12.0f}"
             print(f"{row}")
 

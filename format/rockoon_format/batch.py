@@ -163,16 +163,16 @@ def stamp_batch(
     """
     if len(store_host) != HOST_V4_BYTES:
         raise ValueError(f"a store host of {len(store_host)} bytes, not {HOST_V4_BYTES}")
-    if kernel.native is not None:
-        stored, entries = kernel.native.stamp_batch(
-            frames,
-            _entry_codes(layout, store_timestamp_ms).tobytes(),
-            first_queue_offset,
-            first_physical_offset,
-            store_timestamp_ms,
-            store_host,
-        )
-        return np.frombuffer(stored, np.uint8), decode_entries(entries)
+    made = kernel.native.stamp_batch(
+        frames,
+        _entry_codes(layout, store_timestamp_ms).tobytes(),
+        first_queue_offset,
+        first_physical_offset,
+        store_timestamp_ms,
+        store_host,
+    )
+    if made is not None:
+        return np.frombuffer(made[0], np.uint8), decode_entries(made[1])
     buffer = np.frombuffer(bytearray(frames), np.uint8)
     patch_batch(
         buffer,

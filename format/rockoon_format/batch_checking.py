@@ -116,10 +116,8 @@ def check_batch(
     )
     # Entries of delayed messages hold times instead of tags codes; only the columns compute them.
     if topic not in DELAYED_TOPICS:
-        layout = None
-        if kernel.native is not None:
-            layout = _check_compiled(frames, sizes, rules)
-        elif len(sizes) <= FEW_RECORDS_MAX:
+        layout = _check_by_kernel(frames, sizes, rules)
+        if layout is None and len(sizes) <= FEW_RECORDS_MAX:
             layout = _check_few(frames, sizes, rules)
         if layout is not None:
             return layout
@@ -325,11 +323,10 @@ def _topic_parts(topic: bytes) -> dict[int, bytes]:
     return parts
 
 
-def _check_compiled(
+def _check_by_kernel(
     frames: bytes, sizes: NDArray[np.int64], rules: BatchRules
 ) -> BatchLayout | None:
-    """`_check_few` for any number of records, by the kernel."""
-    assert kernel.native is not None
+    """`_check_few` for any number of records."""
     found = kernel.native.check_batch(bytes(frames), sizes.tobytes(), *rules[:7])
     if found is None:
         return None

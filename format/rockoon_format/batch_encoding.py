@@ -93,26 +93,25 @@ def encode_batch(
         raise ValueError(f"{count} bodies but {len(properties)} properties")
     if len(born_host) not in _HEADS:
         raise ValueError(f"a host of {len(born_host)} bytes, not 8 or 20")
-    head = _HEADS[len(born_host)]
+    dtype = _HEADS[len(born_host)]
     magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
     topic_part = encode_topic(topic, magic)
     ending = PROPERTY_CRC_ROOM if room else b""
-    if kernel.native is not None:
-        fields = (magic, queue_id, flags, sys_flags, born_timestamp_ms, born_host)
-        if made := _encode_compiled(fields, topic_part, ending, bodies, properties):
-            return made
+    fields = (magic, queue_id, flags, sys_flags, born_timestamp_ms, born_host)
+    if made := _encode_by_kernel(fields, topic_part, ending, bodies, properties):
+        return made
     property_lengths = [len(section) + len(ending) for section in properties]
     distinct_lengths = set(property_lengths)
     if distinct_lengths and max(distinct_lengths) > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties of more than {PROPERTIES_BYTES_MAX} bytes")
 
     body_lengths = np.fromiter(map(len, bodies), np.int64, count)
-    fixed_bytes = head.itemsize + len(topic_part) + 2
+    fixed_bytes = dtype.itemsize + len(topic_part) + 2
     sizes = body_lengths + np.array(property_lengths, np.int64) + fixed_bytes
     if count and int(sizes.max()) > SIZE_MAX:
         raise ValueError(f"a record of {int(sizes.max())} bytes")
 
-    heads = _heads(head, magic, queue_id, bodies, born_timestamp_ms, born_host, flags, sys_flags)
+    heads = _heads(dtype, magic, queue_id, bodies, born_timestamp_ms, born_host, flags, sys_flags)
     heads["size"] = sizes
     heads["body_length"] = body_lengths
 
@@ -120,7 +119,7 @@ def encode_batch(
     tails = {length: topic_part + length.to_bytes(2) for length in distinct_lengths}
     pieces: list[bytes] = [ending] * (5 * count)
     # A list of structured items would contain tuples.
-    pieces[0::5] = heads.view(f"V{head.itemsize}").tolist()
+    pieces[0::5] = heads.view(f"V{dtype.itemsize}").tolist()
     pieces[1::5] = bodies
     pieces[2::5] = map(tails.__getitem__, property_lengths)
     pieces[3::5] = properties
@@ -133,16 +132,15 @@ Fields = tuple[
 """Magic, queue id, flags, system flags, born timestamps and born host of a batch."""
 
 
-def _encode_compiled(
+def _encode_by_kernel(
     fields: Fields,
     topic_part: bytes,
     ending: bytes,
     bodies: Sequence[bytes],
     properties: Sequence[bytes],
 ) -> tuple[bytes, NDArray[np.uint32]] | None:
-    """`encode_batch` by the kernel; None if the NumPy code must name the fault."""
-    assert kernel.native is not None
-    if (given := compiled_fields(fields)) is None:
+    """`encode_batch` by the kernel; None: use the general path."""
+    if (given := kernel_fields(fields)) is None:
         return None
     head, columns = given
     made = kernel.native.encode_batch(
@@ -151,7 +149,7 @@ def _encode_compiled(
     return None if made is None else (made[0], np.frombuffer(made[1], np.uint32))
 
 
-def compiled_fields(fields: Fields) -> tuple[bytes, list[bytes | None]] | None:
+def kernel_fields(fields: Fields) -> tuple[bytes, list[bytes | None]] | None:
     """Encode the fields in front of the bodies, and columns of flags, system flags and times that
     differ between records.
 

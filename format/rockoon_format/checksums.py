@@ -19,7 +19,6 @@ is checked. A property that differs from it in one or two letters is a damaged c
 Source: CommitLog#CRC32_RESERVED_LEN, MessageDecoder#createCrc32, MessageExtEncoder#encode.
 """
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +115,6 @@ def checks_of(
 
 def crc32(data: bytes) -> int:
     """CRC-32 of bytes, as `zlib.crc32`; ten times as fast in the compiled kernel."""
-    if kernel.native is None:
-        return zlib.crc32(data)
     found: int = kernel.native.crc32(data)
     return found
 
@@ -148,8 +145,7 @@ def compare(
 
 
 def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.bool_] | None:
-    """`damaged_records` of records at `starts`, without their parts; None without a kernel, or if
-    the kernel leaves the answer to NumPy."""
+    """`damaged_records` of records at `starts`, without their parts; None: use the general path."""
     states = _states(buffer, starts, sizes, checksums=True)
     return None if states is None else states & DAMAGED != 0
 
@@ -164,8 +160,6 @@ def _states(
 def _compared(
     buffer: bytes, starts: IntArray, sizes: IntArray, *, checksums: bool
 ) -> bytearray | None:
-    if kernel.native is None:
-        return None
     found: bytearray | None
     found = kernel.native.compare(buffer, starts.tobytes(), sizes.tobytes(), checksums)
     return found
@@ -182,7 +176,7 @@ def room_of(
         ends: position after each record, int64[n].
         properties_lengths: length of each record's properties, int64[n].
     """
-    if kernel.native is not None and isinstance(buffer, bytes):
+    if isinstance(buffer, bytes):
         found = kernel.native.rooms(buffer, ends.tobytes(), properties_lengths.tobytes())
         if found is not None:
             states = np.frombuffer(found, np.uint8)

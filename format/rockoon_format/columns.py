@@ -267,15 +267,14 @@ class OnlyRecord(NamedTuple):
 def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> OnlyRecord | None:
     """The single record between two positions, without an array for each field.
 
-    None if `decode_columns` must handle it: the record is not whole, it is long, or there is no
-    compiled kernel.
+    None if `decode_columns` must handle it, for example because the record is not whole or is long.
 
     Args:
         frames: contains the record.
         start, end: position of the record.
         compared: compare the record with its checksum.
     """
-    if kernel.native is None or end - start > _ONLY_BYTES_MAX or not isinstance(frames, bytes):
+    if end - start > _ONLY_BYTES_MAX or not isinstance(frames, bytes):
         return None
     found = kernel.native.only_record(frames, start, end, compared)
     if found is None:

@@ -85,7 +85,7 @@ def sliding(buffer: bytes | NDArray[np.uint8], dtype: DTypeLike) -> NDArray[Any]
 
 def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     """Find the parts of the records at `starts`, each at least 91 bytes before the buffer's end."""
-    if kernel.native is not None and isinstance(buffer, bytes):
+    if isinstance(buffer, bytes):
         found = kernel.native.locate(buffer, starts.tobytes())
         if found is not None:
             prefixes, columns = found
@@ -138,8 +138,8 @@ def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
 ) -> tuple[Parts, bytes] | None:
     """The parts of back-to-back records, and with `compared` a state byte for each (`DAMAGED`,
-    `WHOLE`, see `checksums.compare`). None without a kernel, or if a record is not whole or has
-    another size.
+    `WHOLE`, see `checksums.compare`). None: use the general path, for example because a record is
+    not whole or has another size.
 
     Args:
         buffer: contains the records between the bounds.
@@ -147,8 +147,6 @@ def locate_whole(
         bounds: start and end position of the records.
         compared: compare the records with their checksums.
     """
-    if kernel.native is None:
-        return None
     found = kernel.native.decode(buffer, sizes.tobytes(), *bounds, compared)
     if found is None:
         return None
@@ -184,7 +182,7 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
         start = int(starts[0])
         return [buffer[start : start + length]]
     pieces: list[bytes]
-    if kernel.native is not None and isinstance(buffer, bytes):
+    if isinstance(buffer, bytes):
         places = (each.astype(np.int64, copy=False).tobytes() for each in (starts, lengths))
         found = kernel.native.slices(buffer, *places)
         if found is not None:
@@ -202,7 +200,7 @@ def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray)
     """Return the CRC-32 of each range, not masked."""
     if len(starts) == 0:
         return np.zeros(0, np.int64)
-    if kernel.native is not None and isinstance(buffer, bytes):
+    if isinstance(buffer, bytes):
         found = kernel.native.crcs(buffer, starts.tobytes(), lengths.tobytes())
         if found is not None:
             return np.frombuffer(found, np.int64)
@@ -229,10 +227,9 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
     codes = np.zeros(count, np.int64)
     if count == 0:
         return codes
-    if kernel.native is not None:
-        found = kernel.native.tags_codes(buffer, starts.tobytes(), lengths.tobytes())
-        if found is not None:
-            return np.frombuffer(found, np.int64)
+    found = kernel.native.tags_codes(buffer, starts.tobytes(), lengths.tobytes())
+    if found is not None:
+        return np.frombuffer(found, np.int64)
     heads = sliding(buffer, f"V{len(_TAGS_PREFIX)}")[
         np.minimum(starts, len(buffer) - len(_TAGS_PREFIX))
     ]

@@ -14,7 +14,7 @@ from rockoon_format import kernel
 from rockoon_format.batch import stamp_batch
 from rockoon_format.batch_checking import check_batch
 from rockoon_format.batch_rules import BatchError
-from rockoon_format.index_entries import PackedKeys, packed_keys
+from rockoon_format.index_entries import PackedKeys
 
 
 class GivenBatch(NamedTuple):
@@ -45,7 +45,7 @@ class StampedGroup(NamedTuple):
     entries: list[bytes | None]
     """Queue entries of each batch; None: the batch is left out."""
     keys: PackedKeys | None
-    """Entries for the index by key; None: not requested, or a key is not UTF-8."""
+    """Entries for the index by key; None: not requested, or left to the indexer."""
 
 
 class GroupAppendRules(NamedTuple):
@@ -79,24 +79,24 @@ def stamp_batches(
         with_keys: also return entries for the index by key.
         first_physical_offset, store_timestamp_ms: of the first record; see `stamp_batch`.
     """
-    if kernel.native is None:
-        place = (first_physical_offset, store_timestamp_ms)
-        made, entries = _stamp_by_numpy(batches, rules, place)
-        keys = packed_keys(bytes(made), first_physical_offset) if with_keys else None
-        return StampedGroup(bytes(made), entries, keys)
-    stored, used, entries, found = kernel.native.append_batches(
+    made = kernel.native.append_batches(
         batches, rules, with_keys, first_physical_offset, store_timestamp_ms
     )
+    if made is None:
+        return _stamp_one_by_one(batches, rules, first_physical_offset, store_timestamp_ms)
+    stored, used, entries, found = made
     if used != len(stored):
         stored = memoryview(stored)[:used]
     keys = None if found is None else tuple.__new__(PackedKeys, found)
     return tuple.__new__(StampedGroup, (stored, entries, keys))
 
 
-def _stamp_by_numpy(
-    batches: Sequence[GivenBatch], rules: GroupAppendRules, place: tuple[int, int]
-) -> tuple[bytearray, list[bytes | None]]:
-    offset, store_timestamp_ms = place
+def _stamp_one_by_one(
+    batches: Sequence[GivenBatch],
+    rules: GroupAppendRules,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+) -> StampedGroup:
     stored = bytearray()
     entries: list[bytes | None] = []
     # Next offset of each queue.
@@ -128,10 +128,10 @@ def _stamp_by_numpy(
             frames,
             layout,
             first_queue_offset=first,
-            first_physical_offset=offset + len(stored),
+            first_physical_offset=first_physical_offset + len(stored),
             store_timestamp_ms=store_timestamp_ms,
             store_host=rules.store_host,
         )
         stored += made.data
         entries[-1] = listed.tobytes()
-    return stored, entries
+    return StampedGroup(bytes(stored), entries, None)

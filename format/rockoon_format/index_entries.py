@@ -27,7 +27,7 @@ from rockoon_format.properties import (
     split_keys,
 )
 from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
-from rockoon_format.scan import Scan, scan
+from rockoon_format.scan import Scan
 
 FEW_RECORDS_MAX = 24
 """For at most this many records, a loop is faster than column operations."""
@@ -79,19 +79,14 @@ class PackedKeys(NamedTuple):
 
 
 def packed_keys(frames: bytes, start: int) -> PackedKeys | None:
-    """Return the keys of whole records with one store time; None if `index_entries` must do it.
+    """Return the keys of whole records with one store time; None: `index_entries` must do it.
 
     Args:
         frames: records back to back.
         start: physical offset of the first byte.
     """
     found = keys_within(frames, len(frames), start)
-    if found is None and kernel.native is None:
-        records = scan(frames, 0, len(frames), check_crc=False, with_tag_codes=False)
-        found = index_entries(frames, records, start)
-    if found is None:
-        return None
-    return PackedKeys(found.hashes.tobytes(), found.offsets.tobytes())
+    return None if found is None else PackedKeys(found.hashes.tobytes(), found.offsets.tobytes())
 
 
 def joined(parts: Sequence[KeyEntries]) -> KeyEntries:
@@ -145,15 +140,15 @@ def index_entries(frames: bytes | Bytes, records: Scan, start: int) -> KeyEntrie
 
 
 def keys_within(frames: bytes, stop: int, start: int) -> KeyEntries | None:
-    """`index_entries` of the records at the start of `frames`, by the compiled kernel; None without
-    a kernel, or if the kernel leaves it to NumPy.
+    """`index_entries` of the records at the start of `frames`; None: use `index_entries`.
 
     Args:
         frames: bytes.
         stop: end of the last record in `frames`.
         start: physical offset of the first byte.
     """
-    if kernel.native is None or (found := kernel.native.index_keys(frames, stop, start)) is None:
+    found = kernel.native.index_keys(frames, stop, start)
+    if found is None:
         return None
     return KeyEntries(*(np.frombuffer(column, np.int64) for column in found))
 
@@ -179,14 +174,14 @@ def key_hashes(
         For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
     """
     fronts = [f"{topic}#" for topic in topics]
-    if kernel.native is not None:
-        piece, at = (data, starts) if isinstance(data, bytes) else _copied(data, starts, lengths)
-        made = _key_hashes_compiled(piece, at, lengths, sys_flags, fronts, topic_numbers)
-        if made is not None:
-            return made
-    wanted = np.flatnonzero(
-        (sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK) & (lengths > 0)
-    )
+    piece, at = (data, starts) if isinstance(data, bytes) else _copied(data, starts, lengths)
+    # A length of 0 makes the kernel skip a record.
+    read_bytes = np.where(sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK, lengths, 0)
+    codes = np.array([java_hash_code(front) for front in fronts], np.int64)[topic_numbers]
+    made = kernel.native.key_hashes(piece, at.tobytes(), read_bytes.tobytes(), codes.tobytes())
+    if made is not None:
+        return np.frombuffer(made[0], np.int64), np.frombuffer(made[1], np.int64)
+    wanted = np.flatnonzero(read_bytes > 0)
     found: list[tuple[IntArray, IntArray]] = []
     for numbers, rows in _rows_of(data, starts, lengths, wanted):
         which, hashes = rows.key_hashes(fronts, topic_numbers[numbers])
@@ -205,28 +200,6 @@ def _copied(data: Bytes, starts: IntArray, lengths: IntArray) -> tuple[bytes, In
         return b"", starts
     first = int(starts.min())
     return data[first : int((starts + lengths).max())].tobytes(), starts - first
-
-
-def _key_hashes_compiled(
-    data: bytes,
-    starts: IntArray,
-    lengths: IntArray,
-    sys_flags: IntArray,
-    fronts: Sequence[str],
-    topic_numbers: IntArray,
-) -> tuple[IntArray, IntArray] | None:
-    """`key_hashes` by the kernel; None if the kernel leaves it to NumPy."""
-    assert kernel.native is not None
-    # A length of 0 makes the kernel skip a record.
-    bytes_looked_at = np.where(sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK, lengths, 0)
-    codes = np.array([java_hash_code(front) for front in fronts], np.int64)
-    found = kernel.native.key_hashes(
-        data, starts.tobytes(), bytes_looked_at.tobytes(), codes[topic_numbers].tobytes()
-    )
-    if found is None:
-        return None
-    numbers, hashes = found
-    return np.frombuffer(numbers, np.int64), np.frombuffer(hashes, np.int64)
 
 
 def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:

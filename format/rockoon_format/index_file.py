@@ -32,6 +32,8 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 UNIT_BYTES = 20
 SECONDS_MAX = 2**31 - 1
+SLOTS_PER_PAGE = 1024
+"""A page has 4 KiB, like the blocks of file systems."""
 
 UNIT = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _HEADER = struct.Struct(">qqqqii")
@@ -111,21 +113,21 @@ def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -
 class LinkedKeys:
     """Keys with their positions in a file, not written yet."""
 
-    first_unit: int
-    """Number of the first of `units`."""
     units: NDArray[np.void]
     """UNIT[n], consecutive in the file."""
     slot_numbers: NDArray[np.int64]
     """Slots that change, without duplicates, int64[m]."""
     slot_values: NDArray[np.int64]
     """Their new values."""
-    header: IndexHeader
-    """The new header."""
+    slots_used: int
+    """Number of the keys that are the first of their slots."""
 
 
 def link_keys(
-    header: IndexHeader,
     slots: NDArray[np.int32],
+    first_unit: int,
+    first_seconds: int,
+    begin_ms: int,
     key_hashes: NDArray[np.int64],
     physical_offsets: NDArray[np.int64],
     store_timestamps_ms: NDArray[np.int64],
@@ -133,13 +135,15 @@ def link_keys(
     """Compute the positions of keys, as if they were added one by one.
 
     Args:
-        header: the file's current header.
         slots: the file's current slots, ">i4"[slots]; not changed.
+        first_unit: number of the first key's unit.
+        first_seconds: seconds of the first key's unit.
+        begin_ms: begin of the file, epoch milliseconds, including these keys.
         key_hashes: `hashes.index_key_hash` of each key, int64[n], at least one; they must fit.
         physical_offsets, store_timestamps_ms: of each key's record, int64[n].
     """
     count = len(key_hashes)
-    numbers = header.next_unit + np.arange(count)
+    numbers = first_unit + np.arange(count)
     slot_numbers = key_hashes % len(slots)
 
     # Sorting by slot, and by number within a slot, puts the keys of a chain in order. Both numbers
@@ -159,17 +163,13 @@ def link_keys(
     units = np.empty(count, UNIT)
     units["hash"] = key_hashes
     units["offset"] = physical_offsets
-    units["seconds"] = _seconds_of(header, store_timestamps_ms)
+    units["seconds"] = 0
+    if begin_ms > 0:
+        units["seconds"] = np.clip((store_timestamps_ms - begin_ms) // 1000, 0, SECONDS_MAX)
+    units["seconds"][0] = first_seconds
     units["previous"] = previous
-    return LinkedKeys(
-        first_unit=header.next_unit,
-        units=units,
-        slot_numbers=sorted_slots[ends_chain],
-        slot_values=sorted_numbers[ends_chain],
-        header=header_with(
-            header, physical_offsets, store_timestamps_ms, int((previous == 0).sum())
-        ),
-    )
+    slots_used = int((previous == 0).sum())
+    return LinkedKeys(units, sorted_slots[ends_chain], sorted_numbers[ends_chain], slots_used)
 
 
 def header_with(
@@ -334,17 +334,13 @@ class IndexFile:
         if count == 0:
             return 0
         slots = np.frombuffer(self.view, ">i4", self._slots, HEADER_BYTES)
-        linked = link_keys(
-            self.header,
-            slots,
-            key_hashes[:count],
-            physical_offsets[:count],
-            store_timestamps_ms[:count],
-        )
-        start = self._unit_at(linked.first_unit)
+        offsets, times_ms = physical_offsets[:count], store_timestamps_ms[:count]
+        place = first_place(self.header, int(times_ms[0]))
+        linked = link_keys(slots, *place, key_hashes[:count], offsets, times_ms)
+        start = self._unit_at(self.header.next_unit)
         self.view[start : start + linked.units.nbytes] = linked.units.tobytes()
         slots[linked.slot_numbers] = linked.slot_values
-        self.header = linked.header
+        self.header = header_with(self.header, offsets, times_ms, linked.slots_used)
         self.view[:HEADER_BYTES] = encode_header(self.header)
         return count
 
@@ -412,18 +408,15 @@ def _seconds_since(begin_ms: int, time_ms: int) -> int:
     return min(max(0, (time_ms - begin_ms) // 1000), SECONDS_MAX)
 
 
-def first_seconds(header: IndexHeader, time_ms: int) -> int:
-    """Return the next key's seconds; a file's first key counts from the previous file's end."""
-    return _seconds_since(header.begin_timestamp_ms, time_ms)
+def first_place(header: IndexHeader, time_ms: int) -> tuple[int, int, int]:
+    """Return the arguments `first_unit`, `first_seconds` and `begin_ms` of `link_keys` for the next
+    keys of a file.
 
+    The seconds of a file's first key count from the previous file's end.
 
-def _seconds_of(header: IndexHeader, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the seconds of the next keys."""
-    first = first_seconds(header, int(times[0]))
-    begin_ms = int(times[0]) if header.next_unit <= 1 else header.begin_timestamp_ms
-    if begin_ms <= 0:
-        seconds = np.zeros(len(times), np.int64)
-    else:
-        seconds = np.clip((times - begin_ms) // 1000, 0, SECONDS_MAX)
-    seconds[0] = first
-    return seconds
+    Args:
+        header: the file's current header.
+        time_ms: store time of the next key's record.
+    """
+    begin_ms = time_ms if header.next_unit <= 1 else header.begin_timestamp_ms
+    return header.next_unit, _seconds_since(header.begin_timestamp_ms, time_ms), begin_ms

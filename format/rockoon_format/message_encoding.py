@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format import kernel
-from rockoon_format.batch_encoding import compiled_fields, encode_batch
+from rockoon_format.batch_encoding import encode_batch, kernel_fields
 from rockoon_format.properties import PROPERTY_SEPARATOR
 from rockoon_format.record import (
     AT_BORN_HOST,
@@ -102,24 +102,22 @@ def encode_messages(
         ValueError: as `encode_batch`, and if a sequence number is out of its bounds.
         RecordError: the topic is too long.
     """
-    if kernel.native is not None:
-        sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
-        made: tuple[bytes, bytes] | None = None
-        given = _given(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
-        if given is not None:
-            head, topic_part, flags = given
-            made = kernel.native.encode_messages(
-                head,
-                topic_part,
-                PROPERTY_CRC_ROOM,
-                own.head,
-                own.ids,
-                sequence,
-                bodies,
-                extras,
-                flags,
-                envelope and (envelope.frames_tag[0], envelope.sizes_tag[0], envelope.rest),
-            )
+    sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
+    given = _given(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
+    if given is not None:
+        head, topic_part, flags = given
+        made: tuple[bytes, bytes] | None = kernel.native.encode_messages(
+            head,
+            topic_part,
+            PROPERTY_CRC_ROOM,
+            own.head,
+            own.ids,
+            sequence,
+            bodies,
+            extras,
+            flags,
+            envelope and (envelope.frames_tag[0], envelope.sizes_tag[0], envelope.rest),
+        )
         if made is not None:
             return made
     frames, lengths = encode_batch(
@@ -176,7 +174,7 @@ def _of_fields(
     born_host: bytes,
 ) -> Given | None:
     magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
-    given = compiled_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
+    given = kernel_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
     if given is None:
         return None
     head, (_, flags, _) = given

@@ -9,16 +9,10 @@ Source: MessageDecoder#createMessageId, #decodeMessageId, MessageClientIDSetter#
 import struct
 from dataclasses import dataclass
 
-import numpy as np
-
 from rockoon_format import kernel
 from rockoon_format.record import HOST_V4_BYTES, HOST_V6_BYTES
 
 _OFFSET = struct.Struct(">q")
-_TAIL = np.dtype([("elapsed_ms", ">u4"), ("counter", ">u2")])
-assert _TAIL.itemsize == 6
-# For at most this many keys, a loop is faster than column operations.
-FEW_KEYS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +79,6 @@ class UniqueKeys:
         """Return `count` new keys as one: 32 (IPv4) or 56 (IPv6) ASCII hex digits each."""
         elapsed_ms = (now_ms - self._month_start_ms) & 0xFFFFFFFF
         front = self._prefix + elapsed_ms.to_bytes(4)
-        if kernel.native is not None:
-            made: bytes = kernel.native.unique_keys(front, self._counter, count)
-            self._counter = (self._counter + count) & 0xFFFF
-            return made
-        if count <= FEW_KEYS_MAX:
-            following = range(self._counter, self._counter + count)
-            self._counter = (self._counter + count) & 0xFFFF
-            few = b"".join([front + (counter & 0xFFFF).to_bytes(2) for counter in following])
-            return few.hex().upper().encode()
-        size = len(self._prefix)
-        keys = np.empty(count, np.dtype([("prefix", f"V{size}"), ("tail", _TAIL)]))
-        keys["prefix"] = np.void(self._prefix)
-        keys["tail"]["elapsed_ms"] = elapsed_ms
-        counters = np.arange(self._counter, self._counter + count, dtype=np.uint64)
-        keys["tail"]["counter"] = counters.astype(np.uint16)
+        keys: bytes = kernel.native.unique_keys(front, self._counter, count)
         self._counter = (self._counter + count) & 0xFFFF
-        return keys.tobytes().hex().upper().encode()
+        return keys

@@ -54,16 +54,15 @@ def queue_runs(
         records.sizes,
         records.tag_codes,
     )
-    if kernel.native is not None:
-        packed = [column.tobytes() for column in columns]
-        made = kernel.native.queue_runs(*packed, listed.tobytes(), file_entries)
-        if made is not None:
-            return _unpacked(*made)
+    packed = [column.tobytes() for column in columns]
+    made = kernel.native.queue_runs(*packed, listed.tobytes(), file_entries)
+    if made is not None:
+        return _unpacked(*made)
     return _by_numpy(columns, listed, file_entries)
 
 
 class LogCutter:
-    """Cuts the entries of one chunk of a log after another; only with the compiled kernel.
+    """Cuts the entries of one chunk of a log after another.
 
     Args:
         marks: by topic, the physical offset below which its records have no entries.
@@ -71,13 +70,12 @@ class LogCutter:
     """
 
     def __init__(self, marks: Mapping[str, int], file_entries: int) -> None:
-        assert kernel.native is not None
         named = [(topic.encode(), mark) for topic, mark in marks.items()]
         self._cutter = kernel.native.QueueCutter(named, _DELAYED, SYS_FLAGS_UNLISTED, file_entries)
 
     def add(self, frames: bytes, stop: int, start: int) -> bool:
-        """Add the records at the start of `frames`. Returns False and adds none if the kernel
-        leaves them to the NumPy code, for example because messages are delayed.
+        """Add the records at the start of `frames`. Returns False and adds none if they
+        must be passed to `queue_runs`, for example because messages are delayed.
 
         Args:
             frames: bytes.

@@ -171,11 +171,10 @@ def scan(
         raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
     levels_ms = delay_levels_ms if with_tag_codes else None
     since = None if checksums_from is None else checksums_from - position
-    if kernel.native is not None:
-        checks = (check_crc, checksums, since, with_tag_codes)
-        compiled = _scan_compiled(buffer, position, end, records_max, checks, levels_ms)
-        if compiled is not None:
-            return compiled
+    checks = (check_crc, checksums, since, with_tag_codes)
+    found = _scan_by_kernel(buffer, position, end, records_max, checks, levels_ms)
+    if found is not None:
+        return found
     window, lengths, why, stop = _walk(view, position, end, records_max)
     if not len(lengths):
         return _result(b"", position, _no_parts(), lengths, why, stop, None)
@@ -243,7 +242,7 @@ def _walk(
     return bytes(view[position:at]), np.array(sizes, np.int64), why, at
 
 
-def _scan_compiled(
+def _scan_by_kernel(
     buffer: Buffer,
     position: int,
     end: int,
@@ -251,13 +250,12 @@ def _scan_compiled(
     checks: tuple[bool, bool, int | None, bool],
     delay_levels_ms: Sequence[int] | None,
 ) -> Scan | None:
-    """`scan` by the compiled kernel; None if the kernel leaves it to NumPy.
+    """`scan` by the kernel; None: use the general path.
 
     Args:
         checks: compare records; compare checksums of whole records; position in the window from
             which records must have a checksum; compute tags codes.
     """
-    assert kernel.native is not None
     view = memoryview(buffer)
     # The kernel reads bytes that no other thread can write: a copy, sized as if all records were as
     # long as the first. If the buffer is bytes and all of it is scanned, no copy is needed.
@@ -303,7 +301,8 @@ def _scan_compiled(
 
 
 def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArray[np.int64], bool]:
-    """Follow whole records whose physical offset is their real position; only with the kernel.
+    """Follow whole records whose physical offset is their real position; needs the compiled
+    kernel.
 
     Args:
         window: bytes of a file, from a record's start on.
@@ -315,7 +314,6 @@ def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArr
         Sizes of the records before the first invalid one, int64[n]; True if that one may continue
         after the window.
     """
-    assert kernel.native is not None
     packed, number, _ = kernel.native.chain(window, base, end, stop)
     return np.frombuffer(packed, np.int64), _COMPILED_ENDS[number] is None
 
@@ -326,7 +324,6 @@ def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
     Returns:
         End of that record; True if the next one may continue after the window.
     """
-    assert kernel.native is not None
     position, more = kernel.native.extent(window, base, end)
     return position, more
 

@@ -176,11 +176,10 @@ def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> Foun
 def _candidates(frames: bytes, ends: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
     """Records that have the property's name at its position: their numbers, their ends without
     checksums, and which have a checksum."""
-    if kernel.native is not None:
-        found = kernel.native.sequence_ends(frames, ends.tobytes())
-        if found is not None:
-            numbers, fronts = (np.frombuffer(each, np.int64) for each in found[:2])
-            return numbers, fronts, np.frombuffer(found[2], np.bool_)
+    found = kernel.native.sequence_ends(frames, ends.tobytes())
+    if found is not None:
+        numbers, fronts = (np.frombuffer(each, np.int64) for each in found[:2])
+        return numbers, fronts, np.frombuffer(found[2], np.bool_)
     ends, checked = _without_checksums(frames, ends)
     heads = sliding(frames, f"S{len(_HEAD)}")[ends - SECTION_BYTES]
     candidates = np.flatnonzero(heads == _HEAD)

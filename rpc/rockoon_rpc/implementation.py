@@ -11,9 +11,9 @@ COMPILED, FALLBACK = "compiled", "h2 for Python"
 
 
 def compiled() -> Implementation | None:
-    """Return the kernel's HTTP/2 implementation; None if `rockoon_format.kernel` uses no kernel
-    (see its variable ROCKOON_KERNEL)."""
-    if kernel.native is None:
+    """Return the kernel's HTTP/2 implementation; None if `rockoon_format.kernel` uses NumPy (see
+    its variable ROCKOON_KERNEL)."""
+    if not kernel.is_compiled():
         return None
     try:
         return cast(Implementation, importlib.import_module("rockoon_kernel.http2"))

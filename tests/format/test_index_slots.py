@@ -9,12 +9,13 @@ from rockoon_format.index_entries import KeyEntries
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
+    SLOTS_PER_PAGE,
     IndexFile,
     IndexHeader,
     index_file_bytes,
     unit_position,
 )
-from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
+from rockoon_format.index_slots import Slots
 from support.kernels import BOTH, needs_compiled, of_both, using
 from support.seeds import seeds
 

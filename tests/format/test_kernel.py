@@ -1,5 +1,6 @@
 """The compiled kernel beside NumPy, on whole, torn and hostile bytes: both say the same."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rockoon_format import kernel
+from rockoon_format import kernel, numpy_kernel
 from rockoon_format.batch import (
     BatchError,
     Columns,
@@ -216,7 +217,7 @@ def scanned(log: bytes, position: int, end: int, options: dict[str, object]) -> 
 def passed(log: bytes, marks: dict[str, int]) -> tuple[object, object]:
     """Keys and queue entries of the records that are the bytes, the latter of twice as many; None
     where there are others, or the compiled kernel leaves it open."""
-    if kernel.native is not None:
+    if kernel.is_compiled():
         keys = keys_within(log, len(log), 77)
         cutter = LogCutter(marks, 5)
         # What is left open leaves nothing behind.
@@ -416,8 +417,8 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
         sys_flags=[0] * MANY,
     )
     frames, sizes = messages.encode()
-    native = kernel.chosen(kernel.COMPILED)
-    assert native is not None
+    with using(kernel.COMPILED):
+        native = kernel.native
     lengths = sizes.astype(np.int64).tobytes()
     assert native.check_batch(frames, lengths, b"orders", 3, 100, 100, 500, 0, False) is not None
     assert native.check_batch(frames, lengths, b"orders", 4, 100, 100, 500, 0, False) is None
@@ -435,6 +436,19 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
         native.stamp_batch(frames[:-1], bytes(8 * MANY), 0, 0, 0, HOST)
     with pytest.raises(ValueError, match="not the batch"):
         native.stamp_batch(frames, bytes(8 * MANY), 0, 0, 0, b"short")
+
+
+@needs_compiled
+def test_both_kernels_have_the_same_functions() -> None:
+    with using(kernel.COMPILED):
+        compiled = kernel.native
+    for name in set(compiled.__all__) - {"INTERFACE", "Window", "http2"}:
+        theirs, own = getattr(compiled, name), getattr(numpy_kernel, name)
+        if isinstance(own, type):
+            methods = {each for each in vars(theirs) if not each.startswith("_")}
+            assert methods <= set(vars(own)), name
+        elif own is not numpy_kernel.general_path:
+            assert [*inspect.signature(own).parameters] == [*inspect.signature(theirs).parameters]
 
 
 @needs_compiled

@@ -62,7 +62,7 @@ PIECES = [
 
 
 def properties_of(raw: list[bytes]) -> Properties | RecordWindow:
-    if kernel.native is None:
+    if not kernel.is_compiled():
         return Properties(pa.array(raw, pa.binary()))
     # Of two topics in turns: names of one are not expected of the other.
     frames = [

@@ -13,10 +13,13 @@ Result = TypeVar("Result")
 
 def is_compiled() -> bool:
     """Whether the compiled kernel is installed."""
+    before = kernel.name()
     try:
-        return kernel.chosen(kernel.COMPILED) is not None
+        kernel.use(kernel.COMPILED)
     except ImportError:
         return False
+    kernel.use(before)
+    return True
 
 
 needs_compiled = pytest.mark.skipif(not is_compiled(), reason="rockoon-kernel is not installed")
@@ -26,11 +29,12 @@ BOTH = (kernel.NUMPY, pytest.param(kernel.COMPILED, marks=needs_compiled))
 @contextmanager
 def using(choice: str) -> Iterator[None]:
     """The kernel of that name, meanwhile."""
-    before, kernel.native = kernel.native, kernel.chosen(choice)
+    before = kernel.name()
+    kernel.use(choice)
     try:
         yield
     finally:
-        kernel.native = before
+        kernel.use(before)
 
 
 def of_both(work: Callable[[], Result]) -> tuple[Result, Result]:

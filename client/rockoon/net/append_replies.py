@@ -32,11 +32,10 @@ def append_reply(message: bytes) -> Answers:
     Raises:
         DecodeError: the message is invalid.
     """
-    if kernel.native is not None:
-        rows = kernel.native.appended(message)
-        if rows is not None:
-            if len(rows) == 1:
-                # Most: a comprehension is a call of its own.
-                return [tuple.__new__(StoredBatch, rows[0])]
-            return [tuple.__new__(StoredBatch, row) for row in rows]
+    rows = kernel.native.appended(message)
+    if rows is not None:
+        if len(rows) == 1:
+            # Most: a comprehension is a call of its own.
+            return [tuple.__new__(StoredBatch, rows[0])]
+        return [tuple.__new__(StoredBatch, row) for row in rows]
     return AppendReply.FromString(message)

@@ -98,7 +98,7 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
     Raises:
         DecodeError: the message is invalid.
     """
-    if kernel.native is not None and type(message) is bytes:
+    if type(message) is bytes:
         rows = kernel.native.pull_answers(message)
         if rows is not None:
             if len(rows) == 1:

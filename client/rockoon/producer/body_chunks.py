@@ -46,18 +46,7 @@ async def body_chunks(bodies: Bodies) -> AsyncIterable[Chunk]:
 
 def _next_chunk(source: Iterator[Body], bytes_max: int) -> Chunk:
     """Return the next bodies; a body that is not `bytes` ends the chunk, and `send` checks it."""
-    if kernel.native is not None:
-        return Chunk(*kernel.native.take_bodies(source, _CHUNK_MESSAGES, bytes_max))
-    bodies: list[Body] = []
-    total = 0
-    for body in source:
-        bodies.append(body)
-        if type(body) is not bytes:
-            return Chunk(bodies, None)
-        total += len(body)
-        if total >= bytes_max or len(bodies) == _CHUNK_MESSAGES:
-            break
-    return Chunk(bodies, total)
+    return Chunk(*kernel.native.take_bodies(source, _CHUNK_MESSAGES, bytes_max))
 
 
 def fits_one_batch(chunk: Chunk, settings: ProducerSettings) -> bool:

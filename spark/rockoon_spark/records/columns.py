@@ -72,7 +72,8 @@ class LogRecords:
         if len(starts):
             first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
             buffer, base, starts = buffer[first:stop], base + first, starts - first
-            if kernel.native is not None:
+            # Only the compiled kernel needs a copy of the bytes.
+            if kernel.is_compiled():
                 content = buffer.tobytes()
                 window = RecordWindow.at(content, starts, sizes)
                 own = np.frombuffer(content, np.uint8)
@@ -172,7 +173,7 @@ class LogRecords:
         """Return one slice of each record, dictionary-encoded: the distinct values, and each
         record's index.
         """
-        if self.window is not None and kernel.native is not None:
+        if self.window is not None:
             found = kernel.native.distinct(self.content, starts.tobytes(), lengths.tobytes())
             if found is not None:
                 return found[0], pa.array(np.frombuffer(found[1], np.int64))
@@ -222,7 +223,7 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
         return pa.array(list(map(encode_offset_id, raw, positions.tolist())), pa.string())
     count = len(records)
     bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
-    if records.window is not None and kernel.native is not None:
+    if records.window is not None:
         ids = kernel.native.offset_ids(records.content, at.tobytes(), positions.tobytes())
         if ids is not None:
             buffers = pa.py_buffer(bounds), pa.py_buffer(ids)

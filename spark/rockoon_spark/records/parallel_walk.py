@@ -53,7 +53,7 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
     last = len(buffer) - RECORD_BYTES_MIN
     if first > last:
         return None
-    if kernel.native is not None:
+    if kernel.is_compiled():
         return _walk_compiled(buffer, base, first, stop)
     # A step costs almost the same for any number of walks, and each walk needs a proven start:
     # this number minimizes the sum.

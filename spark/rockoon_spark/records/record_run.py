@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rockoon_format import kernel
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.index_entries import KeyEntries, index_entries, joined, keys_within
 from rockoon_format.queue_runs import LogCutter, QueueRuns, queue_runs
@@ -91,11 +90,11 @@ def queue_runs_of(
     Raises:
         LogBroken: bytes among the records are not a record.
     """
-    cutter = None if kernel.native is None else LogCutter(marks, file_entries)
+    cutter = LogCutter(marks, file_entries)
     cut_bytes = 0
     left: list[RecordRun] = []
     for run in runs:
-        is_cut = cutter is not None and cutter.add(run.content, run.stop, run.base)
+        is_cut = cutter.add(run.content, run.stop, run.base)
         if left and (is_cut or not _joins(left, run)):
             yield from _scanned(left, marks, delay_levels_ms, file_entries)
             left = []
@@ -103,12 +102,12 @@ def queue_runs_of(
             cut_bytes += run.stop
         else:
             left.append(run)
-        if cutter is not None and cut_bytes and (not is_cut or cut_bytes >= _BYTES_TOGETHER):
+        if cut_bytes and (not is_cut or cut_bytes >= _BYTES_TOGETHER):
             cut_bytes = 0
             yield _named(cutter)
     if left:
         yield from _scanned(left, marks, delay_levels_ms, file_entries)
-    if cutter is not None and cut_bytes:
+    if cut_bytes:
         yield _named(cutter)
 
 
@@ -126,7 +125,7 @@ def _scanned(
     delay_levels_ms: Sequence[int],
     file_entries: int,
 ) -> Iterator[tuple[list[str], QueueRuns]]:
-    """Yield the ConsumeQueue entries of runs that the kernel does not process, with NumPy; see
+    """Yield the ConsumeQueue entries of runs that the cutter does not process; see
     `queue_runs_of`.
     """
     content = b"".join([run.content[: run.stop] for run in neighbours])

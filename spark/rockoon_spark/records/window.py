@@ -54,7 +54,7 @@ class RecordWindow:
 
     @classmethod
     def following(cls, content: bytes, base: int, end: int) -> "RecordWindow | None":
-        """Find the whole records at the beginning of some bytes; needs the kernel.
+        """Find the whole records at the beginning of some bytes; None: use `columns`.
 
         `stop` is the position after the last record. `has_more` is True if the record there needs
         more bytes than these.
@@ -64,7 +64,6 @@ class RecordWindow:
             base: physical offset of the first byte.
             end: number of bytes of the file from there on.
         """
-        assert kernel.native is not None
         found = kernel.native.Window.following(content, base, end)
         return None if found is None else cls(found)
 
@@ -72,10 +71,8 @@ class RecordWindow:
     def at(cls, content: bytes, starts: IntArray, sizes: IntArray) -> "RecordWindow | None":
         """Create a window from records at known positions, int64[n].
 
-        None if one is incomplete, or if there is no kernel.
+        None: use `columns`, for example because a record is incomplete.
         """
-        if kernel.native is None:
-            return None
         found = kernel.native.Window.at(content, starts.tobytes(), sizes.tobytes())
         return None if found is None else cls(found)
 

@@ -18,6 +18,7 @@ from rockoon_format.index_entries import KeyEntries
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
+    SLOTS_PER_PAGE,
     UNIT_BYTES,
     IndexHeader,
     encode_header,
@@ -25,7 +26,7 @@ from rockoon_format.index_file import (
     keys_in_order,
     unit_position,
 )
-from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
+from rockoon_format.index_slots import Slots
 
 _SLOTS_PER_STEP = 256 * SLOTS_PER_PAGE
 # On one disk, syncs of the log wait for those of the index. Syncing a whole table of slots and the

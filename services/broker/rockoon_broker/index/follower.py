@@ -30,7 +30,6 @@ from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
-from rockoon_format import kernel
 from rockoon_format.index_file import IndexHeader
 from rockoon_runtime.waking import Bell
 
@@ -133,8 +132,7 @@ class IndexFollower:
         self.index = await self._in_thread(
             partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
         )
-        # The NumPy fallback would find keys a second time, on the event loop: read the log instead.
-        self._store.found_keys.wanted = kernel.native is not None
+        self._store.found_keys.wanted = True
         return self.index
 
     async def _remove_foreign(self) -> None:

@@ -113,7 +113,7 @@ def reply_bytes(outcomes: Sequence[tuple[int, Outcome]], batches_max: int = 0) -
         outcomes: request id and outcome of each batch, at least one.
         batches_max: maximum of batches in a message, for the producer; 0: not in the reply.
     """
-    if kernel.native is not None and not batches_max:
+    if not batches_max:
         stored: list[tuple[int, Run]] = []
         for request_id, outcome in outcomes:
             if isinstance(outcome, AppendResult) and len(outcome.runs) == 1:

@@ -115,7 +115,7 @@ def append_request(message: bytes) -> Request:
             creates: very many fields, groups, or batches in batches. The protobuf library accepts
             these forms, and would need gigabytes of memory.
     """
-    if kernel.native is not None and type(message) is bytes:
+    if type(message) is bytes:
         found = kernel.native.append_request(message)
         if found is not None:
             more = [_plain_request(message, it, ()) for it in found[1:]] if len(found) > 1 else ()

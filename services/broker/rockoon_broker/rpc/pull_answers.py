@@ -101,8 +101,8 @@ def answer_of(
 ) -> PullAnswer:
     """Return the answer for the result of a pull; on a stream, with the subscription's id."""
     found = result.found
-    if kernel.native is not None and found.deletion is None:
-        front: bytes = kernel.native.pull_front(
+    if found.deletion is None:
+        front: bytes | None = kernel.native.pull_front(
             STATUSES[result.status],
             result.next_offset,
             found.min_offset,
@@ -112,7 +112,8 @@ def answer_of(
             subscription_id,
             ended,
         )
-        return PullAnswer(front, found.frames)
+        if front is not None:
+            return PullAnswer(front, found.frames)
     reply = broker_pb2.PullReply(
         status=STATUSES[result.status],
         next_offset=result.next_offset,
@@ -129,21 +130,21 @@ def answer_of(
 def newest_answer(batch: NewestBatch, next_offset: int, subscription_id: int) -> PullAnswer:
     """Return the answer with the newest batch of a queue."""
     lengths, frames, min_offset, max_offset = batch
-    if kernel.native is None:
-        reply = broker_pb2.PullReply(
-            status=broker_pb2.FOUND,
-            next_offset=next_offset,
-            min_offset=min_offset,
-            max_offset=max_offset,
-            record_lengths=lengths,
-            subscription_id=subscription_id,
-        )
-        return answer_with(reply, frames, on_stream=True)
     size = len(frames)
-    front: bytes = kernel.native.pull_front(
+    front: bytes | None = kernel.native.pull_front(
         _FOUND, next_offset, min_offset, max_offset, size, lengths, subscription_id, False
     )
-    return PullAnswer(front, frames)
+    if front is not None:
+        return PullAnswer(front, frames)
+    reply = broker_pb2.PullReply(
+        status=broker_pb2.FOUND,
+        next_offset=next_offset,
+        min_offset=min_offset,
+        max_offset=max_offset,
+        record_lengths=lengths,
+        subscription_id=subscription_id,
+    )
+    return answer_with(reply, frames, on_stream=True)
 
 
 def refusal_of(refusal: RockoonError, subscription_id: int) -> PullAnswer:

@@ -1,8 +1,8 @@
 """Replies to a ReceiveMessage call, as gRPC frames: each message serialized after its five-byte
 header.
 
-The compiled kernel serializes most messages, a run at a time; the rest, or all without a kernel,
-are converted by `delivered`. The results are equal.
+The kernel serializes most messages, a run at a time; `delivered` converts the rest. The results are
+equal.
 """
 
 import logging
@@ -117,7 +117,7 @@ def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[byt
     """
     count = len(run.offsets)
     is_usual = not (is_dlq_topic(run.queue.topic) or len(run.batch.columns.damaged))
-    if kernel.native is None or not is_usual:
+    if not is_usual:
         return b"", [0] * count, count
     made: tuple[bytes, list[int], int] = _writer(kernel.native).framed(
         *run.batch.columns.places(run.indices),

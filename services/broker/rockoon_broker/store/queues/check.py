@@ -28,8 +28,8 @@ def records_to_read(
     """Plan one read of consecutive entries: sizes of their records, int64[n], and the runs of
     adjacent records as (start, end) physical offsets.
 
-    None if an entry is implausible (`plausible_count`), if its record was deleted, or without the
-    compiled kernel.
+    None: use the general path, for example because an entry is implausible (`plausible_count`) or
+    its record was deleted.
 
     Args:
         entries: one or more.
@@ -37,8 +37,6 @@ def records_to_read(
         messages_max: maximum number of records, 1 or more.
         bytes_max: maximum total size; the first record is always included.
     """
-    if kernel.native is None:
-        return None
     bounds = (log_min, log_end, file_bytes, messages_max, bytes_max)
     found = kernel.native.records_to_read(entries.tobytes(), *bounds)
     if found is None:
@@ -86,21 +84,21 @@ def matching_count(
         topic, queue_id, queue_offsets: expected values. Only the first record's topic is
             checked, because a swap of whole queue files affects all entries.
     """
-    if kernel.native is not None:
-        own = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
-        found: int = kernel.native.matching(
-            frames, lengths.tobytes(), queue_offsets.tobytes(), own, queue_id
-        )
+    own = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
+    found: int | None = kernel.native.matching(
+        frames, lengths.tobytes(), queue_offsets.tobytes(), own, queue_id
+    )
+    if found is not None:
         return found
     parts = locate(frames, np.cumsum(lengths) - lengths)
     magics = parts.prefix["magic"]
     right = (parts.prefix["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
     # If a length field inside a record is damaged, none of its fields can be trusted.
     right &= (parts.computed_sizes == lengths) & (parts.topic_lengths >= 0)
-    if not topic.startswith(LMQ_PREFIX):
+    if own:
         right &= parts.prefix["queue_id"] == queue_id
         right &= parts.prefix["queue_offset"] == queue_offsets
         at = int(parts.topic_starts[0])
-        if frames[at : at + max(int(parts.topic_lengths[0]), 0)] != topic.encode():
+        if frames[at : at + max(int(parts.topic_lengths[0]), 0)] != own:
             right[0] = False
     return len(lengths) if right.all() else int(right.argmin())
