@@ -7,8 +7,8 @@ from typing import Any
 from rockoon_core.errors import Busy, NotReady
 from rockoon_core.signature import ACCESS_METADATA_KEY, Signature
 from rockoon_runtime.access.keys import KeyTable, KnownKey
-from rockoon_runtime.access.refusals import refused
 from rockoon_runtime.access.replays import NoRoom, UsedSignatures
+from rockoon_runtime.access.rules import refused
 
 
 class Authentication:

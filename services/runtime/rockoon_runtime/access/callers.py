@@ -4,7 +4,7 @@ from contextvars import ContextVar
 
 from rockoon_runtime.access.keys import Action, KeyTable, require
 from rockoon_runtime.access.open_calls import OpenCall
-from rockoon_runtime.access.refusals import refused
+from rockoon_runtime.access.rules import refused
 
 
 class Caller:

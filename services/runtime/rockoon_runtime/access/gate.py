@@ -21,8 +21,7 @@ from rockoon_runtime.access.authentication import Authentication, is_signed
 from rockoon_runtime.access.callers import CALLER, Caller
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall, OpenCalls
-from rockoon_runtime.access.refusals import Refusals
-from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, check
+from rockoon_runtime.access.rules import ANY_KEY, Refusals, Rule, Rules, check
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
 
 # Server reflection: describes the server's own methods.

@@ -6,8 +6,7 @@ from typing import Any
 
 from rockoon_core.errors import NotPermitted, NotReady, RockoonError
 from rockoon_runtime.access.keys import KeyTable
-from rockoon_runtime.access.refusals import refused
-from rockoon_runtime.access.rules import Rule, check
+from rockoon_runtime.access.rules import Rule, check, refused
 
 
 class OpenCall:
