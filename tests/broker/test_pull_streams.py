@@ -29,9 +29,8 @@ from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_rpc.server_connection import ServerConnection
-from rockoon_runtime.access.callers import Caller
+from rockoon_runtime.access.callers import Caller, OpenCall
 from rockoon_runtime.access.keys import KeyTable
-from rockoon_runtime.access.open_calls import OpenCall
 from rockoon_runtime.access.rules import Rule, nothing_more
 from rockoon_runtime.calls import CallTimes
 from support import http2_frames as frames

@@ -18,9 +18,8 @@ from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted,
 from rockoon_core.signature import steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
-from rockoon_runtime.access.callers import CALLER, Caller
+from rockoon_runtime.access.callers import CALLER, Caller, OpenCall, OpenCalls
 from rockoon_runtime.access.keys import KeyTable
-from rockoon_runtime.access.open_calls import OpenCall, OpenCalls
 from rockoon_runtime.access.rules import ANY_KEY, Refusals, Rule, Rules, check
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
 
