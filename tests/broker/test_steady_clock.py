@@ -8,7 +8,7 @@ import pytest
 from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.retention.retention import LogFileAge, corrected_ages
-from rockoon_runtime.access.replays import UsedSignatures
+from rockoon_runtime.access.authentication import UsedSignatures
 from support.aside_desk import AsideDesk
 from support.broker import batch
 from support.eventually import eventually

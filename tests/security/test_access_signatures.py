@@ -16,7 +16,7 @@ from rockoon_core.signature import (
     verifier_of,
     xor,
 )
-from rockoon_runtime.access.replays import COUNTS_REMEMBERED, NoRoom, UsedSignatures
+from rockoon_runtime.access.authentication import COUNTS_REMEMBERED, NoRoom, UsedSignatures
 from support.seeds import seeds
 
 METHOD = "/rockoon.v1.Broker/Pull"
