@@ -11,7 +11,7 @@ from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_core.signature import verifier_of
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.access.settings import access_gate, cluster_credentials
+from rockoon_runtime.access.gate import access_gate, cluster_credentials
 from rockoon_runtime.settings import SettingsError, load, render
 
 LONG = "a secret that is long enough"

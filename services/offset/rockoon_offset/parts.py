@@ -30,7 +30,7 @@ from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
-from rockoon_runtime.access.settings import cluster_credentials
+from rockoon_runtime.access.gate import cluster_credentials
 from rockoon_runtime.tls import client_tls
 
 SERVICE_NAMES = ("rockoon.v1.OffsetService", "rockoon.v1.InFlightService")

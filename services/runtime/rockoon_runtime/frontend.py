@@ -22,9 +22,13 @@ from grpc import aio
 
 from rockoon_rpc.limits import MESSAGE_BYTES_MAX
 from rockoon_rpc.server_call import no_objection
-from rockoon_runtime.access.gate import with_access
+from rockoon_runtime.access.gate import (
+    AccessSettings,
+    access_gate,
+    cluster_credentials,
+    with_access,
+)
 from rockoon_runtime.access.rules import Rules
-from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.connections import ConnectionSettings, with_connections
 from rockoon_runtime.drain import DrainSettings
