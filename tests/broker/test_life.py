@@ -19,9 +19,9 @@ from rockoon_core.disk import Disk
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.protocol import PROTOCOL
 from rockoon_proto.v1 import broker_pb2 as pb
-from rockoon_runtime.health import LIVENESS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.wire import LIVENESS
 from support.broker import RunningBroker, batch, running_broker
 from support.broker import settings_of as broker_settings
 from support.broker_routes import BrokerRoutes

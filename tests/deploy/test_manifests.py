@@ -18,8 +18,8 @@ from deploy.manifests import (
 from deploy.network import selects
 
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.health import LIVENESS
 from rockoon_runtime.settings import SettingsError, load
+from rockoon_runtime.wire import LIVENESS
 from rockoon_spark.commands.arguments import parser
 
 # Those of the pod security standard `restricted`; the rest of it is tested with each pod below.
