@@ -14,8 +14,8 @@ from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
-from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import Stop
+from rockoon_runtime.wire import QUIET_SECONDS
 from support.fake_broker import FakeBroker
 from support.fake_nameserver import FakeNameserver
 from support.waiting import DEADLINE_SECONDS

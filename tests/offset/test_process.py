@@ -24,8 +24,8 @@ from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
-from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
+from rockoon_runtime.wire import QUIET_SECONDS
 from support.eventually import answered, eventually, moves_until
 from support.received_messages import ReceivedMessages
 from support.seeds import seeds

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rockoon_runtime.drain import Drain, DrainSettings
+from rockoon_runtime.wire import Drain, DrainSettings
 from support.waiting import DEADLINE_SECONDS
 
 LONG_AGO = -1e9

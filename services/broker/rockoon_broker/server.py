@@ -42,7 +42,6 @@ from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
 from rockoon_replica.settings import replica_identities
-from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
@@ -52,7 +51,7 @@ from rockoon_runtime.process import (
 )
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
-from rockoon_runtime.wire import GrpcServer
+from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
 
 log = logging.getLogger(__name__)
 

@@ -42,12 +42,11 @@ from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from rockoon_runtime.access.keys import KeyTable
-from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
-from rockoon_runtime.wire import GrpcServer
+from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
 
 log = logging.getLogger(__name__)
 

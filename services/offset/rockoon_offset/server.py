@@ -21,7 +21,6 @@ from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_s
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_replica.service import RULES as REPLICATION_RULES
-from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
@@ -31,6 +30,7 @@ from rockoon_runtime.process import (
 )
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.metrics import Measurement
+from rockoon_runtime.wire import QUIET_SECONDS
 
 
 async def serve(

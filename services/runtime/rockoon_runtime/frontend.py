@@ -31,11 +31,10 @@ from rockoon_runtime.access.gate import (
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.connections import ConnectionSettings, with_connections
-from rockoon_runtime.drain import DrainSettings
 from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.telemetry import Telemetry, TelemetrySettings
 from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
-from rockoon_runtime.wire import CALLS_MAX, GrpcServer
+from rockoon_runtime.wire import CALLS_MAX, DrainSettings, GrpcServer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
