@@ -9,7 +9,7 @@ import rockoon_broker.metrics
 import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
-import rockoon_runtime.connections
+import rockoon_runtime.frontend
 from rockoon_runtime.calls import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric, MetricKind
 from rockoon_runtime.telemetry.prometheus import names_on_page
@@ -27,7 +27,7 @@ def metrics_of_services() -> list[Metric]:
         rockoon_offset.metrics.TABLE,
         rockoon_nameserver.metrics.TABLE,
         rockoon_gateway.metrics.TABLE,
-        rockoon_runtime.connections.TABLE,
+        rockoon_runtime.frontend.TABLE,
     )
     return [
         RPC_LATENCY,

@@ -10,7 +10,7 @@ import yaml
 from dashboards.promql import labels_by_name, labels_left, metrics_of_services, parsed, selectors
 from deploy.manifests import ROOT, build, pod_of
 
-import rockoon_runtime.connections
+import rockoon_runtime.frontend
 from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.prometheus import names_on_page
 
@@ -47,7 +47,7 @@ def test_there_is_a_page_for_each_part() -> None:
     assert [dashboard(path)["uid"] for path in FILES] == [path.stem for path in FILES]
 
 
-@pytest.mark.parametrize("metric", rockoon_runtime.connections.TABLE, ids=lambda each: each.name)
+@pytest.mark.parametrize("metric", rockoon_runtime.frontend.TABLE, ids=lambda each: each.name)
 def test_the_page_of_the_cluster_shows_connections_that_services_close(metric: Metric) -> None:
     page = dashboard(REPOSITORY / "deploy/grafana/rockoon-cluster.json")
     expressions = [target["expr"] for panel in panels(page) for target in panel["targets"]]

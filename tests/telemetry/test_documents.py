@@ -10,7 +10,7 @@ import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.access.gate
-import rockoon_runtime.connections
+import rockoon_runtime.frontend
 from rockoon_runtime.calls import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
@@ -23,7 +23,7 @@ TABLES = (
     rockoon_nameserver.metrics.TABLE,
     rockoon_gateway.metrics.TABLE,
     (RPC_LATENCY, CERTIFICATE_LEFT),
-    rockoon_runtime.connections.TABLE,
+    rockoon_runtime.frontend.TABLE,
     rockoon_runtime.access.gate.TABLE,
 )
 
