@@ -34,13 +34,13 @@ from rockoon_runtime.telemetry.metrics import (
     Measurement,
     Metric,
     MetricKind,
+    Snapshots,
     Times,
     counter,
     gauge,
     histogram,
 )
 from rockoon_runtime.telemetry.prometheus import PrometheusPage, names_on_page
-from rockoon_runtime.telemetry.snapshots import Snapshots
 from support.waiting import DEADLINE_SECONDS
 
 EATEN = counter("apples_eaten_total", "Apples eaten", "who")

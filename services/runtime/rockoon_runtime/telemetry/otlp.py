@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
-from rockoon_runtime.telemetry.snapshots import Snapshots
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind, Snapshots
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation

@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind
-from rockoon_runtime.telemetry.snapshots import Snapshots
+from rockoon_runtime.telemetry.metrics import Measurement, Metric, MetricKind, Snapshots
 from rockoon_runtime.wire import ListenError
 
 if TYPE_CHECKING:

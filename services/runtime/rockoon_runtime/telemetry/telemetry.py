@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon_core.valid_text import redacted
 from rockoon_runtime.settings import setting
-from rockoon_runtime.telemetry.metrics import Measure, Metric
-from rockoon_runtime.telemetry.snapshots import Snapshots
+from rockoon_runtime.telemetry.metrics import Measure, Metric, Snapshots
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
