@@ -9,7 +9,7 @@ from rockoon_broker.clock import SystemClock
 from rockoon_broker.rpc.service import BrokerService
 from rockoon_core.errors import NotLeader
 from rockoon_proto.v1.broker_pb2 import AppendRequest
-from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.error_guard import CallTimes
 
 REFUSAL = NotLeader(replica="broker-a-0", log="broker-a")
 

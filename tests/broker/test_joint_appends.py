@@ -20,7 +20,7 @@ from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
-from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.error_guard import CallTimes
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk

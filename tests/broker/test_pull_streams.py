@@ -32,7 +32,7 @@ from rockoon_rpc.server_connection import ServerConnection
 from rockoon_runtime.access.callers import Caller, OpenCall
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.rules import Rule, nothing_more
-from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.error_guard import CallTimes
 from support import http2_frames as frames
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

@@ -25,7 +25,7 @@ from rockoon_core.errors import NotLeader, NotPermitted, RockoonError
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_runtime.access.callers import Caller
-from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.error_guard import CallTimes
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.eventually import eventually

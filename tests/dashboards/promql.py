@@ -10,7 +10,7 @@ import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.frontend
-from rockoon_runtime.calls import RPC_LATENCY
+from rockoon_runtime.error_guard import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric, MetricKind
 from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT

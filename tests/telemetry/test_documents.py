@@ -11,7 +11,7 @@ import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.access.gate
 import rockoon_runtime.frontend
-from rockoon_runtime.calls import RPC_LATENCY
+from rockoon_runtime.error_guard import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT

@@ -27,7 +27,7 @@ from rockoon_broker.traffic import (
     Series,
     SyncWaits,
 )
-from rockoon_runtime.calls import Call, CallTimes, method_name
+from rockoon_runtime.error_guard import Call, CallTimes, method_name
 from rockoon_runtime.process import node_name
 from rockoon_runtime.telemetry.logs import JsonLines, set_up_logging, span_fields
 from rockoon_runtime.telemetry.metrics import (

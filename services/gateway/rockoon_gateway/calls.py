@@ -19,7 +19,7 @@ from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 from rockoon_runtime.access.keys import Action, KnownKey, require
-from rockoon_runtime.calls import method_name
+from rockoon_runtime.error_guard import method_name
 
 log = logging.getLogger(__name__)
 

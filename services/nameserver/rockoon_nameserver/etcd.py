@@ -37,7 +37,7 @@ from rockoon_nameserver.etcd_data import (
     WatchBatch,
 )
 from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, Compacted, LeaseGone
-from rockoon_runtime.calls import method_name
+from rockoon_runtime.error_guard import method_name
 from rockoon_runtime.telemetry.metrics import Times
 
 Result = TypeVar("Result")

@@ -30,7 +30,7 @@ from rockoon_runtime.access.gate import (
     with_access,
 )
 from rockoon_runtime.access.rules import Rules
-from rockoon_runtime.calls import CallTimes, with_calls
+from rockoon_runtime.error_guard import CallTimes, with_calls
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter
 from rockoon_runtime.telemetry.telemetry import Telemetry, TelemetrySettings

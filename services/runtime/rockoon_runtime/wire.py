@@ -24,8 +24,7 @@ from rockoon_rpc.server import Server, host_and_port
 from rockoon_rpc.server_call import no_objection
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.allocator import return_freed_memory
-from rockoon_runtime.calls import CallTimes
-from rockoon_runtime.error_guard import TRACEPARENT_METADATA_KEY, ErrorTableGuard
+from rockoon_runtime.error_guard import TRACEPARENT_METADATA_KEY, CallTimes, ErrorTableGuard
 from rockoon_runtime.settings import setting
 from rockoon_runtime.tls import ServerTls
 

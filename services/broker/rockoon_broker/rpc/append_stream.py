@@ -41,7 +41,7 @@ from rockoon_format import kernel
 from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import Caller
-from rockoon_runtime.calls import SUCCESS, Call, CallTimes
+from rockoon_runtime.error_guard import SUCCESS, Call, CallTimes
 
 log = logging.getLogger(__name__)
 

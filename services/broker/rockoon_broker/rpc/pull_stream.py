@@ -36,7 +36,7 @@ from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_rpc.server_call import ServerCall
 from rockoon_runtime.access.callers import Caller
-from rockoon_runtime.calls import SUCCESS, Call, CallTimes
+from rockoon_runtime.error_guard import SUCCESS, Call, CallTimes
 
 if TYPE_CHECKING:
     from rockoon_broker.rpc.pull_tracing import PullTracing

@@ -58,7 +58,7 @@ from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_rpc.server_call import ServerCall
 from rockoon_runtime.access.callers import current_caller
-from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.error_guard import CallTimes
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
