@@ -6,7 +6,7 @@ from deploy.pods import CA, CERTIFICATE, CLIENT_SECRETS, KEY, certificates, secr
 
 from rockoon.net.tls import from_environment
 from rockoon_core.errors import WrongIdentity
-from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.tls import NodeIdentities
 from rockoon_spark.commands.arguments import parser
 
 # Whoever runs etcd makes this one.

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
 from rockoon_proto.v1.logs_pb2 import ListLogsRequest, Log
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
-from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.tls import NodeIdentities
 from rockoon_runtime.wire import LIVENESS
 from support.waiting import DEADLINE_SECONDS, wait_until
 

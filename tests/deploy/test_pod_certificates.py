@@ -10,7 +10,7 @@ from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, se
 from deploy.pods import CA, CERTIFICATE, KEY, certificates
 
 from rockoon_core.errors import WrongIdentity
-from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.tls import NodeIdentities
 
 DRIVER = "csi.cert-manager.io"
 

@@ -12,7 +12,7 @@ from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER
-from rockoon_runtime.node_identities import NodeIdentities
+from rockoon_runtime.tls import NodeIdentities
 from support.etcd import EtcdServer
 
 CALLS: tuple[tuple[str, type[Any]], ...] = (

@@ -19,8 +19,7 @@ from rockoon_replica.messages import Hello
 from rockoon_replica.service import RULES, ReplicationService, add_to_server
 from rockoon_replica.wire import hello_to_wire
 from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.node_identities import NodeIdentities
-from rockoon_runtime.tls import ServerTls
+from rockoon_runtime.tls import NodeIdentities, ServerTls
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
 from support.gated_server import CLUSTER_KEY, SHOP, TestClock, known

@@ -14,9 +14,8 @@ from rockoon_core.errors import WrongIdentity
 from rockoon_core.pem_files import PemError
 from rockoon_nameserver.server import etcd_tls
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.tls import TlsSettings, client_tls, server_tls
+from rockoon_runtime.tls import NodeIdentities, TlsSettings, client_tls, server_tls
 from rockoon_runtime.wire import GrpcServer
 from support.tls_server import serving, who_am_i
 

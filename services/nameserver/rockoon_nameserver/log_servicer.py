@@ -11,8 +11,7 @@ from rockoon_nameserver.logs import Logs
 from rockoon_nameserver.visible_routes import set_addresses
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
-from rockoon_runtime.node_identities import NodeIdentities
-from rockoon_runtime.tls import peer_identity
+from rockoon_runtime.tls import NodeIdentities, peer_identity
 
 
 class LogStateService(LogsServicer):

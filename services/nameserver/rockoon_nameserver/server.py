@@ -36,9 +36,9 @@ from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.frontend import Frontend
-from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.tls import NodeIdentities
 from rockoon_runtime.wire import GrpcServer
 
 if TYPE_CHECKING:

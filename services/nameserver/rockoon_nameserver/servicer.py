@@ -18,8 +18,7 @@ from rockoon_nameserver.visible_routes import keep_visible, set_addresses
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
-from rockoon_runtime.node_identities import NodeIdentities
-from rockoon_runtime.tls import peer_identity
+from rockoon_runtime.tls import NodeIdentities, peer_identity
 
 ALL = Interest(groups=True)
 

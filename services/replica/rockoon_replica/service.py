@@ -17,8 +17,7 @@ from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
 from rockoon_replica.standing import lagging, trouble
 from rockoon_runtime.access.rules import SERVICES_ONLY, Rules, on_cluster
-from rockoon_runtime.node_identities import NodeIdentities
-from rockoon_runtime.tls import peer_identity
+from rockoon_runtime.tls import NodeIdentities, peer_identity
 
 SERVICE_NAME = "rockoon.v1.Replication"
 RULES: Rules = {

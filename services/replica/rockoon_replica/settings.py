@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_node.frontend import NodeSettings
-from rockoon_runtime.node_identities import NodeIdentities
 from rockoon_runtime.settings import SettingsError, setting
+from rockoon_runtime.tls import NodeIdentities
 
 
 @dataclass(frozen=True, kw_only=True)
