@@ -29,7 +29,6 @@ from rockoon_broker.traffic import (
 )
 from rockoon_runtime.error_guard import Call, CallTimes, method_name
 from rockoon_runtime.process import node_name
-from rockoon_runtime.telemetry.logs import JsonLines, set_up_logging, span_fields
 from rockoon_runtime.telemetry.metrics import (
     Measurement,
     Metric,
@@ -41,6 +40,7 @@ from rockoon_runtime.telemetry.metrics import (
     histogram,
 )
 from rockoon_runtime.telemetry.prometheus import PrometheusPage, names_on_page
+from rockoon_runtime.telemetry.telemetry import JsonLines, set_up_logging, span_fields
 from support.waiting import DEADLINE_SECONDS
 
 EATEN = counter("apples_eaten_total", "Apples eaten", "who")

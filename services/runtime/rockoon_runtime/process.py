@@ -28,7 +28,7 @@ from rockoon_core.errors import RockoonError
 from rockoon_rpc import implementation
 from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
-from rockoon_runtime.telemetry.logs import set_up_logging
+from rockoon_runtime.telemetry.telemetry import set_up_logging
 from rockoon_runtime.wire import ListenError
 
 Settings = TypeVar("Settings")

@@ -31,7 +31,7 @@ from rockoon_runtime.process import (
     run_loop,
 )
 from rockoon_runtime.settings import SettingsError, command_line
-from rockoon_runtime.telemetry.logs import set_up_logging
+from rockoon_runtime.telemetry.telemetry import set_up_logging
 
 SERVICE = "single"
 # Switch interval while a thread loads a program. A start switches threads a hundred times; with
