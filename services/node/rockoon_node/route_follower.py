@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 
 from rockoon_core.errors import NotAuthenticated, RockoonError, WrongCluster
+from rockoon_node.key_follower import Watching
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.pending_updates import PendingUpdates
-from rockoon_node.watching import Watching
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 

@@ -11,8 +11,8 @@ from grpc import aio
 
 from rockoon_core.errors import NotAuthenticated, RockoonError, WrongCluster, WrongIdentity
 from rockoon_core.replication_rules import Config, Rank, Report
+from rockoon_node.key_follower import Watching
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.watching import Watching
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_replica import actions
