@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rockoon_node.pending_updates import UPDATES_MAX, PendingUpdates
+from rockoon_node.route_follower import UPDATES_MAX, PendingUpdates
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     Group,
