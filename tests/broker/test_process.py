@@ -18,7 +18,7 @@ import pytest
 from grpc import aio
 
 from rockoon_core.errors import NodeNameTaken, NotReady
-from rockoon_node.lease import boot_seconds
+from rockoon_node.registration import boot_seconds
 from rockoon_runtime.process import ExitStatus
 from support.broker import CHANNEL_OPTIONS, RunningBroker, batch, running_broker
 from support.broker_routes import BrokerRoutes

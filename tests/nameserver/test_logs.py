@@ -15,9 +15,8 @@ from rockoon_core.errors import (
     NotReady,
     RockoonError,
 )
-from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
+from rockoon_node.registration import NodeLease, Registration
 from rockoon_proto.v1.logs_pb2 import (
     AdoptLogRequest,
     ChangeInSyncRequest,

@@ -4,7 +4,7 @@ import pytest
 
 from rockoon_nameserver.nodes import RENEW_SHARE_MAX
 from rockoon_nameserver.rounds import Rounds
-from rockoon_node.lease import MARGIN, ROUND
+from rockoon_node.registration import MARGIN, ROUND
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.etcd import EtcdServer
 from support.nameserver import broker_node, running_nameserver

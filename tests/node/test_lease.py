@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon_core.errors import NotReady
-from rockoon_node.lease import NodeLease
+from rockoon_node.registration import NodeLease
 
 
 class Times:

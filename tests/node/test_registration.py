@@ -15,9 +15,8 @@ from rockoon_core.errors import (
     RockoonError,
     WrongCluster,
 )
-from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
+from rockoon_node.registration import NodeLease, Registration
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Stop
 from support.broker_routes import BrokerRoutes

@@ -17,7 +17,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from offset.cluster import GROUP, TOPIC, Cluster, running
 
-from rockoon_node.lease import boot_seconds
+from rockoon_node.registration import boot_seconds
 from rockoon_offset.journal.generation_files import journal_path
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns

@@ -31,9 +31,8 @@ from rockoon_core.disk import LOCK_FILE, Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
-from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
+from rockoon_node.registration import NodeLease, Registration
 from rockoon_node.store_cluster import keep_private, read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.copy_process import CopyProcess

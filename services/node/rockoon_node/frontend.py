@@ -6,9 +6,8 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from rockoon_node.key_follower import KeyFollower
-from rockoon_node.lease import NodeLease
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.registration import Registration
+from rockoon_node.registration import NodeLease, Registration
 from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.frontend import Frontend, ServiceSettings
