@@ -16,7 +16,7 @@ from rockoon_core.errors import NotReady, QueueNotFound, TopicNotFound
 from rockoon_format.log_marks import LogTopics
 from rockoon_format.names import stored_lite_topic
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.store_cluster import StoreCluster
+from rockoon_node.store_directory import StoreCluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import Stop
 from support.broker import settings_of

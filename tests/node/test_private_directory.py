@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rockoon.offsets.local_offsets import OffsetsFile
-from rockoon_node.store_cluster import keep_private
+from rockoon_node.store_directory import keep_private
 from rockoon_offset.journal.store import JournalStore as OffsetStore
 from rockoon_spark.compaction.directory_target import FileWriter
 from support.modes import generous_umask, open_to_others

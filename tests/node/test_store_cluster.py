@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_core.errors import StoreCorrupt
-from rockoon_node.store_cluster import StoreCluster, cluster_id
+from rockoon_node.store_directory import StoreCluster, cluster_id
 from rockoon_runtime.settings import SettingsError
 
 OURS, OTHER = 0x1234, 0xABCD

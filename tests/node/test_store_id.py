@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_core.errors import StoreCorrupt
-from rockoon_node.store_cluster import read_or_make_store_id
+from rockoon_node.store_directory import read_or_make_store_id
 
 
 def write(path: Path, content: bytes) -> None:

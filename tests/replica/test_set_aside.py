@@ -8,7 +8,7 @@ from pathlib import Path
 from rockoon_broker.broker import CONFIG_DIRECTORY
 from rockoon_broker.server import STORE_ID_FILE
 from rockoon_core.disk import LOCK_FILE, Disk
-from rockoon_node.store_cluster import read_or_make_store_id
+from rockoon_node.store_directory import read_or_make_store_id
 from rockoon_replica.copy_process import LOST, set_aside
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from grpc import aio
 
 from rockoon.local.authority import Authority, write
 from rockoon_core.channels import Channels, Tls
-from rockoon_runtime.telemetry.metrics import Measurement
-from rockoon_runtime.tls import ServerTls, with_certificate
+from rockoon_runtime.tls import ServerTls
 from support.eventually import eventually
 from support.tcp_gate import TcpGate
 from support.tls_server import serving, who_am_i
@@ -139,16 +137,9 @@ def test_a_certificate_about_to_expire_is_told(
     assert "expires in" not in caplog.text
 
 
-async def test_a_metric_says_how_long_the_certificate_is_good(authority: Authority) -> None:
-    async def measure() -> Iterable[Measurement]:
-        return []
-
-    assert with_certificate((), measure, None) == ((), measure)
+def test_a_metric_says_how_long_the_certificate_is_good(authority: Authority) -> None:
     issued = authority.issue("server", valid=timedelta(days=2))
-    tls = ServerTls(issued.certificate, issued.key, None)
-    table, measured = with_certificate((), measure, tls)
-    (found,) = await measured()
-    assert [found.metric] == [*table]
+    found = ServerTls(issued.certificate, issued.key, None).measurement()
     assert 1.9 < found.value / 86_400 <= 2
 
 

@@ -49,7 +49,7 @@ from rockoon_core.errors import (
     StoreFailed,
 )
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.store_cluster import StoreCluster, cluster_id
+from rockoon_node.store_directory import StoreCluster, cluster_id
 from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
 from rockoon_runtime.waking import Bell
 

@@ -33,7 +33,7 @@ from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import NodeLease, Registration
-from rockoon_node.store_cluster import keep_private, read_or_make_store_id, store_place
+from rockoon_node.store_directory import keep_private, read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.copy_process import CopyProcess
 from rockoon_replica.service import RULES as REPLICATION_RULES

@@ -58,7 +58,8 @@ ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
 ATTEMPTS_MAX = 8
 RACK_CHARACTERS_MAX = 100
 # Renewal interval as a share of the lease: usual, and maximum. Including the time limit of a
-# renewal (ROUND in rockoon_node.registration), a renewal without a reply ends before the lease (ADR 27).
+# renewal (ROUND in rockoon_node.registration), a renewal without a reply ends before the lease (ADR
+# 27).
 RENEW_SHARE = 0.36
 RENEW_SHARE_MAX = 0.45
 ENTRIES_COMPARED_MAX = 1_000

@@ -1,4 +1,4 @@
-"""Follower of the access keys: watches them on any nameserver, and restarts a broken watch."""
+"""Watches at the nameservers: at one, and at the next if it fails. Follower of the access keys."""
 
 import asyncio
 import logging
@@ -19,12 +19,14 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 if TYPE_CHECKING:
     from rockoon_proto.v1.access_pb2_grpc import AccessKeysAsyncStub
 
+log = logging.getLogger(__name__)
+
 
 class Watching:
     """Restarts a watch whenever it ends, at the same nameserver as long as that one answers.
 
     Args:
-        name: name of the watched data, for the log.
+        name: of the watched data, for the log.
 
     Attributes:
         attempted: set when a nameserver has answered, or when all have failed.
@@ -78,9 +80,6 @@ class Watching:
     def _fail(self, stop: Stop, reason: Fatal) -> None:
         stop.fail(reason)
         self.attempted.set()
-
-
-log = logging.getLogger(__name__)
 
 
 class KeyFollower:

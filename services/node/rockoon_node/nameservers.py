@@ -11,10 +11,10 @@ from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
 from rockoon_core.pem_files import PemError
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
     from grpc import aio

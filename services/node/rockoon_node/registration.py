@@ -31,6 +31,8 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
+log = logging.getLogger(__name__)
+
 # Shares of the lease.
 # For differences of clocks, and the time from a check to the wire.
 MARGIN = 0.1
@@ -48,7 +50,19 @@ boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class NodeLease:
-    """A node's right to reply under its name.
+    """A node's right to reply under its name: no other process can have its name and its store.
+
+    Invariants
+    - A reply that passed `check` was sent before the node's lease in etcd ended. Here the lease
+      starts when its renewal was *sent*, by a clock that also runs while the machine sleeps; in
+      etcd it starts later.
+    - A node that was awake all the time, and could not reach a nameserver with etcd, continues
+      after the end of its lease: a cluster without nameservers or etcd still serves (ADR 27). A
+      node that was stopped, swapped out or migrated during its lease does not reply before the next
+      renewal.
+    - If a nameserver has reported another process with a copy of the store, the node does not reply
+      before a nameserver reports the end of that process. Unreachable nameservers prove nothing.
+    - A name that another process has registered is lost for ever.
 
     Args:
         service: name of the service for error texts: "the broker".
@@ -134,8 +148,6 @@ class NodeLease:
             self._sure_until = math.inf
 
 
-log = logging.getLogger(__name__)
-
 CALL_SECONDS_MAX = 3.0
 CALL_SECONDS_MIN = 0.5
 # Interval of registrations while a former process may still reply.
@@ -202,7 +214,7 @@ class Registration:
                 async with self._calling:
                     if self._leaving:
                         return
-                    # Before the call: see the invariants of `Lease`.
+                    # Before the call: see the invariants of `NodeLease`.
                     sent_seconds = self._lease.now()
                     reply = await self._register()
             except RockoonError as reason:

@@ -14,12 +14,18 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
+log = logging.getLogger(__name__)
+
 # Bound on waiting updates that cannot be merged (snapshots, another etcd); few arrive together.
 UPDATES_MAX = 16
 
 
 class MergedUpdates:
-    """Consecutive changes of the routes, merged into one update.
+    """Consecutive changes of the routes, merged into one update: for each name, the last change.
+
+    The merged update gives the same routes as the single updates. Only changes of one etcd are
+    merged. A topic that was deleted and created again is listed as it is now, as a nameserver does
+    for a late reader (see RouteUpdate in nameserver.proto).
 
     Args:
         first: the first change, not a snapshot.
@@ -95,7 +101,11 @@ class MergedUpdates:
 
 
 class PendingUpdates:
-    """Queue between the task that reads a watch and the task that applies its updates."""
+    """Queue between the task that reads a watch and the task that applies its updates.
+
+    Applying an update can cost time in proportion to the whole state (a broker writes all its
+    topics), so a thousand single updates would be slow. Waiting changes are merged.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[RouteUpdate | MergedUpdates] = deque()
@@ -137,8 +147,6 @@ def present(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-log = logging.getLogger(__name__)
-
 # After callers have known newer routes for this time, another nameserver is used.
 BEHIND_SECONDS_MAX = 0.75
 
@@ -150,7 +158,7 @@ class RouteFollower:
 
     Args:
         apply: applies an update. The next update follows when it has returned; updates that arrive
-            during a call are merged (see `pending_updates`). A nameserver that lags never sends
+            during a call are merged (see `PendingUpdates`). A nameserver that lags never sends
             older routes to a reader, so a lower revision than the last means that etcd itself went
             back: it was restored, or is a new one.
         refuse: returns the reason why the routes belong to another cluster; empty if they do not.

@@ -11,12 +11,12 @@ from rockoon_core.channels import Dialer, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue, in_calls
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
 from rockoon_core.start_position import Loss, QueueState
 from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub

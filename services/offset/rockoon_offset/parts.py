@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.store_cluster import cluster_id
+from rockoon_node.store_directory import cluster_id
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.clients import KnownClients

@@ -15,7 +15,7 @@ from rockoon_core.channels import Channels
 from rockoon_core.disk import LOCK_FILE, Disk
 from rockoon_node.frontend import AsReplica, NodeFrontend
 from rockoon_node.registration import Registration
-from rockoon_node.store_cluster import read_or_make_store_id, store_place
+from rockoon_node.store_directory import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
 from rockoon_replica.actions import Remake
 from rockoon_replica.log_copy import LogCopy, LogService

@@ -23,6 +23,7 @@ from rockoon_core.channels import Channels
 from rockoon_core.clock import Backoff
 from rockoon_core.errors import BrokerUnavailable, NotLeader
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica.events import (
     ChunkArrived,
@@ -35,7 +36,6 @@ from rockoon_replica.events import (
 )
 from rockoon_replica.messages import Ack, Hello
 from rockoon_replica.wire import ack_to_wire, chunk_from_wire, hello_to_wire, welcome_from_wire
-from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
     from rockoon_proto.v1 import replica_pb2 as pb

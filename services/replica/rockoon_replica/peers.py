@@ -8,10 +8,10 @@ import grpc
 from rockoon_core.channels import Channels
 from rockoon_core.errors import BrokerUnavailable, StoreCorrupt
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
-from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.replica_pb2_grpc import ReplicationAsyncStub

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from rockoon_core.disk import SHORTAGES, Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
-from rockoon_node.store_cluster import BOOT_ID
+from rockoon_node.store_directory import BOOT_ID
 from rockoon_replica.log_state import ProcessRun, StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,11 +27,12 @@ from rockoon_core.errors import (
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_rpc.server_call import ServerCall, no_objection
 from rockoon_runtime.access.gate import Gate, gated
-from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, Times, histogram
+from rockoon_runtime.telemetry.metrics import Measurement, Times, histogram
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+log = logging.getLogger(__name__)
 
 SUCCESS = "success"
 
@@ -63,7 +64,11 @@ class Call(NamedTuple):
 
 
 class CallTimes:
-    """Durations of all calls since the process started. Used only by the event loop's thread."""
+    """Durations of all calls since the process started. Used only by the event loop's thread.
+
+    The server records every call with one request and one response; a stream has no duration. A
+    handler of a request stream records each of its requests.
+    """
 
     def __init__(self) -> None:
         # Bounded by the number of methods times errors.
@@ -87,25 +92,12 @@ class CallTimes:
             yield RPC_LATENCY.spread(times.counts, times.total_ms, *labels)
 
 
-def with_calls(
-    table: Iterable[Metric], measure: Measure, calls: CallTimes
-) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and the durations of its calls."""
-
-    async def measured() -> Iterable[Measurement]:
-        return [*await measure(), *calls.measurements()]
-
-    return (*table, RPC_LATENCY), measured
-
-
 @functools.lru_cache(maxsize=256)
 def method_name(path: str) -> str:
     """ "/rockoon.v1.OffsetService/ReadAll" is converted to read_all."""
     name = path.rpartition("/")[2]
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")
 
-
-log = logging.getLogger(__name__)
 
 TRACEPARENT_METADATA_KEY = "traceparent"
 # The message is sent twice, as text with three bytes for each non-ASCII byte.
@@ -139,7 +131,6 @@ def clipped(text: str, bytes_max: int) -> str:
 
 
 def invalid(failure: DecodeError) -> InvalidArgument:
-    """The error for bytes that are not a valid request."""
     return InvalidArgument(reason=f"it cannot be read: {failure}")
 
 

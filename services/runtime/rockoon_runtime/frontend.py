@@ -24,17 +24,18 @@ from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import MESSAGE_BYTES_MAX, Limits
 from rockoon_rpc.server_call import no_objection
 from rockoon_runtime.access.gate import (
+    KEYS,
+    REFUSED,
     AccessSettings,
     access_gate,
     cluster_credentials,
-    with_access,
 )
 from rockoon_runtime.access.rules import Rules
-from rockoon_runtime.error_guard import CallTimes, with_calls
+from rockoon_runtime.error_guard import RPC_LATENCY, CallTimes
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter
 from rockoon_runtime.telemetry.telemetry import Telemetry, TelemetrySettings
-from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
+from rockoon_runtime.tls import CERTIFICATE_LEFT, TlsSettings, server_tls
 from rockoon_runtime.wire import CALLS_MAX, DrainSettings, GrpcServer
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ CALMED = counter(
     "Connections closed because their address had used up a budget (floods), including those "
     "closed during calm_seconds",
 )
-TABLE = (CLOSED, CALMED)
 
 
 # Without slots: a class can inherit from one class with slots only, and services inherit several.
@@ -162,17 +162,6 @@ class ConnectionSettings:
         return Addresses(self.connections_per_address_max, self.calm_seconds)
 
 
-def with_connections(
-    table: Iterable[Metric], measure: Measure, addresses: Addresses
-) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and the numbers of closed connections."""
-
-    async def measured() -> Iterable[Measurement]:
-        return [*await measure(), CLOSED.at(addresses.closed), CALMED.at(addresses.calmed)]
-
-    return (*table, CLOSED, CALMED), measured
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings(
     TlsSettings, AccessSettings, TelemetrySettings, ConnectionSettings, DrainSettings
@@ -234,12 +223,23 @@ class Frontend:
             measure: returns their values.
             node_id: name of the process, if several processes have the service's name.
         """
-        measured = with_certificate(table, measure, self.tls)
-        measured = with_calls(*with_access(*measured, self.gate), self.calls)
-        measured = with_connections(*measured, self._addresses)
-        settings = self._settings
+        tls, gate, addresses, settings = self.tls, self.gate, self._addresses, self._settings
+        every = [*table, RPC_LATENCY, CLOSED, CALMED]
+        every += () if tls is None else (CERTIFICATE_LEFT,)
+        every += () if gate is None else (REFUSED, KEYS)
+
+        async def measured() -> Iterable[Measurement]:
+            return [
+                *await measure(),
+                *self.calls.measurements(),
+                *(() if tls is None else (tls.measurement(),)),
+                *(() if gate is None else gate.measurements()),
+                CLOSED.at(addresses.closed),
+                CALMED.at(addresses.calmed),
+            ]
+
         node_id = node_id or settings.name
-        return Telemetry(self._service, settings.cluster, node_id, settings, *measured)
+        return Telemetry(self._service, settings.cluster, node_id, settings, every, measured)
 
     def server(
         self,

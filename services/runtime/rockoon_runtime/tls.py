@@ -1,10 +1,10 @@
-"""TLS of a service: settings, the server's certificate, and identities of callers."""
+"""TLS of a service: settings, the server's certificate, identities of callers and of nodes."""
 
 import dataclasses
 import logging
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rockoon_core.pem_files import (
     try_certificate,
 )
 from rockoon_runtime.settings import SettingsError, setting
-from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, gauge
+from rockoon_runtime.telemetry.metrics import Measurement, gauge
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +164,9 @@ class ServerTls:
         """The context of a server. Each handshake uses the certificate that is then in use."""
         return self._files.value[1]
 
+    def measurement(self) -> Measurement:
+        return CERTIFICATE_LEFT.at(self.certificate.seconds_left())
+
     def look(self) -> None:
         """Load renewed files and log the renewal; log also if a certificate expires soon."""
         if self._files.look():
@@ -178,19 +181,6 @@ class ServerTls:
         if self._files.look():
             log.info("TLS: renewed, %s", self.certificate)
         connection.context = self._files.value[1]
-
-
-def with_certificate(
-    table: Iterable[Metric], measure: Measure, tls: ServerTls | None
-) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and the lifetime of its certificate if it has one."""
-    if tls is None:
-        return table, measure
-
-    async def measured() -> Iterable[Measurement]:
-        return [*await measure(), CERTIFICATE_LEFT.at(tls.certificate.seconds_left())]
-
-    return (*table, CERTIFICATE_LEFT), measured
 
 
 @dataclass(frozen=True, slots=True)

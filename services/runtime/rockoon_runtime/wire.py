@@ -1,11 +1,10 @@
 """The gRPC server of every Rockoon service: bounds, health, reflection, errors, drain."""
+# ruff: noqa: ARG002 - gRPC passes a request and a context to each method of a servicer
 
 import asyncio
 import logging
 import resource
 import time
-
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +30,7 @@ from rockoon_runtime.tls import ServerTls
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+log = logging.getLogger(__name__)
 
 # After leaving the routes, a service accepts calls until none has arrived for this time.
 QUIET_SECONDS = 0.1
@@ -94,7 +94,11 @@ LIVENESS = "liveness"
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpcio brings no types
-    """Health status of a process.
+    """grpc.health.v1 of a process: readiness and liveness.
+
+    The servicer of grpcio is not used: it keeps a watch open for ever, so that a client that
+    watches a service delays its shutdown, and it reports a draining process as a process that does
+    not work. Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 
     Args:
         names: the services whose readiness it reports, in addition to "", which means all.
@@ -145,10 +149,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpcio br
                 return
             await changed.wait()
 
-
-__all__ = ["CLUSTER_METADATA_KEY", "LIVENESS", "GrpcServer", "ListenError"]
-
-log = logging.getLogger(__name__)
 
 # An open connection is an open file. The bound is this number, or half of the process's open files;
 # the store needs the other half. Further connections are closed immediately: without a

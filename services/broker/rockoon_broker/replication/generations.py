@@ -16,12 +16,12 @@ import grpc
 from rockoon_broker.broker import Broker
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_format.generation import GenerationError, Manifest, part_names
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
-from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub

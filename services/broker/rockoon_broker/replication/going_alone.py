@@ -11,7 +11,7 @@ from rockoon_broker.store.errors import StorageError
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.store_cluster import read_or_make_store_id
+from rockoon_node.store_directory import read_or_make_store_id
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.replica_facts import ReplicaFacts

@@ -43,7 +43,7 @@ from rockoon_format.names import LITE_TOPIC_PREFIX, TRANSACTION_CHECK_MAX_TIME_T
 from rockoon_node.deletions import Deletions
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
-from rockoon_node.store_cluster import StoreCluster
+from rockoon_node.store_directory import StoreCluster
 from rockoon_proto.v1 import nameserver_pb2
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 

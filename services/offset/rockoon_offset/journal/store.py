@@ -28,7 +28,7 @@ from rockoon_core.errors import (
     StoreLocked,
     StoreNotWritable,
 )
-from rockoon_node.store_cluster import StoreCluster, keep_private, read_or_make_store_id
+from rockoon_node.store_directory import StoreCluster, keep_private, read_or_make_store_id
 from rockoon_offset.journal.journal import Journal, JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, decode, encode

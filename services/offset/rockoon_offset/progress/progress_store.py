@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from rockoon_node.store_cluster import StoreCluster
+from rockoon_node.store_directory import StoreCluster
 from rockoon_offset.journal.journal import JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record

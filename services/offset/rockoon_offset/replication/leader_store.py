@@ -20,7 +20,7 @@ from rockoon_core.errors import (
     StoreFailed,
     StoreNotWritable,
 )
-from rockoon_node.store_cluster import StoreCluster
+from rockoon_node.store_directory import StoreCluster
 from rockoon_offset.journal.journal import JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, encode

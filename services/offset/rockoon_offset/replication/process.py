@@ -10,7 +10,7 @@ from grpc import aio
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_node.frontend import NodeFrontend
-from rockoon_node.store_cluster import keep_private, read_or_make_store_id
+from rockoon_node.store_directory import keep_private, read_or_make_store_id
 from rockoon_offset.journal.generation_files import is_of_copies
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms

@@ -1,4 +1,4 @@
-"""Authentication: finds the access key of a caller by the signature of a call."""
+"""Authentication: finds the access key of a caller by the signature of a call, once for each."""
 
 import datetime
 from collections import Counter
@@ -36,7 +36,17 @@ class _SignatureHistory:
 
 
 class UsedSignatures:
-    """See the module.
+    """Which signatures have been used. No I/O; memory is bounded.
+
+    Invariants:
+
+    1. A signature is admitted once. A caller's channel counts its calls. The table keeps the
+       highest count of each channel, and one bit for each count in a window below it (the window of
+       IPsec, RFC 4303 section 3.4.3). A count below the window is refused, used or not.
+    2. A channel is removed only when all its signatures are stale. Until then each of its
+       signatures is remembered or below the window. If the table is full, new channels are refused
+       and old ones stay. The cluster key is always admitted: nodes need it to return, and operators
+       need it to disable the keys that fill the table.
 
     Args:
         window_ms: largest difference between a signature's time and the clock.
@@ -71,7 +81,6 @@ class UsedSignatures:
             NoRoom: its channel is new and the table is full.
         """
         # If the clock was set back, the next sweep would be delayed by the same time.
-        # A due that only a clock set back can explain would put it off for as long.
         if now_ms >= self._sweep_at_ms or now_ms < self._sweep_at_ms - self._sweep_ms:
             self._remove_stale(now_ms)
         key = (key_id, instance)

@@ -1,4 +1,7 @@
-"""Callers: the access key of the call in progress, with its permissions."""
+"""Calls in progress and their callers.
+
+If permissions change, the calls in progress are checked again and ended if no longer permitted.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -3,11 +3,11 @@
 A call passes if its signature is valid, recent and unused (`authentication`), and its key has every
 permission that the rule of the method requires (`rules`). The gate decides from memory. When keys
 change, it checks the calls in progress again and ends those that are no longer permitted
-(`open_calls`).
+(`callers`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from rockoon_runtime.access.callers import CALLER, Caller, OpenCall, OpenCalls
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.rules import ANY_KEY, Refusals, Rule, Rules, check
 from rockoon_runtime.settings import SettingsError, setting
-from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter, gauge
+from rockoon_runtime.telemetry.metrics import Measurement, counter, gauge
 
 # Server reflection: describes the server's own methods.
 REFLECTION = "/grpc.reflection."
@@ -32,7 +32,6 @@ REFUSED = counter(
     "rockoon_access_refused_total", "Calls refused because of access keys, by reason", "reason"
 )
 KEYS = gauge("rockoon_access_keys", "Access keys that this service knows; -1 before it knows any")
-TABLE = (REFUSED, KEYS)
 
 Abort = Callable[[Any, RockoonError], Awaitable[None]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
@@ -128,6 +127,11 @@ class Gate:
         finally:
             self._calls.remove(key.key_id, call)
 
+    def measurements(self) -> Iterator[Measurement]:
+        for reason, count in self.refusals.counts.items():
+            yield REFUSED.at(count, reason)
+        yield KEYS.at(len(self.keys) if self.keys.loaded else -1)
+
     def update(self, infos: Sequence[AccessKeyInfo]) -> None:
         """Replace all keys; end calls in progress that are no longer permitted."""
         # The keys are replaced before calls end, because their clients retry immediately.
@@ -182,21 +186,6 @@ def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
 
 def no_request() -> None:
     """The request of a stream: none, because the method checks each request itself."""
-
-
-def with_access(
-    table: Iterable[Metric], measure: Measure, gate: Gate | None
-) -> tuple[Iterable[Metric], Measure]:
-    """A service's metrics, and those of its gate if it has one."""
-    if gate is None:
-        return table, measure
-
-    async def measured() -> Iterable[Measurement]:
-        refused = (REFUSED.at(count, reason) for reason, count in gate.refusals.counts.items())
-        known = KEYS.at(len(gate.keys) if gate.keys.loaded else -1)
-        return [*await measure(), *refused, known]
-
-    return (*table, *TABLE), measured
 
 
 @dataclass(frozen=True, kw_only=True)

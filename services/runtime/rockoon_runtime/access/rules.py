@@ -1,4 +1,4 @@
-"""Rules of calls: one table per service, by the full name of the method."""
+"""Rules of calls: one table per service, by the full name of the method. Refused calls."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Metrics: names, kinds, and values at one time. No I/O.
+"""Metrics: names, kinds, and values at one time.
 
 A service declares its metrics as a table of `Metric`s. For each export, `Measure` returns all
 values together. Metrics cost nothing without an export: values come from counters that the service
@@ -159,6 +159,9 @@ Collected = Mapping[Metric, Sequence[Measurement]]
 
 class Snapshots:
     """Collects snapshots of a service's metrics. Create it on the service's loop.
+
+    Exporters have their own threads; the service's counters belong to its loop. An export never
+    reads a counter: it runs `Measure` once on the loop and waits for the result.
 
     Args:
         table: all metrics.

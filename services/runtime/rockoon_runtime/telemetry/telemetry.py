@@ -1,4 +1,4 @@
-"""Telemetry of one service: exports metrics and traces, as its settings say, while entered."""
+"""Telemetry of one service: metrics, traces and log lines, as its settings say."""
 
 import asyncio
 import atexit
@@ -120,7 +120,10 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLines(logging.Formatter):
-    """Formats records as JSON objects.
+    """Formats records as JSON objects, one per line.
+
+    A line in a span has its `trace_id` and `span_id` as in OpenTelemetry, so that it leads to its
+    trace.
 
     Args:
         constants: fields of every line, for example service and node.

@@ -1,8 +1,4 @@
-"""The cluster that a store belongs to, so that it is not used in another cluster by mistake.
-
-The contents of a store are valid in one cluster only: topics and groups of the same name in another
-cluster are different ones.
-"""
+"""The store directory of a node: its id, its cluster, and its permissions."""
 
 import logging
 import os
@@ -15,7 +11,13 @@ from pathlib import Path
 from rockoon_core.errors import StoreCorrupt
 from rockoon_runtime.settings import SettingsError
 
+log = logging.getLogger(__name__)
+
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STORE_ID_BYTES = 16
+STORE_ID = re.compile(rb"[0-9a-f]{%d}" % (2 * STORE_ID_BYTES))
+CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def keep_private(root: Path) -> None:
@@ -34,13 +36,9 @@ def keep_private(root: Path) -> None:
         log.info("removed the permissions of other users from %s", root)
 
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-STORE_ID_BYTES = 16
-STORE_ID = re.compile(rb"[0-9a-f]{%d}" % (2 * STORE_ID_BYTES))
-
-
 def read_or_make_store_id(path: Path, replace_file: Callable[[Path, bytes], None]) -> str:
-    """Read the id of a store; a new store gets a random id, which never changes.
+    """Read the id of a store, which identifies a restarted service to the nameservers. A new store
+    gets a random id, which never changes.
 
     Args:
         path: file of the id, in an existing directory.
@@ -84,11 +82,6 @@ def store_place(lock_file: Path) -> str:
     return f"{kernel}/{found.st_dev}/{found.st_ino}"
 
 
-log = logging.getLogger(__name__)
-
-CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
-
-
 def cluster_id(setting: str, written: str) -> int:
     """Parse a setting with 16 hexadecimal digits; 0 if it is empty. Raises SettingsError."""
     if not written:
@@ -100,6 +93,9 @@ def cluster_id(setting: str, written: str) -> int:
 
 class StoreCluster:
     """Cluster id of a store, in a file of the store.
+
+    A store is valid in one cluster only: topics and groups of the same name in another cluster are
+    different ones.
 
     Args:
         path: the file. Its directory must exist at the first write.
