@@ -23,9 +23,8 @@ from grpc import aio
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import MESSAGE_BYTES_MAX, Limits
 from rockoon_rpc.server_call import no_objection
+from rockoon_runtime.access.gate import TABLE as ACCESS_TABLE
 from rockoon_runtime.access.gate import (
-    KEYS,
-    REFUSED,
     AccessSettings,
     access_gate,
     cluster_credentials,
@@ -51,6 +50,7 @@ CALMED = counter(
     "Connections closed because their address had used up a budget (floods), including those "
     "closed during calm_seconds",
 )
+TABLE = (CLOSED, CALMED)
 
 
 # Without slots: a class can inherit from one class with slots only, and services inherit several.
@@ -224,9 +224,9 @@ class Frontend:
             node_id: name of the process, if several processes have the service's name.
         """
         tls, gate, addresses, settings = self.tls, self.gate, self._addresses, self._settings
-        every = [*table, RPC_LATENCY, CLOSED, CALMED]
+        every = [*table, RPC_LATENCY, *TABLE]
         every += () if tls is None else (CERTIFICATE_LEFT,)
-        every += () if gate is None else (REFUSED, KEYS)
+        every += () if gate is None else ACCESS_TABLE
 
         async def measured() -> Iterable[Measurement]:
             return [

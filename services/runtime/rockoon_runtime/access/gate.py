@@ -32,6 +32,7 @@ REFUSED = counter(
     "rockoon_access_refused_total", "Calls refused because of access keys, by reason", "reason"
 )
 KEYS = gauge("rockoon_access_keys", "Access keys that this service knows; -1 before it knows any")
+TABLE = (REFUSED, KEYS)
 
 Abort = Callable[[Any, RockoonError], Awaitable[None]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
