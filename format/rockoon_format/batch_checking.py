@@ -7,13 +7,13 @@ ConsumeQueue that is rebuilt from the log: no later step checks the batch again.
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format import kernel
-from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
 from rockoon_format.checksums import room_of
 from rockoon_format.delay_levels import (
@@ -48,6 +48,32 @@ from rockoon_format.record import (
     TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Result of `check_batch`: enough to patch and index the batch without reading its bytes."""
+
+    starts: NDArray[np.int64]
+    """Position of each record in the frames, int64[n]."""
+    lengths: NDArray[np.int64]
+    """Size of each record in bytes, int64[n]."""
+    tag_codes: NDArray[np.int64]
+    """ConsumeQueue tags code of each record, int64[n]."""
+    store_positions: NDArray[np.int64]
+    """Position of each record's store timestamp, int64[n]; the store host follows it."""
+    properties_lengths: NDArray[np.int64]
+    """Bytes of each record's properties, int64[n]."""
+    has_room: NDArray[np.bool_]
+    """Records with space for a checksum, bool[n]."""
+    total_bytes: int
+    delays_ms: NDArray[np.int64] | None = None
+    """SCHEDULE_TOPIC_XXXX only: delay of each record, int64[n]; 0: the tags code is used."""
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
 
 FEW_RECORDS_MAX = 24
 """For at most this many records, a loop is faster than column operations."""

@@ -27,7 +27,7 @@ from rockoon_format.batch import (
     stamp_batch,
     with_checksums,
 )
-from rockoon_format.batch_layout import BatchLayout
+from rockoon_format.batch_checking import BatchLayout
 from rockoon_format.checksums import crc32
 from rockoon_format.columns import OnlyRecord, only_record
 from rockoon_format.frames import crcs, locate, slices, tags_codes
