@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format import kernel
-from rockoon_format.batch_checking import BatchLayout, check_batch
+from rockoon_format.batch_checking import (
+    SYS_FLAGS_ALLOWED,
+    BatchError,
+    BatchFault,
+    BatchLayout,
+    check_batch,
+)
 from rockoon_format.batch_encoding import encode_batch
-from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault
 from rockoon_format.checksums import AT_DIGITS, PROPERTIES_CHECKED_BYTES_MAX, digits_of
 from rockoon_format.columns import Columns, decode_columns
 from rockoon_format.consume_queue import EntryArray, decode_entries, encode_entries

@@ -8,13 +8,13 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format import kernel
-from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
 from rockoon_format.checksums import room_of
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
@@ -43,11 +43,65 @@ from rockoon_format.record import (
     PROPERTY_CRC_BYTES,
     RECORD_BYTES_MIN,
     SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION,
+    SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_V6,
     TOPIC_V1_BYTES_MAX,
     TOPIC_V2_BYTES_MAX,
     TRANSACTION_PREPARED,
 )
+
+# A transaction type would make an ordinary send a half message or a rollback; an inner batch would
+# hide messages that no queue entry counts; an IPv6 store host moves the fields behind it.
+SYS_FLAGS_ALLOWED = (
+    SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_COMPRESSION
+)
+
+
+"""Flags allowed for an ordinary producer: no transaction type, inner batch or IPv6 store host."""
+
+
+class BatchRules(NamedTuple):
+    """Requirements for every record of a batch; the fields are those of `check_batch`."""
+
+    topic: bytes
+    queue_id: int
+    body_bytes_max: int
+    properties_bytes_max: int
+    record_bytes_max: int
+    sys_flags_allowed: int
+    sources_allowed: bool
+    delay_levels_ms: Sequence[int]
+
+
+class BatchFault(Enum):
+    """Why a batch is refused."""
+
+    EMPTY = "empty"
+    LENGTHS = "lengths"
+    MAGIC = "magic"
+    SIZE = "size"
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SYS_FLAG = "sys flag"
+    STORE_HOST = "store host"
+    BODY_TOO_LARGE = "body too large"
+    PROPERTIES_TOO_LARGE = "properties too large"
+    RECORD_TOO_LARGE = "record too large"
+    BODY_CRC = "body crc"
+    CHECKSUM = "checksum"
+    DELAY_LEVEL = "delay level"
+    SOURCE = "source"
+
+
+class BatchError(ValueError):
+    """A refused batch; `index` is the number of the first bad record, 0 for the batch itself."""
+
+    def __init__(self, reason: BatchFault, index: int, message: str) -> None:
+        super().__init__(f"record {index}: {message}")
+        self.reason = reason
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import numpy as np
 
 from rockoon_format import kernel
 from rockoon_format.batch import stamp_batch
-from rockoon_format.batch_checking import check_batch
-from rockoon_format.batch_rules import BatchError
+from rockoon_format.batch_checking import BatchError, check_batch
 from rockoon_format.index_entries import PackedKeys
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
-from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
+from rockoon_format.batch_checking import SYS_FLAGS_ALLOWED
 from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
 from rockoon_format.index_entries import index_entries
 from rockoon_format.message_encoding import (

@@ -14,7 +14,7 @@ use crate::text::{front, ListedBy};
 
 pub const ENTRY_BYTES: usize = 20;
 
-/// Requirements for each record; the fields are those of `rockoon_format.batch_rules.BatchRules`.
+/// Requirements for each record; the fields are those of `rockoon_format.batch_checking.BatchRules`.
 pub struct Rules<'a> {
     pub topic: &'a [u8],
     pub queue_id: i64,
