@@ -4,6 +4,7 @@ Source: TopicValidator, Validators, HookUtils#checkBeforePutMessage, MixAll.
 """
 
 import re
+from typing import Literal
 
 TOPIC_BYTES_MAX = 127
 # Names of retry and dead-letter topics contain a prefix and a whole group name.
@@ -156,3 +157,37 @@ def _fault(kind: str, name: str, bytes_max: int) -> str | None:
     if len(name) > bytes_max:
         return f"the {kind} has {len(name)} characters, more than {bytes_max}"
     return None
+
+
+Action = Literal["read", "write", "admin", "see"]
+
+
+Need = tuple[Action, str]
+
+
+CLUSTER = "cluster"
+
+
+def group_resource(group: str) -> str:
+    return f"group:{group}"
+
+
+def topic_resource(topic: str) -> str:
+    """The resource of a topic: that of its group, or of its parent if it is a lite topic."""
+    if is_retry_topic(topic):
+        return group_resource(topic.removeprefix(RETRY_TOPIC_PREFIX))
+    if is_dlq_topic(topic):
+        return group_resource(topic.removeprefix(DLQ_TOPIC_PREFIX))
+    if lite := lite_topic_of(topic):
+        return f"topic:{lite[0]}"
+    return CLUSTER if is_system_topic(topic) else f"topic:{topic}"
+
+
+def topic_need(action: Action, topic: str) -> Need:
+    """The permission for an action on a topic.
+
+    The broker's own topics contain messages of all topics (half messages, delayed messages), so
+    every action on them requires the admin permission.
+    """
+    resource = topic_resource(topic)
+    return ("admin", resource) if resource == CLUSTER else (action, resource)

@@ -8,8 +8,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rockoon_broker.rpc import access_rules as broker
 from rockoon_core.errors import InvalidArgument, NotPermitted
-from rockoon_format import resources
-from rockoon_format.resources import topic_need
+from rockoon_format import names
+from rockoon_format.names import topic_need
 from rockoon_nameserver import access_rules as nameserver
 from rockoon_nameserver.access_keys import granted
 from rockoon_offset import access_rules as offset
@@ -169,8 +169,8 @@ def test_a_groups_topics_follow_the_group_and_the_brokers_own_the_cluster(
 
 def test_formats_and_services_call_actions_and_the_cluster_the_same() -> None:
     # Neither may import the other.
-    assert get_args(resources.Action) == get_args(keys.Action)
-    assert resources.CLUSTER == keys.CLUSTER
+    assert get_args(names.Action) == get_args(keys.Action)
+    assert names.CLUSTER == keys.CLUSTER
 
 
 def test_permissions_are_added_and_taken_resource_by_resource() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rockoon_core.errors import RockoonError
 from rockoon_core.valid_text import exception_text
-from rockoon_format.resources import topic_resource
+from rockoon_format.names import topic_resource
 from rockoon_gateway.codes import OK, Refusal, enum_name, status, status_of
 from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures

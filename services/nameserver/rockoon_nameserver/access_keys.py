@@ -7,8 +7,7 @@ from typing import Any
 
 from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
 from rockoon_core.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
-from rockoon_format.names import GROUP_BYTES_MAX
-from rockoon_format.resources import CLUSTER
+from rockoon_format.names import CLUSTER, GROUP_BYTES_MAX
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (

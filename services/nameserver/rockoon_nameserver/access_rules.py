@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rockoon_format.resources import Action, Need, group_resource, topic_need
+from rockoon_format.names import Action, Need, group_resource, topic_need
 from rockoon_runtime.access.rules import (
     ANY_KEY,
     FILTERED,

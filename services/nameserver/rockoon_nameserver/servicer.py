@@ -5,8 +5,13 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol, TypeVar
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument
-from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic, lite_topic_of
-from rockoon_format.resources import topic_resource
+from rockoon_format.names import (
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+    lite_topic_of,
+    topic_resource,
+)
 from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.group_topics import GroupTopics

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rockoon_format.resources import group_resource, topic_resource
+from rockoon_format.names import group_resource, topic_resource
 from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaAddress, RouteUpdate, Subscription
 
 Sees = Callable[[str], bool]

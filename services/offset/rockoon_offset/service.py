@@ -9,7 +9,7 @@ from typing import Any
 from rockoon_core.errors import InvalidArgument, RockoonError, RouteNotReached
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
 from rockoon_core.start_position import NewQueueRule, policy_from_wire
-from rockoon_format.resources import group_resource, topic_need, topic_resource
+from rockoon_format.names import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.members.watch import GroupWatch

@@ -38,7 +38,7 @@ from rockoon_broker.rpc.large_requests import (
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_format import kernel
-from rockoon_format.resources import topic_need
+from rockoon_format.names import topic_need
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.error_guard import SUCCESS, Call, CallTimes

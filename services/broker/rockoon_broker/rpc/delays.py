@@ -2,7 +2,7 @@
 
 from rockoon_broker.delays.delays import Delays
 from rockoon_core.errors import InvalidArgument, MessageNotFound
-from rockoon_format.resources import CLUSTER, topic_need
+from rockoon_format.names import CLUSTER, topic_need
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.access.callers import current_caller
 

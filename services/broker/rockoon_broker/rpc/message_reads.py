@@ -10,8 +10,8 @@ from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core.errors import InvalidArgument, InvalidOffset, MessageNotFound, StoreCorrupt
 from rockoon_format.message_id import decode_offset_id
+from rockoon_format.names import topic_need
 from rockoon_format.record import decode_record
-from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import current_caller
 

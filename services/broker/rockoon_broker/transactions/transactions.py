@@ -27,8 +27,8 @@ from rockoon_broker.transactions.half_messages import (
 )
 from rockoon_broker.transactions.half_queue import HalfMessageNotFound, HalfQueue
 from rockoon_core.errors import Busy, PropertiesTooLarge, RockoonError
+from rockoon_format.names import group_resource
 from rockoon_format.record import Record, RecordError, encode_record
-from rockoon_format.resources import group_resource
 from rockoon_runtime.access.callers import current_caller
 
 log = logging.getLogger(__name__)

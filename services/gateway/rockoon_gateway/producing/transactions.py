@@ -15,8 +15,7 @@ from rockoon.errors import RockoonError
 from rockoon.message import Message
 from rockoon.transactions.forwarding import ForwardedTransactions
 from rockoon.transactions.transaction import HalfPosition, Resolution
-from rockoon_format.names import GROUP_BYTES_MAX
-from rockoon_format.resources import topic_resource
+from rockoon_format.names import GROUP_BYTES_MAX, topic_resource
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK
 from rockoon_gateway.messages.delivered import to_wire
