@@ -12,7 +12,7 @@ from rockoon.tracing.spans import SpanStarter, context_in, contexts_in
 from rockoon_broker.pull import PullQuery, PullResult
 from rockoon_broker.rpc.pull_tracing import PullTracing
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
-from rockoon_format.traceparents import SEARCHED_BYTES_MAX, TRACEPARENT_MARK, find_traceparents
+from rockoon_format.properties import SEARCHED_BYTES_MAX, TRACEPARENT_MARK, find_traceparents
 
 NAMED_MAX = 128
 TRACEPARENTS = [f"00-{number:032x}-{number:016x}-01" for number in range(1, 301)]

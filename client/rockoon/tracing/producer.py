@@ -18,8 +18,7 @@ from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX
 from rockoon.producer.receipt import Receipt
 from rockoon.tracing.spans import SpanStarter, end, in_span, queue_attributes, traceparent_of
-from rockoon_format.properties import PROPERTIES_BYTES_MAX
-from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
+from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 # Size of name, separator, context, separator.

@@ -16,8 +16,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from rockoon.errors import InvalidArgument, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.valid_text import exception_text, valid_text
-from rockoon_format.properties import TRACEPARENT
-from rockoon_format.traceparents import find_traceparents
+from rockoon_format.properties import TRACEPARENT, find_traceparents
 
 RATIO = 0.001
 # Bound for a fast sender, for which one in a thousand would be too many.

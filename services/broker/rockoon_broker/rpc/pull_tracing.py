@@ -6,7 +6,7 @@ Only a broker that exports traces imports this module, which needs OpenTelemetry
 from opentelemetry.trace import NonRecordingSpan, SpanKind, Tracer, set_span_in_context
 
 from rockoon_broker.pull import PullQuery, PullResult
-from rockoon_format.traceparents import find_traceparents
+from rockoon_format.properties import find_traceparents
 from rockoon_runtime.telemetry.call_tracing import linked_contexts, links_to
 
 LINKS_MAX = 128
