@@ -18,6 +18,7 @@ from rockoon_format.config_json import (
     LocalQueue,
     TopicConfig,
     TopicConfigs,
+    parse_json,
     read_consumer_offsets,
     read_delay_offsets,
     read_groups,
@@ -29,7 +30,6 @@ from rockoon_format.config_json import (
     write_local_offsets,
     write_topics,
 )
-from rockoon_format.lenient_json import parse_json
 from support.random_messages import many_examples
 
 CONSUMER_OFFSETS = """{

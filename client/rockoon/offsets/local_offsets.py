@@ -33,8 +33,14 @@ from rockoon.offsets.own_start import CREATE_REVISION_UNKNOWN, Position
 from rockoon_core.disk import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
-from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
-from rockoon_format.lenient_json import ConfigError, Json, parse_json
+from rockoon_format.config_json import (
+    ConfigError,
+    Json,
+    LocalQueue,
+    parse_json,
+    read_local_offsets,
+    write_local_offsets,
+)
 
 log = limited(logging.getLogger(__name__))
 
