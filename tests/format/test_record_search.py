@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rockoon_format.record_search import HEAD_BYTES, record_heads, whole_record_bytes
+from rockoon_format.record import HEAD_BYTES, record_heads, whole_record_bytes
 from rockoon_format.scan import scan
 from support.log_bytes import log_bytes
 from support.seeds import seeds

@@ -7,8 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray, locate, sliding
-from rockoon_format.record import AT_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from rockoon_format.record_search import HEAD_BYTES, record_heads
+from rockoon_format.record import (
+    AT_MAGIC,
+    HEAD_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    record_heads,
+)
 
 Bytes = NDArray[np.uint8]
 

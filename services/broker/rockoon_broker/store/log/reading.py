@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_format.checksums import damaged_records
 from rockoon_format.frames import locate
-from rockoon_format.record import MAGIC_BLANK, RECORD_BYTES_MIN
-from rockoon_format.record_search import HEAD_BYTES, record_heads, whole_record_bytes
+from rockoon_format.record import (
+    HEAD_BYTES,
+    MAGIC_BLANK,
+    RECORD_BYTES_MIN,
+    record_heads,
+    whole_record_bytes,
+)
 from rockoon_format.scan import Scan, ScanEnd, scan
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")

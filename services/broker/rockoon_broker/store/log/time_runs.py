@@ -22,8 +22,9 @@ from rockoon_format.record import (
     HOST_V6_EXTRA_BYTES,
     MAGIC_BLANK,
     SYS_FLAG_BORN_HOST_V6,
+    record_heads,
+    whole_record_bytes,
 )
-from rockoon_format.record_search import record_heads, whole_record_bytes
 
 # How far the clock must be behind the newest message before a run ends. If it is less, new messages
 # get the store time of the newest one until the clock has caught up.

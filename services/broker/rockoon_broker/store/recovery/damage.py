@@ -12,7 +12,7 @@ from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.recovery.proof import LogFiles
 from rockoon_core.disk import Disk
 from rockoon_format.batch import ScanEnd
-from rockoon_format.record_search import HEAD_BYTES, record_heads
+from rockoon_format.record import HEAD_BYTES, record_heads
 
 _WINDOW_BYTES = 4 << 20
 # Maximum number of breaks to count past; the count is only for a message to the operator.
