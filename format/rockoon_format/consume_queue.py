@@ -11,10 +11,18 @@ starts with fillers (offset 0, size 0x7FFFFFFF, code 0). An entry is valid if it
 negative and its size is positive, so fillers are valid. Source: ConsumeQueue.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from rockoon_format import kernel
+from rockoon_format.frames import IntArray
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.record import SYS_FLAGS_UNLISTED
+from rockoon_format.scan import Scan
 
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
@@ -74,3 +82,107 @@ def _leading_true(flags: NDArray[Any]) -> int:
     if flags.all():
         return len(flags)
     return int(flags.argmin())
+
+
+# Entries of delayed messages hold due times, which the kernel does not compute.
+_DELAYED = [SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRuns:
+    """Entries of n runs, by topic and queue, in the order of the log within each queue.
+
+    The queue offsets of a run are consecutive and in one queue file.
+    """
+
+    topic_numbers: IntArray
+    queue_ids: IntArray
+    files: IntArray
+    """Number of each run's file within its queue."""
+    first_offsets: IntArray
+    """Queue offset of each run's first entry."""
+    bounds: NDArray[np.int32]
+    """Start of each run in `entries`, and the end of the last run, n + 1 items."""
+    entries: bytes
+
+
+def queue_runs(
+    records: Scan, physical: IntArray, listed: NDArray[np.bool_], file_entries: int
+) -> QueueRuns:
+    """Cut the entries of a scan's records.
+
+    Args:
+        records: n records, with tag codes.
+        physical: offset of each record in the log.
+        listed: records that a queue lists, bool[n].
+        file_entries: number of entries of a queue file.
+    """
+    columns = (
+        records.topic_numbers,
+        records.queue_ids,
+        records.queue_offsets,
+        physical,
+        records.sizes,
+        records.tag_codes,
+    )
+    packed = [column.tobytes() for column in columns]
+    made = kernel.native.queue_runs(*packed, listed.tobytes(), file_entries)
+    if made is not None:
+        return _unpacked(*made)
+    return _by_numpy(columns, listed, file_entries)
+
+
+class LogCutter:
+    """Cuts the entries of one chunk of a log after another.
+
+    Args:
+        marks: by topic, the physical offset below which its records have no entries.
+        file_entries: number of entries of a queue file.
+    """
+
+    def __init__(self, marks: Mapping[str, int], file_entries: int) -> None:
+        named = [(topic.encode(), mark) for topic, mark in marks.items()]
+        self._cutter = kernel.native.QueueCutter(named, _DELAYED, SYS_FLAGS_UNLISTED, file_entries)
+
+    def add(self, frames: bytes, stop: int, start: int) -> bool:
+        """Add the records at the start of `frames`. Returns False and adds none if they
+        must be passed to `queue_runs`, for example because messages are delayed.
+
+        Args:
+            frames: bytes.
+            stop: end of the last record in `frames`.
+            start: physical offset of the first byte.
+        """
+        return bool(self._cutter.add(frames, stop, start))
+
+    def taken(self) -> tuple[list[bytes], QueueRuns]:
+        """Remove and return all runs, with their topics, as from `queue_runs`."""
+        made = self._cutter.taken()
+        assert made is not None, "entries of less than 2 GiB"
+        topics, packed = made
+        return topics, _unpacked(*packed)
+
+
+def _unpacked(heads: bytearray, bounds: bytes, entries: bytes) -> QueueRuns:
+    """The runs in the kernel's result."""
+    topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
+    return QueueRuns(topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries)
+
+
+def _by_numpy(
+    columns: tuple[IntArray, ...], listed: NDArray[np.bool_], file_entries: int
+) -> QueueRuns:
+    chosen = np.flatnonzero(listed)
+    # A stable sort keeps the order of the log within each queue.
+    order = chosen[np.lexsort((columns[1][chosen], columns[0][chosen]))]
+    numbers, queues, offsets, *rest = (column[order] for column in columns)
+    content = encode_entries(*rest).tobytes()
+    files = offsets // file_entries
+    breaks = np.diff(offsets) != 1
+    for values in (numbers, queues, files):
+        breaks |= np.diff(values) != 0
+    firsts = np.append(np.zeros(min(len(order), 1), np.int64), np.flatnonzero(breaks) + 1)
+    bounds = np.append(firsts, len(order)).astype(np.int32) * ENTRY_BYTES
+    return QueueRuns(
+        numbers[firsts], queues[firsts], files[firsts], offsets[firsts], bounds, content
+    )

@@ -30,9 +30,9 @@ from rockoon_format.batch import (
 from rockoon_format.batch_checking import BatchLayout
 from rockoon_format.checksums import crc32
 from rockoon_format.columns import OnlyRecord, only_record
+from rockoon_format.consume_queue import LogCutter, queue_runs
 from rockoon_format.frames import crcs, locate, slices, tags_codes
 from rockoon_format.index_entries import index_entries, keys_within
-from rockoon_format.queue_runs import LogCutter, queue_runs
 from rockoon_format.record import (
     MAGIC_V1,
     PROPERTY_CRC_ROOM,

@@ -5,8 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from rockoon_format.consume_queue import ENTRY_BYTES, decode_entries
-from rockoon_format.queue_runs import LogCutter, QueueRuns, queue_runs
+from rockoon_format.consume_queue import (
+    ENTRY_BYTES,
+    LogCutter,
+    QueueRuns,
+    decode_entries,
+    queue_runs,
+)
 from rockoon_format.record import Record, encode_record
 from rockoon_format.scan import Scan, scan
 from support.kernels import needs_compiled, of_both

@@ -1,4 +1,4 @@
-//! Entries of ConsumeQueues, cut for all queues together; `rockoon_format/queue_runs.py` has the
+//! Entries of ConsumeQueues, cut for all queues together; `rockoon_format/consume_queue.py` has the
 //! rules.
 
 #![forbid(unsafe_code)]

@@ -14,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from rockoon_format.consume_queue import ENTRY_BYTES, filler_entries
+from rockoon_format.consume_queue import ENTRY_BYTES, QueueRuns, filler_entries
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
-from rockoon_format.queue_runs import QueueRuns
 from rockoon_spark.publish import Replace, published
 from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
 from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rockoon_format.consume_queue import LogCutter, QueueRuns, queue_runs
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.index_entries import KeyEntries, index_entries, joined, keys_within
-from rockoon_format.queue_runs import LogCutter, QueueRuns, queue_runs
 from rockoon_format.scan import Scan, scan
 
 # Records scanned together. The more, the longer are the runs of a queue's entries; Spark has a cost
