@@ -17,9 +17,8 @@ from rockoon_broker.store.log.scan import LogScan
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
-from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_entries import KeyEntries, Slots
 from rockoon_format.index_file import SLOTS_DEFAULT, IndexHeader
-from rockoon_format.index_slots import Slots
 from rockoon_spark.records.record_run import queue_runs_of
 from rockoon_spark.source.completeness import contiguous_log
 from rockoon_spark.source.file_partition import FilePartition

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_entries import KeyEntries, Slots
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
@@ -15,7 +15,6 @@ from rockoon_format.index_file import (
     index_file_bytes,
     unit_position,
 )
-from rockoon_format.index_slots import Slots
 from support.kernels import BOTH, needs_compiled, of_both, using
 from support.seeds import seeds
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format.file_names import index_file_name
-from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_entries import KeyEntries, PutKeys, Slots
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
@@ -30,7 +30,6 @@ from rockoon_format.index_file import (
     header_behind,
     unit_position,
 )
-from rockoon_format.index_slots import PutKeys, Slots
 from rockoon_spark.index.target import IndexedFile, IndexFileShape, crc32_of
 
 # Number of keys linked in one step; they fit into the processor's cache.

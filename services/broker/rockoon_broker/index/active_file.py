@@ -14,7 +14,7 @@ from typing import Self
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape, read_whole
 from rockoon_core.disk import Disk
-from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_entries import KeyEntries, Slots
 from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
@@ -26,7 +26,6 @@ from rockoon_format.index_file import (
     keys_in_order,
     unit_position,
 )
-from rockoon_format.index_slots import Slots
 
 _SLOTS_PER_STEP = 256 * SLOTS_PER_PAGE
 # On one disk, syncs of the log wait for those of the index. Syncing a whole table of slots and the

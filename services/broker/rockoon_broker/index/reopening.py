@@ -22,9 +22,8 @@ from rockoon_broker.index.directory import (
     read_whole,
 )
 from rockoon_broker.index.gaps import keys_of_last_record, offset_of_unit
-from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_entries import KeyEntries, Slots
 from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_position
-from rockoon_format.index_slots import Slots
 
 # Units per step, so that a step does not use the CPU for long.
 UNITS_PER_STEP = 4096
