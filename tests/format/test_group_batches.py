@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_checking import SYS_FLAGS_ALLOWED
-from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
-from rockoon_format.index_entries import index_entries
-from rockoon_format.message_encoding import (
+from rockoon_format.batch_encoding import (
     Envelope,
     FirstSequence,
     OwnProperties,
     encode_messages,
 )
+from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
+from rockoon_format.index_entries import index_entries
 from rockoon_format.record import PROPERTY_CRC_ROOM, encode_host
 from rockoon_format.scan import scan
 from rockoon_format.sequences import encode_sequences

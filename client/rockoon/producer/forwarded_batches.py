@@ -2,8 +2,7 @@
 
 from rockoon.producer.outgoing import BatchEncoder, Extras
 from rockoon.producer.settings import ProducerSettings
-from rockoon_format.batch_encoding import encode_batch
-from rockoon_format.message_encoding import Envelope
+from rockoon_format.batch_encoding import Envelope, encode_batch
 
 
 class ForwardingSettings(ProducerSettings):

@@ -48,7 +48,7 @@ from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.wire_fields import bytes_tag, number_tag, varint
-from rockoon_format.message_encoding import Envelope
+from rockoon_format.batch_encoding import Envelope
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
