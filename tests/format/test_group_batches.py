@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon_format import kernel
-from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
+from rockoon_format.batch import (
+    BatchError,
+    GivenBatch,
+    GroupAppendRules,
+    check_batch,
+    encode_batch,
+    stamp_batch,
+    stamp_batches,
+)
 from rockoon_format.batch_checking import SYS_FLAGS_ALLOWED
 from rockoon_format.batch_encoding import (
     Envelope,
@@ -14,7 +22,6 @@ from rockoon_format.batch_encoding import (
     OwnProperties,
     encode_messages,
 )
-from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
 from rockoon_format.index_entries import index_entries
 from rockoon_format.record import PROPERTY_CRC_ROOM, encode_host
 from rockoon_format.scan import scan

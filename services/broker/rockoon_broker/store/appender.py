@@ -21,14 +21,16 @@ from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.batch import (
     SYS_FLAGS_ALLOWED,
     BatchLayout,
+    GivenBatch,
+    GroupAppendRules,
     check_batch,
     encode_batch,
     stamp_batch,
+    stamp_batches,
     with_checksums,
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
 from rockoon_format.consume_queue import ENTRY, EntryArray
-from rockoon_format.group_batches import GivenBatch, GroupAppendRules, stamp_batches
 from rockoon_format.index_entries import PackedKeys, packed_keys
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
