@@ -31,9 +31,8 @@ Source: ComparisonExpression, UnaryExpression, LogicExpression, SelectorParser.
 from collections.abc import Mapping
 
 from rockoon_format.properties import find_value
-from rockoon_format.sql92.evaluation import question
+from rockoon_format.sql92.evaluation import comparisons, question
 from rockoon_format.sql92.grammar import CHARACTERS_MAX, DEPTH_MAX, Sql92Error, parse
-from rockoon_format.sql92.nodes import comparisons
 
 __all__ = ["CHARACTERS_MAX", "DEPTH_MAX", "Expression", "Sql92Error", "compile"]
 

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple, NoReturn
 
-from rockoon_format.sql92.evaluation import TEXT_TESTS
-from rockoon_format.sql92.nodes import (
+from rockoon_format.sql92.evaluation import (
+    TEXT_TESTS,
     All,
     Any,
     Constant,
