@@ -4,6 +4,10 @@ A producer encodes a batch in its final stored form, with zeros in the fields th
 knows: queue offset, physical offset, store timestamp and store host (always IPv4). The broker
 checks every record, writes those fields into all of them at once, and appends the bytes as they
 are. Consumers get the same bytes back.
+
+`stamp_batches` checks batches of several queues and writes the broker's fields into them ("stamps"
+them) in one call, with the result of `check_batch` and `stamp_batch` for one batch after the other.
+It leaves out an invalid batch without a reason; the caller repeats `check_batch` to learn it.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Checks a batch before it is stored.
+"""Checks a batch before it is stored: rules, faults, and the layout of a checked batch.
 
 The check must accept exactly the records that recovery accepts, and compute the tags codes of a
 ConsumeQueue that is rebuilt from the log: no later step checks the batch again.
@@ -57,8 +57,6 @@ from rockoon_format.record import (
 SYS_FLAGS_ALLOWED = (
     SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_COMPRESSION
 )
-
-
 """Flags allowed for an ordinary producer: no transaction type, inner batch or IPv6 store host."""
 
 

@@ -1,6 +1,12 @@
 """Encodes a batch in the stored form of its records, back to back.
 
-Fields that only the broker knows are zeros; the broker writes them (see `batch`).
+Fields that only the broker knows are zeros; the broker writes them (see `batch`). The properties of
+a record of a producer (`encode_messages`):
+
++---------------------+----------+----------+------+---------------------+-------+------------+
+| front properties of | own.head | UNIQ_KEY | 0x02 | other properties of | __SEQ | space for  |
+| the message (TAGS)  |          |          |      | the message         |       | a checksum |
++---------------------+----------+----------+------+---------------------+-------+------------+
 """
 
 import struct
@@ -208,18 +214,10 @@ def _heads(
 
 
 _BORN_TIMESTAMP = struct.Struct(">q")
-
-
 assert _BORN_TIMESTAMP.size == AT_BORN_HOST - AT_BORN_TIMESTAMP
-
-
 # Queues whose record heads (all fields in front of the body) are cached.
 QUEUES_MAX = 16384
-
-
 Extras = tuple[bytes, bytes]
-
-
 """Encoded properties of a message in front of UNIQ_KEY, and after it."""
 
 
@@ -321,8 +319,6 @@ def encode_messages(
 
 
 Given = tuple[bytes, bytes, bytes | None]
-
-
 """Fields in front of the body of every record; length and name of the topic; system flags, if they
 differ between records."""
 

@@ -1,6 +1,6 @@
 """The files under `config/`, and a client's own `offsets.json`.
 
-Readers accept the files of any RocketMQ broker (see `lenient_json`); writers produce strict JSON,
+Readers accept the files of any RocketMQ broker (see `parse_json`); writers produce strict JSON,
 which Java reads as well. Absent fields have Java's defaults; null counts as absent. A topic's and
 a group's unknown fields are kept in `extra` and written back; other unknown fields are ignored.
 
@@ -15,35 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 Json = Any
-
-
 """The result type of `json.loads`."""
-
-
 DEPTH_MAX = 32
-
-
 INTEGER_DIGITS_MAX = 40
-
-
 _SPACE = re.compile(r"[ \t\r\n\f\v]*")
-
-
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-
-
 _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
-
-
 _PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
-
-
 _ESCAPES = {
     '"': '"', "'": "'", "\\": "\\", "/": "/",
     "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "0": "\0", "v": "\v",
 }  # fmt: skip
-
-
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -60,7 +42,11 @@ class ConfigError(ValueError):
 
 
 def parse_json(content: bytes | str) -> Json:
-    """Parse one JSON value.
+    """Parse one JSON value as fastjson reads it.
+
+    Brokers in Java write maps with unquoted integer keys, or with objects as keys, and accept
+    single quotes, bare words as keys and trailing commas. Every key becomes a string: an integer
+    its digits, an object its JSON text with sorted names.
 
     Raises:
         ConfigError: not UTF-8, not JSON even by fastjson's rules, or nested deeper than 32.

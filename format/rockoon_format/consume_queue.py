@@ -9,6 +9,9 @@
 Unwritten entries are zeros. If the first file of a queue does not start with its first message, it
 starts with fillers (offset 0, size 0x7FFFFFFF, code 0). An entry is valid if its offset is not
 negative and its size is positive, so fillers are valid. Source: ConsumeQueue.
+
+A run has the entries of consecutive messages of a queue; `queue_runs` cuts the runs of all queues
+out of a scan.
 """
 
 from collections.abc import Mapping

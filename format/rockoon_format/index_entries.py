@@ -1,4 +1,6 @@
-"""Computes the entries of the key index from records: hash, offset and store time of each key.
+"""Entries of the key index, computed from records, and the slots of an index file in memory.
+
+An entry has hash, offset and store time of a key.
 
 `index_keys` handles one record, `key_hashes` and `index_entries` many together: properties are
 copied into rows of one width, cut into segments at their separators, and the wanted ones are

@@ -1,4 +1,10 @@
-"""Names of topics and consumer groups: allowed names, and reserved names.
+"""Names of topics and consumer groups: allowed names, reserved names, and resources of access keys.
+
+A permission of an access key names a resource:
+
+    topic:orders     a topic, with its lite topics
+    group:billing    a consumer or producer group, with its retry and dead-letter topics
+    cluster          nodes, whole logs, access keys, and the broker's own topics
 
 Source: TopicValidator, Validators, HookUtils#checkBeforePutMessage, MixAll.
 """
@@ -160,11 +166,7 @@ def _fault(kind: str, name: str, bytes_max: int) -> str | None:
 
 
 Action = Literal["read", "write", "admin", "see"]
-
-
 Need = tuple[Action, str]
-
-
 CLUSTER = "cluster"
 
 

@@ -34,6 +34,10 @@ records_to_read = rooms = scan = sequence_ends = slices = stamp_batch = tags_cod
 chain = extent = general_path
 
 
+http2 = None
+"""Sessions of HTTP/2: `rockoon_rpc` uses the h2 library for Python."""
+
+
 def crc32(data: bytes) -> int:
     """Return the CRC-32."""
     return zlib.crc32(data)
@@ -138,7 +142,7 @@ class IndexSlots:
 
 
 class QueueCutter:
-    """Leaves all chunks of a log to `queue_runs.queue_runs`."""
+    """Leaves all chunks of a log to `consume_queue.queue_runs`."""
 
     def __init__(self, *_: Any) -> None:
         pass

@@ -176,15 +176,9 @@ def split_keys(keys: str) -> list[str]:
 
 
 TRACEPARENT_BYTES = 55
-
-
 # A consumer with a lag pulls megabytes per call; only the start is searched.
 SEARCHED_BYTES_MAX = 64 << 10
-
-
 TRACEPARENT_MARK = f"{TRACEPARENT}\x01".encode()
-
-
 """The bytes before a trace context in a record."""
 
 

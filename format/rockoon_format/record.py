@@ -14,6 +14,9 @@
 
 All integers are big-endian and signed. A record never spans two files: the rest of a file (always 8
 bytes or more) starts with its size and the BLANK magic.
+
+A record contains its own physical offset, so `record_heads` recognises its start from any byte of a
+log: a body can contain a copy of a record, but not with the offset of the copy.
 Source: MessageExtEncoder#encode, CommitLog#checkMessageAndReturnSize, MessageSysFlag.
 """
 
@@ -484,27 +487,13 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 
 _MAGICS = tuple(magic.to_bytes(4, signed=True) for magic in (MAGIC_V1, MAGIC_V2))
-
-
 _AT_MAGIC = 4
-
-
 _AT_PHYSICAL_OFFSET = 28
-
-
 # Bytes of a record that must be in a window to recognise its head.
 HEAD_BYTES = _AT_PHYSICAL_OFFSET + 8
-
-
 _SIZE_AND_MAGIC = struct.Struct(">ii")
-
-
 _INT = struct.Struct(">i")
-
-
 _PROPERTIES_LENGTH_BYTES = 2
-
-
 _FIXED_BYTES_MAX = AT_BODY_LENGTH_V4 + 2 * HOST_V6_EXTRA_BYTES + _INT.size
 
 

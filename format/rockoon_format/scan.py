@@ -43,8 +43,6 @@ _RUN_RECORDS_MAX = 512
 RECORDS_MAX_DEFAULT = 4096
 # A call reads at most this many bytes after its first record, for any `records_max`.
 CHUNK_BYTES_MAX = 8 * 2**20
-
-
 # The kernel reads a copy, whose size is estimated with this minimum for a record, and this margin.
 _RECORD_BYTES_GUESS = 320
 _WINDOW_BYTES_MIN = 1 << 16

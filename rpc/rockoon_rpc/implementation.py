@@ -1,6 +1,5 @@
 """Selects the HTTP/2 implementation: the compiled kernel, or the h2 library for Python."""
 
-import importlib
 from typing import cast
 
 from rockoon_format import kernel
@@ -11,14 +10,8 @@ COMPILED, FALLBACK = "compiled", "h2 for Python"
 
 
 def compiled() -> Implementation | None:
-    """Return the kernel's HTTP/2 implementation; None if `rockoon_format.kernel` uses NumPy (see
-    its variable ROCKOON_KERNEL)."""
-    if not kernel.is_compiled():
-        return None
-    try:
-        return cast(Implementation, importlib.import_module("rockoon_kernel.http2"))
-    except ImportError:
-        return None
+    """Return the kernel's HTTP/2 implementation; None if the kernel in use has none."""
+    return cast(Implementation | None, kernel.native.http2)
 
 
 def implementation() -> Implementation:

@@ -1,7 +1,6 @@
 """The compiled twin of rockoon_format's NumPy code, and sessions of HTTP/2 (`http2`);
 `rockoon_format.kernel` chooses."""
 
-from rockoon_kernel import http2
 from rockoon_kernel._native import (
     INTERFACE,
     DeliveredAnswers,
@@ -22,6 +21,7 @@ from rockoon_kernel._native import (
     encode_batch,
     encode_messages,
     extent,
+    http2,
     index_keys,
     key_hashes,
     locate,

@@ -1,4 +1,6 @@
-"""Compiles parsed expressions to closures, so that a message needs no walk of the syntax tree.
+"""Nodes of a parsed expression, and closures that evaluate it without a walk of the syntax tree.
+
+`grammar` has checked the types of the nodes.
 
 A question returns True, False or None (NULL), and no other object, so that callers can compare its
 result with `is`.

@@ -1,4 +1,4 @@
-"""Parses filter expressions, by recursive descent.
+"""Tokens of filter expressions, and a parser by recursive descent.
 
     expression = conjunction { OR conjunction }
     conjunction = negation { AND negation }
@@ -46,11 +46,7 @@ from rockoon_format.sql92.evaluation import (
 )
 
 EXCERPT_CHARACTERS_MAX = 72
-
-
 KEYWORDS = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE"})
-
-
 # Possessive repeats: a missing quote costs one pass without backtracking.
 _TOKEN = re.compile(
     r"""
@@ -62,8 +58,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-
-
 _NOT_OURS = {"!=": "write <> for 'not equal'", "==": "write a single = for 'equal'"}
 
 
