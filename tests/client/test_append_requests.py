@@ -39,7 +39,7 @@ class Traced:
 
 
 def requests(hooks: Any = None) -> AppendRequests:
-    routes = SimpleNamespace(topic_revision=lambda _: 41)
+    routes = SimpleNamespace(needed_revision=lambda _: 41)
     cluster: Any = SimpleNamespace(routes=routes)
     return AppendRequests(cluster, ProducerSettings(), lambda: NOW_MS, hooks)
 

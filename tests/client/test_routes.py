@@ -56,6 +56,19 @@ def test_an_update_changes_what_it_lists_and_a_sign_of_life_only_the_revision() 
     assert routes.topic("a") is None
 
 
+def test_services_need_the_revision_of_a_topics_last_change_only() -> None:
+    routes = Routes()
+    expanded = topic("a", revision=3)
+    expanded.blocks.add(broker="broker-b", queues=1, create_revision=5)
+    routes.apply(pb.RouteUpdate(revision=9, snapshot=True, topics=[expanded]), ["a", "absent"])
+    assert routes.topic_revision("a") == 9
+    assert routes.needed_revision("a") == 5
+    # A service must have reached the revision at which the topic did not exist.
+    assert routes.needed_revision("absent") == 9
+    assert routes.apply(pb.RouteUpdate(revision=12, topics=[topic("a", revision=12)]))
+    assert routes.needed_revision("a") == 12
+
+
 def test_an_answer_is_not_undone_by_older_updates_of_the_watch() -> None:
     routes = Routes()
     routes.apply(pb.RouteUpdate(revision=3, snapshot=True))

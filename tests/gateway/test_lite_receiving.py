@@ -21,7 +21,7 @@ class EveryLiteTopic(LiteTopics):
         pass
 
     def known(self, parent: str, lite_topic: str) -> TopicRoute:
-        return TopicRoute(stored_lite_topic(parent, lite_topic), (), {}, 1, 1, 6, {})
+        return TopicRoute(stored_lite_topic(parent, lite_topic), (), {}, 1, 1, 1, 6, {})
 
 
 class Waiting:

@@ -31,7 +31,7 @@ class EveryTopic(TopicRoutes):
         pass
 
     async def route(self, name: str) -> TopicRoute:
-        return TopicRoute(name, (), {}, 1, 1, 6, {})
+        return TopicRoute(name, (), {}, 1, 1, 1, 6, {})
 
 
 class EveryGroup(CachedGroups):

@@ -12,10 +12,10 @@ from rockoon_core.errors import NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey
 from rockoon_nameserver.follower import SERVED_SECONDS_MAX, EtcdFollower
-from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, TopicKey
+from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, LogKey, TopicKey
 from rockoon_nameserver.route_table import Interest
 from rockoon_proto.v1.access_pb2 import KeysUpdate
-from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
+from rockoon_proto.v1.nameserver_pb2 import BROKER, RouteUpdate
 from support.etcd import EtcdServer
 from support.eventually import eventually
 from support.own_logs import own_warnings
@@ -168,6 +168,26 @@ async def test_readers_of_routes_hear_at_once_that_a_key_change_is_none_of_route
             assert not update.topics
             if update.revision >= revision:
                 break
+
+
+async def test_a_service_receives_the_revision_of_a_log_change_promptly(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    """A client that connects after a change of leader has routes of that revision: its first send
+    waits until the broker has reached the revision."""
+    async with following(shared_etcd, cluster, heartbeat_seconds=3600.0) as (
+        follower,
+        etcd,
+        keyspace,
+    ):
+        updates = follower.updates(0, ALL)
+        assert (await anext(updates)).snapshot
+        for _ in range(3):
+            revision = await put(etcd, keyspace.key(LogKey(BROKER, "broker-a")))
+            async for update in updates:
+                assert not update.snapshot
+                if update.revision >= revision:
+                    break
 
 
 async def test_services_are_told_all_access_keys_whenever_one_has_changed(

@@ -234,7 +234,7 @@ def request_of(
         wait_ms=limits.wait_ms,
         tag_hashes=subscription.tag_hashes,
         sql_expression=subscription.sql_expression,
-        route_revision=cluster.routes.topic_revision(queue.topic),
+        route_revision=cluster.routes.needed_revision(queue.topic),
         group=group,
     )
 

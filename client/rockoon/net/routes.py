@@ -31,6 +31,9 @@ class TopicRoute:
     """etcd revision at which the topic was created; distinguishes it from a deleted topic of the
     same name."""
     modified_revision: int
+    """etcd revision of the last change to the topic's configuration."""
+    changed_revision: int
+    """etcd revision of the last change to the topic's configuration or queues."""
     permissions: int
     attributes: Mapping[str, str]
 
@@ -63,6 +66,7 @@ class TopicRoute:
             create_revisions=MappingProxyType(create_revisions),
             incarnation=topic.incarnation,
             modified_revision=topic.modified_revision,
+            changed_revision=max([topic.modified_revision, *create_revisions.values()]),
             permissions=topic.config.permissions or PERMISSION_READ | PERMISSION_WRITE,
             attributes=MappingProxyType(dict(topic.config.attributes)),
         )
@@ -164,6 +168,15 @@ class Routes:
     def topic_revision(self, name: str) -> int:
         """Return up to which revision a topic's state is current; 0 if it was never requested."""
         return max(self._as_of[name], self.revision) if name in self._as_of else 0
+
+    def needed_revision(self, name: str) -> int:
+        """Return the revision that a service must have reached to know a topic as this client does.
+
+        It is the revision of the topic's last change. `topic_revision` may be later because of
+        changes elsewhere, of which services receive the revision only with the next heartbeat.
+        """
+        route = self._topics.get(name)
+        return self.topic_revision(name) if route is None else route.changed_revision
 
     @property
     def nodes(self) -> list[Node]:

@@ -150,7 +150,7 @@ class AppendRequests:
                 self._hooks.on_encode(batch)
         self.last_id += 1
         # A broker whose routes are older waits for this revision instead of refusing a new topic.
-        revision = self._cluster.routes.topic_revision(queue.topic)
+        revision = self._cluster.routes.needed_revision(queue.topic)
         rest = _request_prefix(queue.topic, queue.queue_id, revision) + varint(self.last_id)
         if sequence is not None or batch.batch_queue.delayed or self._hooks is not None:
             rest += self._optional_fields(batch, now).SerializeToString()

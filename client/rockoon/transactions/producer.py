@@ -378,7 +378,7 @@ class TransactionalProducer(ClosedOnExit):
             queue_id=queue.queue_id,
             frames=frames,
             record_lengths=lengths,
-            route_revision=self._cluster.routes.topic_revision(queue.topic),
+            route_revision=self._cluster.routes.needed_revision(queue.topic),
             handling=HALF,
         )
         # The broker may check the message before its reply arrives.

@@ -10,6 +10,7 @@ even if its lease cannot be renewed.
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
@@ -44,6 +45,11 @@ log = logging.getLogger(__name__)
 BROKER_SECONDS_MAX = 1.0
 # How long the reply to a change waits for the watch, which usually follows within milliseconds.
 SERVED_SECONDS_MAX = 1.0
+# How long a service may not know a revision that changed no routes. Clients that have received routes
+# of that revision elsewhere make the service wait for it.
+REVISION_SECONDS_MAX = 0.1
+# Services watch everything.
+SERVICE_INTEREST = Interest(groups=True)
 # A key that never exists: read for the header of the reply.
 NOTHING = KeyRange(b"\0")
 
@@ -243,6 +249,10 @@ class EtcdFollower:
         # A change of access keys changes no routes, but it has a revision: a caller that changed a
         # key elsewhere may wait until watchers of this nameserver reach that revision.
         sent_keys = self.table.access_changes
+        # Changes of logs are not part of routes, but have revisions: a client that received routes
+        # of such a revision waits until the service that it calls has reached it.
+        is_service = interest == SERVICE_INTEREST
+        sent_revision, sent_at = 0, -math.inf
         ahead_since: float | None = None
         while not self._closing:
             changed = self._changed
@@ -269,9 +279,12 @@ class EtcdFollower:
             # 0 until the reader's routes are of this history.
             update.history = 0 if is_foreign else self.history
             is_new = sent_reachable != self.reachable or sent_keys != self.table.access_changes
+            if is_service and update.revision > sent_revision:
+                due = min(due, sent_at + REVISION_SECONDS_MAX)
             if has_changes(update) or is_new or now >= due:
                 due, sent_reachable = now + self._heartbeats.seconds_left(), self.reachable
                 sent_keys = self.table.access_changes
+                sent_revision, sent_at = update.revision, now
                 yield update
                 continue
             try:

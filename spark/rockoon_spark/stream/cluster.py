@@ -212,7 +212,7 @@ class StreamCluster:
         found = []
         for each in ranges:
             address = self._cluster.broker_address(each.queue.broker)
-            revision = routes.topic_revision(each.queue.topic)
+            revision = routes.needed_revision(each.queue.topic)
             options = self._options
             found.append(
                 QueuePartition(
