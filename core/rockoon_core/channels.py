@@ -5,7 +5,7 @@ With or without TLS; with or without an access key that signs every call.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, cast
@@ -22,6 +22,7 @@ from rockoon_core.pem_files import (
     try_certificate,
 )
 from rockoon_core.signature import Credentials, Signer
+from rockoon_proto.v1.nameserver_pb2 import Node
 from rockoon_rpc.channel import ALPN, LIMITS, Channel, ChannelTls
 
 Serialize = Callable[[Any], bytes]
@@ -277,10 +278,19 @@ class Dialer:
 
     def channel(self, address: str) -> aio.Channel:
         """Create a channel to "host:port", which connects and reconnects automatically."""
+        return self.signed(self.unsigned(address))
+
+    def unsigned(self, address: str, ip_address: str = "") -> Channel:
+        """Create a channel whose calls are not signed; see `Channel`."""
         tls = None if self._trust is None else self._channel_tls
         limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
-        channel = Channel(address, limits=limits, tls=tls)
-        return channel if self.access is None else SignedChannel(channel, self._signer(address))
+        return Channel(address, limits=limits, tls=tls, ip_address=ip_address)
+
+    def signed(self, channel: Channel) -> aio.Channel:
+        """Return a channel that signs the calls of an unsigned one, if there are credentials."""
+        if self.access is None:
+            return channel
+        return SignedChannel(channel, self._signer(channel.address))
 
     def blocking_channel(self, address: str) -> grpc.Channel:
         """Create a gRPC channel for code without an event loop."""
@@ -321,6 +331,9 @@ class Channels:
     def __init__(self, tls: Tls | None = None, access: Credentials | None = None) -> None:
         self._dialer = Dialer(tls, access)
         self._channels: dict[str, aio.Channel] = {}
+        self._unsigned: dict[str, Channel] = {}
+        # By address: where the current process listens, and when it was started.
+        self._processes: dict[str, tuple[str, int]] = {}
         self._stubs: dict[tuple[str, Callable[[Any], Any]], Any] = {}
 
     @property
@@ -335,8 +348,23 @@ class Channels:
         """Return the channel to "host:port", which connects and reconnects automatically."""
         known = self._channels.get(address)
         if known is None:
-            known = self._channels[address] = self._dialer.channel(address)
+            ip_address, _ = self._processes.get(address, ("", 0))
+            unsigned = self._unsigned[address] = self._dialer.unsigned(address, ip_address)
+            known = self._channels[address] = self._dialer.signed(unsigned)
         return known
+
+    def learn(self, nodes: Iterable[Node]) -> None:
+        """Record which process serves at the address of each node, as the routes state it.
+
+        If it is a new process, the channel to the address connects to it without a pause, and
+        without waiting for DNS.
+        """
+        for node in nodes:
+            process = (node.ip_address, node.started_at_ms)
+            if self._processes.get(node.address) != process:
+                self._processes[node.address] = process
+                if node.address in self._unsigned:
+                    self._unsigned[node.address].move(node.ip_address)
 
     def stub(self, address: str, make: Callable[[Any], Any]) -> Any:
         """Return a stub of the channel to "host:port"; cached, because creating one is expensive.
@@ -352,6 +380,7 @@ class Channels:
     async def close(self) -> None:
         """End all calls and connections."""
         self._stubs.clear()
+        self._unsigned.clear()
         channels = [*self._channels.values()]
         self._channels.clear()
         async with asyncio.TaskGroup() as tasks:

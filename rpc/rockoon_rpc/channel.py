@@ -13,7 +13,8 @@ import random
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -63,6 +64,7 @@ class Channel(aio.Channel):
         limits: limits of its connections; a longer reply fails its call.
         tls: returns the TLS settings for a new connection; None: connections without TLS.
         sessions: HTTP/2 implementation; None: the default one.
+        ip_address: see `move`; empty: unknown.
 
     Attributes:
         address, limits: the arguments.
@@ -77,16 +79,20 @@ class Channel(aio.Channel):
         limits: Limits = LIMITS,
         tls: Callable[[], ChannelTls] | None = None,
         sessions: Implementation | None = None,
+        ip_address: str = "",
     ) -> None:
         self.address = address
         self.limits = limits
         self.sessions = sessions or implementation()
         self.liveness = LIVENESS
         self._tls = tls
+        self._ip_address = ip_address
         # The newest one that accepts calls, and all that have not ended.
         self._connection: ClientConnection | None = None
         self._connections: set[ClientConnection] = set()
         self._connecting: asyncio.Task[None] | None = None
+        # Ends the pause before an attempt to connect.
+        self._hurried = asyncio.Event()
         # Tries that failed since the last connection, and the last failure; "" after a success.
         self._failures = 0
         self._failure = ""
@@ -129,6 +135,24 @@ class Channel(aio.Channel):
         (ENHANCE_YOUR_CALM)."""
         self._note_failure(f"{self.address} closed the connection: {text}", PAUSE_SECONDS_MAX)
 
+    def move(self, ip_address: str) -> None:
+        """Handle that a new process serves at the channel's address.
+
+        The next attempt to connect is made at once. Connections to the IP address of the former
+        process end: if its host has vanished, they would end only after `liveness`.
+
+        Args:
+            ip_address: where the new process listens; tried before the addresses of a name, which
+                a DNS cache may have from before. Empty: unknown.
+        """
+        former, self._ip_address = self._ip_address, ip_address
+        self._failures, self._next_try = 0, float("-inf")
+        self._hurried.set()
+        if former and ip_address and ip_address != former:
+            for connection in list(self._connections):
+                if connection.transport.get_extra_info("peername", ("",))[0] == former:
+                    connection.transport.abort()
+
     async def connected(self, *, waits: bool) -> None:
         """Connect, or wait until the attempt in progress has ended.
 
@@ -147,6 +171,7 @@ class Channel(aio.Channel):
             pause = self._next_try - loop.time()
             if pause > 0 and not waits:
                 raise failure(UNAVAILABLE, self._failure)
+            self._hurried.clear()
             self._connecting = loop.create_task(self._connect(max(pause, 0.0)))
             self._connecting.add_done_callback(self._tried)
         await asyncio.shield(self._connecting)
@@ -159,7 +184,9 @@ class Channel(aio.Channel):
 
     async def _connect(self, pause: float) -> None:
         if pause:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._hurried.wait()
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
@@ -195,13 +222,15 @@ class Channel(aio.Channel):
         """
         host, _, port = self.address.rpartition(":")
         host = host.strip("[]")
-        if self._tls is None:
-            transport, connection = await dialed(host, int(port), self._new_connection)
-        else:
-            context, name = self._tls()
-            transport, connection = await dialed(
-                host, int(port), self._new_connection, context, name or host
-            )
+        context, name = (None, None) if self._tls is None else self._tls()
+        transport, connection = await dialed(
+            host,
+            int(port),
+            self._new_connection,
+            context,
+            None if context is None else name or host,
+            lambda: filter(None, [self._ip_address]),
+        )
         if not connection.is_lost:
             self._connections.add(connection)
         if self._tls is not None:
@@ -314,6 +343,8 @@ class Channel(aio.Channel):
 
 # RFC 8305 recommends it.
 STAGGER_SECONDS = 0.25
+# Interval of lookups while the addresses of the last one do not answer.
+LOOKUP_SECONDS = 0.5
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -324,13 +355,9 @@ async def dialed(
     protocol: Callable[[], P],
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
+    known: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[asyncio.Transport, P]:
-    """Connect to a host over any of its addresses and complete the TLS handshake.
-
-    Attempts start one after the other with a short delay between two, until one address answers
-    (RFC 8305, "happy eyeballs"). An address that does not answer delays the connection by one delay
-    only. Only the event loop creates and closes the sockets. If another object had a descriptor of
-    a socket, it could close the number again after the system has reused it for another file.
+    """Connect to a host and complete the TLS handshake.
 
     Args:
         host: a name, or an IP address without brackets. A name is resolved for each connection,
@@ -338,6 +365,8 @@ async def dialed(
         protocol: creates the asyncio protocol of a connection; called once per attempt.
         tls: TLS context; None: no TLS.
         server_name: name that the server's certificate must contain.
+        known: returns IP addresses that are tried before those of the lookup; called again while
+            no address answers.
 
     Returns:
         The transport, which the peer may already have closed, and its protocol.
@@ -347,32 +376,59 @@ async def dialed(
             reason of each.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    waiting = deque(_alternating(found))
-    trying: set[asyncio.Task[tuple[asyncio.Transport, P]]] = set()
+    waiting: deque[str] = deque()
+    seen: set[str] = set()
+    attempts: set[asyncio.Task[tuple[asyncio.Transport, P]]] = set()
+    lookup: asyncio.Task[list[Any]] | None = None
+    next_attempt = next_lookup = loop.time()
     failures: list[str] = []
+
+    def add(addresses: Iterable[str]) -> None:
+        waiting.extend(each for each in addresses if each not in seen)
+        seen.update(waiting)
+
     try:
-        while waiting or trying:
-            if waiting:
-                address = waiting.popleft()
+        while True:
+            now = loop.time()
+            add(known())
+            if waiting and now >= next_attempt:
                 connecting = loop.create_connection(
-                    protocol, address, port, ssl=tls, server_hostname=server_name
+                    protocol, waiting.popleft(), port, ssl=tls, server_hostname=server_name
                 )
-                trying.add(loop.create_task(connecting))
-            pause = STAGGER_SECONDS if waiting else None
-            done, trying = await asyncio.wait(
-                trying, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                attempts.add(loop.create_task(connecting))
+                next_attempt = now + STAGGER_SECONDS
+            if lookup is None and now >= next_lookup:
+                found = loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                lookup = loop.create_task(found)
+                next_lookup = now + LOOKUP_SECONDS
+            if lookup is None and not attempts:
+                break
+            due = next_attempt if waiting else next_lookup
+            await asyncio.wait(
+                [*attempts, *filter(None, [lookup])],
+                # While a lookup is in progress, the next one may be overdue.
+                timeout=due - now if due > now else LOOKUP_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
             )
-            for task in done:
-                failure = task.exception()
-                if failure is None:
-                    trying |= done - {task}
+            if lookup is not None and lookup.done():
+                try:
+                    add(_alternating(lookup.result()))
+                except OSError as failure:
+                    failures.append(str(failure))
+                lookup = None
+            for task in [each for each in attempts if each.done()]:
+                attempts.remove(task)
+                failed = task.exception()
+                if failed is None:
                     return task.result()
-                if not isinstance(failure, OSError):
-                    raise failure
-                failures.append(str(failure))
+                if not isinstance(failed, OSError):
+                    raise failed
+                failures.append(str(failed))
+                next_attempt = now
     finally:
-        for task in trying:
+        if lookup is not None:
+            lookup.cancel()
+        for task in attempts:
             task.add_done_callback(_close_unwanted)
             task.cancel()
     raise OSError(", ".join(dict.fromkeys(failures)) or f"{host} has no address")

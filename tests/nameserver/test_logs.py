@@ -426,7 +426,9 @@ async def test_replicas_do_not_come_in_by_the_listener_for_clients(
         aio.insecure_channel(outside) as channel,
     ):
         for who in "abc":
-            await register(nameserver, who, external_address=f"{who}.example:1")
+            await register(
+                nameserver, who, external_address=f"{who}.example:1", ip_address="10.0.0.1"
+            )
         state = await elect(nameserver, await state_of(nameserver), "a", "b")
         there = Nameserver(outside, channel, nameserver.stop)
         with pytest.raises(InvalidArgument, match="external listener"):
@@ -434,8 +436,13 @@ async def test_replicas_do_not_come_in_by_the_listener_for_clients(
         # Operators may; they and clients are told addresses that are good for them.
         assert await state_of(there) == state
         (node,) = await route(there, 1)
-        told = [(each.address, each.external_address) for each in (node, *node.replicas)]
-        assert told == [(f"{who}.example:1", "") for who in "aabc"]
+        told = [
+            (each.address, each.external_address, each.ip_address)
+            for each in (node, *node.replicas)
+        ]
+        assert told == [(f"{who}.example:1", "", "") for who in "aabc"]
+        (node,) = await route(nameserver, 1)
+        assert [each.ip_address for each in (node, *node.replicas)] == ["10.0.0.1"] * 4
 
 
 async def test_nobody_calls_for_a_log_that_is_not_there_or_not_his(

@@ -229,6 +229,7 @@ async def test_a_cluster_has_one_offset_service_whatever_the_others_are_called(
         {"address": ""},
         {"store_id": ""},
         {"external_address": "outside"},
+        {"ip_address": "broker-a.example"},
     ],
 )
 async def test_a_node_that_lacks_something_is_refused(

@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,95 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
             names["away.test"] = ["127.0.0.4", "127.0.0.5"]
             with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
                 await channels.dialed("away.test", port, asyncio.Protocol)
+
+
+class Answers(list[str]):
+    """Answers of a DNS server: one lookup gets the first, all later lookups get the second."""
+
+    def __init__(self, first: list[str], second: list[str]) -> None:
+        super().__init__(first)
+        self._second = second
+
+    def __iter__(self) -> Iterator[str]:
+        found = list(super().__iter__())
+        self[:] = self._second
+        return iter(found)
+
+
+async def test_a_name_is_looked_up_again_while_its_former_address_is_silent() -> None:
+    async with served("127.0.0.3") as port:
+        with ExitStack() as stack, named() as names:
+            silent_address(stack, "127.0.0.2", port)
+            names["pod.test"] = Answers(["127.0.0.2"], ["127.0.0.3"])
+            async with Channel(f"pod.test:{port}") as channel:
+                # One attempt: a call that does not wait fails with the first failed attempt.
+                call: Any = channel.unary_unary("/test.Echo/Echo")
+                assert await call(b"one", timeout=DEADLINE_SECONDS) == b"one"
+
+
+async def test_a_known_ip_address_is_tried_first_and_the_name_if_it_fails() -> None:
+    async with served("127.0.0.3") as port, served("127.0.0.4", port):
+        with ExitStack() as stack, named() as names:
+            silent_address(stack, "127.0.0.2", port)
+            for stale in (["127.0.0.2"], []):
+                names["pod.test"] = stale
+                transport, _ = await channels.dialed(
+                    "pod.test", port, asyncio.Protocol, known=lambda: ["127.0.0.3"]
+                )
+                assert transport.get_extra_info("peername")[0] == "127.0.0.3"
+                transport.close()
+            names["pod.test"] = ["127.0.0.4"]
+            # Nothing listens at 127.0.0.5.
+            for unreachable in ("127.0.0.2", "127.0.0.5"):
+                known = partial(iter, [unreachable])
+                transport, _ = await channels.dialed(
+                    "pod.test", port, asyncio.Protocol, known=known
+                )
+                assert transport.get_extra_info("peername")[0] == "127.0.0.4"
+                transport.close()
+
+
+async def test_a_channel_follows_a_process_to_its_new_ip_address() -> None:
+    async with served("127.0.0.3") as port:
+        with ExitStack() as stack, named() as names:
+            silent_address(stack, "127.0.0.2", port)
+            names["pod.test"] = ["127.0.0.2"]
+            async with Channel(f"pod.test:{port}") as channel:
+                call: Any = channel.unary_unary("/test.Echo/Echo")
+                asyncio.get_running_loop().call_later(0.05, channel.move, "127.0.0.3")
+                assert await call(b"one", timeout=DEADLINE_SECONDS) == b"one"
+
+
+async def test_connections_to_a_vanished_host_end_when_its_successor_is_known() -> None:
+    released = asyncio.Event()
+
+    class Waiting(grpc.GenericRpcHandler):
+        def service(self, _details: grpc.HandlerCallDetails) -> Any:
+            async def wait(_request: bytes, _context: object) -> bytes:
+                await released.wait()
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(wait)
+
+    server = Server()
+    server.add_generic_rpc_handlers((Waiting(),))
+    port = await server.listen("127.0.0.2", 0)
+    with named() as names:
+        names["pod.test"] = ["127.0.0.2"]
+        async with (
+            served("127.0.0.3", port),
+            Channel(f"pod.test:{port}", ip_address="127.0.0.2") as channel,
+        ):
+            call: Any = channel.unary_unary("/test.Echo/Wait")
+            stuck = call(b"", timeout=DEADLINE_SECONDS)
+            await stuck.wait_for_connection()
+            channel.move("127.0.0.3")
+            with pytest.raises(aio.AioRpcError) as failure:
+                await stuck
+            assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+            await echoed(channel, b"one")
+    released.set()
+    await server.stop(None)
 
 
 async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:

@@ -121,7 +121,12 @@ class Copy:
             if self.copies.nameservers is not None:
                 # The replica is made with it.
                 link = NameserverLink(
-                    self.copies.nameservers, BROKER, LOG, self.name, lambda state: self.saw(state)
+                    self.copies.nameservers,
+                    channels,
+                    BROKER,
+                    LOG,
+                    self.name,
+                    lambda state: self.saw(state),
                 )
                 following = self.copies.tasks.create_task(link.run(Stop()), name="nameservers")
             file = ReplicaFile(self.directory, Disk())

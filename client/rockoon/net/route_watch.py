@@ -156,6 +156,7 @@ class RouteWatch:
         try:
             async for update in call:
                 self._rotation.answered()
+                self._channels.learn(update.nodes)
                 is_first = not self.changed.count
                 if self.routes.apply(update, topics) or is_first:
                     self.changed.note()

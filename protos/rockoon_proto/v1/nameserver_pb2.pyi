@@ -71,7 +71,7 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas", "ip_address")
     class SharedSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class Node(_message.Message):
     RACK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     address: str
@@ -107,23 +108,26 @@ class Node(_message.Message):
     rack: str
     epoch: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaAddress]
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ...) -> None: ...
+    ip_address: str
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ..., ip_address: _Optional[str] = ...) -> None: ...
 
 class ReplicaAddress(_message.Message):
-    __slots__ = ("replica_id", "name", "address", "external_address", "rack", "in_sync")
+    __slots__ = ("replica_id", "name", "address", "external_address", "rack", "in_sync", "ip_address")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    IP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     name: str
     address: str
     external_address: str
     rack: str
     in_sync: bool
-    def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., external_address: _Optional[str] = ..., rack: _Optional[str] = ..., in_sync: _Optional[bool] = ...) -> None: ...
+    ip_address: str
+    def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., external_address: _Optional[str] = ..., rack: _Optional[str] = ..., in_sync: _Optional[bool] = ..., ip_address: _Optional[str] = ...) -> None: ...
 
 class ReplicaFacts(_message.Message):
     __slots__ = ("empty", "copies", "promised", "version", "history", "starts", "run", "halted")

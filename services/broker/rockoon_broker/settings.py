@@ -33,6 +33,11 @@ class BrokerSettings(CopySettings):
         "host:port announced to clients that connect to a nameserver's external_listen (empty: "
         "they cannot call this broker)",
     )
+    advertise_ip: str = setting(
+        "",
+        "IP address of this process in the routes, which callers of the advertised name try before "
+        "they ask DNS (empty: they ask DNS)",
+    )
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "host:port of every nameserver, separated by commas"
     )

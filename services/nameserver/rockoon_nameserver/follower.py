@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 BROKER_SECONDS_MAX = 1.0
 # How long the reply to a change waits for the watch, which usually follows within milliseconds.
 SERVED_SECONDS_MAX = 1.0
-# How long a service may not know a revision that changed no routes. Clients that have received routes
-# of that revision elsewhere make the service wait for it.
+# How long a service may not know a revision that changed no routes. Clients that have received
+# routes of that revision elsewhere make the service wait for it.
 REVISION_SECONDS_MAX = 0.1
 # Services watch everything.
 SERVICE_INTEREST = Interest(groups=True)

@@ -106,6 +106,7 @@ class LogTable:
                 name=each.replica,
                 address=each.address,
                 external_address=each.external_address,
+                ip_address=each.ip_address,
                 rack=each.rack,
                 in_sync=who in state.in_sync,
             )

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
@@ -382,6 +383,12 @@ def checked(node: Node) -> Node:
         raise InvalidArgument(reason=f"address {node.address!r} is not host:port")
     if node.external_address and not ADDRESS.fullmatch(node.external_address):
         raise InvalidArgument(reason=f"external address {node.external_address!r} is not host:port")
+    try:
+        if node.ip_address:
+            ip_address(node.ip_address)
+    except ValueError:
+        reason = f"advertise_ip {node.ip_address!r} is not an IP address"
+        raise InvalidArgument(reason=reason) from None
     if not node.store_id:
         raise InvalidArgument(reason=f"node {node.name!r} has no store_id")
     if node.replica:

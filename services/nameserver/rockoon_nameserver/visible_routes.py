@@ -62,3 +62,4 @@ def set_addresses(nodes: Iterable[Node], *, external: bool) -> None:
         for each in entries:
             each.address = each.external_address
             each.ClearField("external_address")
+            each.ClearField("ip_address")

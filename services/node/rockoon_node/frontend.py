@@ -23,11 +23,13 @@ class NodeSettings(ServiceSettings):
     Attributes:
         advertise: "host:port" in the routes; None or empty: the address listened on.
         advertise_external: "host:port" in the routes for clients of another network; empty: none.
+        advertise_ip: IP address of this process in the routes; empty: none.
         nameservers: "host:port" of each nameserver.
     """
 
     advertise: str | None
     advertise_external: str
+    advertise_ip: str
     nameservers: tuple[str, ...]
 
 
@@ -116,6 +118,7 @@ class NodeFrontend(Frontend):
             started_at_ms=started_at_ms,
             version=version(f"rockoon-{self._service}"),
             external_address=settings.advertise_external,
+            ip_address=settings.advertise_ip,
             shared_settings=shared_settings(settings),
         )
         if as_replica is None:

@@ -1,6 +1,6 @@
 """Client of the nameservers: calls any of them, with failover."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -13,6 +13,7 @@ from rockoon_core.nameservers import call_any
 from rockoon_core.pem_files import PemError
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
+from rockoon_proto.v1.nameserver_pb2 import Node
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_runtime.settings import SettingsError
 
@@ -59,6 +60,10 @@ class Nameservers:
 
     def channel(self, address: str) -> "aio.Channel":
         return self._channels.get(address)
+
+    def learn(self, nodes: Iterable[Node]) -> None:
+        """Record the processes at the addresses of nodes; see `Channels.learn`."""
+        self._channels.learn(nodes)
 
     def stub(self, address: str) -> "NameServerAsyncStub":
         stub: NameServerAsyncStub = self._channels.stub(address, NameServerStub)

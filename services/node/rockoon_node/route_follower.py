@@ -310,6 +310,7 @@ class RouteFollower:
                     reading.cancel()
                     break
                 self.accepted.set()
+                self._nameservers.learn(update.nodes)
                 await self._apply(update)
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
                 self._history = update.history or self._history

@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from grpc import aio
 
-from rockoon_core.channels import Dialer, Tls
+from rockoon_core.channels import Channels, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue, in_calls
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 # Larger than any queue offset: asks a broker about no message.
 OFFSET_MAX = 1 << 62
-RETIRED_CHANNELS_MAX = 16
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -56,12 +54,7 @@ class Brokers:
         self._table = table
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._timeout_seconds = timeout_seconds
-        self._dialer = Dialer(tls, access)
-        # Broker name → (address, channel to that address).
-        self._channels: dict[str, tuple[str, aio.Channel]] = {}
-        # Channels to former addresses of brokers. Closing a channel cancels its calls, and callers
-        # do not handle a cancelled call like a failed one. So the newest few stay open.
-        self._retired: list[aio.Channel] = []
+        self._channels = Channels(tls, access)
         # Broker name → (last reported disk state, broker clock of that report in epoch ms).
         self.disks: dict[str, tuple[pb.DiskState, int]] = {}
 
@@ -92,7 +85,7 @@ class Brokers:
                 route_revision=self._route_revision(queues),
                 offsets=offsets if any(offset != OFFSET_MAX for offset in offsets) else (),
             )
-            reply = await (await self._stub(broker)).QueueStatus(
+            reply = await self._stub(broker).QueueStatus(
                 request, timeout=self._timeout_seconds, metadata=self._metadata
             )
             if reply.HasField("disk"):
@@ -140,7 +133,7 @@ class Brokers:
                 boundary=pb.LOWER,
                 route_revision=self._route_revision(part),
             )
-            reply = await (await self._stub(broker)).SearchOffset(
+            reply = await self._stub(broker).SearchOffset(
                 request, timeout=self._timeout_seconds, metadata=self._metadata
             )
             return {
@@ -151,8 +144,7 @@ class Brokers:
         return await self._ask_each(queues, lambda queue: queue.broker, ask)
 
     async def close(self) -> None:
-        for channel in [*self._retired, *(channel for _, channel in self._channels.values())]:
-            await channel.close()
+        await self._channels.close()
 
     async def _ask_each(
         self,
@@ -183,18 +175,13 @@ class Brokers:
                     tasks.create_task(ask_one(broker, part), name=f"ask {broker}")
         return answers
 
-    async def _stub(self, broker: str) -> "BrokerAsyncStub":
-        address = self._table.brokers.get(broker)
-        if address is None:
+    def _stub(self, broker: str) -> "BrokerAsyncStub":
+        node = self._table.brokers.get(broker)
+        if node is None:
             raise BrokerUnavailable(broker=broker)
-        known = self._channels.get(broker)
-        if known is None or known[0] != address:
-            self._channels[broker] = (address, self._dialer.channel(address))
-            if known is not None:
-                self._retired.append(known[1])
-                if len(self._retired) > RETIRED_CHANNELS_MAX:
-                    await self._retired.pop(0).close()
-        return BrokerStub(self._channels[broker][1])
+        self._channels.learn([node])
+        stub: BrokerAsyncStub = self._channels.stub(node.address, BrokerStub)
+        return stub
 
     def _route_revision(self, queues: list[MessageQueue]) -> int:
         """Return the latest revision that changed a topic of the queues. A broker answers once it

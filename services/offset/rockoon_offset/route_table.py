@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rockoon_core.errors import QueueNotFound, TopicNotFound
 from rockoon_core.message_queue import MessageQueue, queue_create_revisions
 from rockoon_node.deletions import Deletions
-from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
+from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, Node, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
 
@@ -59,8 +59,8 @@ class OffsetRoutes:
     groups: dict[str, Group] = field(default_factory=dict)
     # (group, topic) → revision at which the group subscribed.
     subscriptions: dict[tuple[str, str], int] = field(default_factory=dict)
-    # Live brokers: name → address.
-    brokers: dict[str, str] = field(default_factory=dict)
+    # Live brokers by name.
+    brokers: dict[str, Node] = field(default_factory=dict)
     # topic → groups that read it: the inverse of `subscriptions`.
     readers: dict[str, set[str]] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
@@ -148,7 +148,7 @@ class OffsetRoutes:
     def _apply_nodes(self, update: RouteUpdate) -> None:
         for node in update.nodes:
             if node.kind == BROKER:
-                self.brokers[node.name] = node.address
+                self.brokers[node.name] = node
         for node in update.removed_nodes:
             if node.kind == BROKER:
                 self.brokers.pop(node.name, None)

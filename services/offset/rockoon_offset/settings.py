@@ -24,6 +24,11 @@ class OffsetSettings(CopySettings):
         "host:port that the routes name to clients of a nameserver's external_listen (empty: these "
         "clients cannot call this service)",
     )
+    advertise_ip: str = setting(
+        "",
+        "IP address of this process in the routes, which callers of the advertised name try before "
+        "they ask DNS (empty: they ask DNS)",
+    )
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "nameservers, host:port,host:port,..."
     )

@@ -316,7 +316,12 @@ class LogCopy(Generic[Service]):
         done.
         """
         link = NameserverLink(
-            self._nameservers, self.kind, self.log_name, self.replica_id, lambda _: None
+            self._nameservers,
+            self._channels,
+            self.kind,
+            self.log_name,
+            self.replica_id,
+            lambda _: None,
         )
         peers = Peers(
             self.log_name,
@@ -373,7 +378,7 @@ class LogCopy(Generic[Service]):
             replica.state_received(state)
 
         link = self._link = NameserverLink(
-            self._nameservers, self.kind, name, self.replica_id, state_received
+            self._nameservers, self._channels, self.kind, name, self.replica_id, state_received
         )
         replica = self.replica = Replica(
             log_name=name,

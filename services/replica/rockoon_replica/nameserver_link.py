@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 
+from rockoon_core.channels import Channels
 from rockoon_core.errors import NotAuthenticated, RockoonError, WrongCluster, WrongIdentity
 from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_node.key_follower import Watching
@@ -45,6 +46,7 @@ class NameserverLink:
 
     Args:
         nameservers: of the cluster.
+        channels: those to other replicas; they learn where the log's replicas listen.
         kind: of the node.
         log_name, replica_id: of the log, and of this replica.
         on_state: called with each state, in order of arrival.
@@ -57,12 +59,14 @@ class NameserverLink:
     def __init__(
         self,
         nameservers: Nameservers,
+        channels: Channels,
         kind: "NodeKind",
         log_name: str,
         replica_id: str,
         on_state: Callable[[LogState], None],
     ) -> None:
         self._nameservers = nameservers
+        self._channels = channels
         self._kind = kind
         self._log_name = log_name
         self._replica_id = replica_id
@@ -91,6 +95,7 @@ class NameserverLink:
                     return
                 self._watching.answered()
                 for log in update.logs:
+                    self._channels.learn(log.nodes)
                     self.addresses = {node.store_id: node.address for node in log.nodes}
                     self.names = {each.replica_id: each.name for each in log.state.replicas}
                     self._state_received(log.state)
