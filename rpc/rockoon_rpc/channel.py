@@ -10,19 +10,17 @@ connection; an older connection is closed after its last call.
 
 import asyncio
 import random
-import socket
 import ssl
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain, zip_longest
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import grpc
 from grpc import aio
 
 from rockoon_rpc.client_call import ChannelMethod, ClientCall, failure
 from rockoon_rpc.client_connection import ClientConnection
+from rockoon_rpc.dialing import dialed
 from rockoon_rpc.implementation import implementation
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness
@@ -339,109 +337,3 @@ class Channel(aio.Channel):
             sends_stream=sends_stream,
             receives_stream=receives_stream,
         )
-
-
-# RFC 8305 recommends it.
-STAGGER_SECONDS = 0.25
-# Interval of lookups while the addresses of the last one do not answer.
-LOOKUP_SECONDS = 0.5
-
-P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-
-async def dialed(
-    host: str,
-    port: int,
-    protocol: Callable[[], P],
-    tls: ssl.SSLContext | None = None,
-    server_name: str | None = None,
-    known: Callable[[], Iterable[str]] = tuple,
-) -> tuple[asyncio.Transport, P]:
-    """Connect to a host and complete the TLS handshake.
-
-    Args:
-        host: a name, or an IP address without brackets. A name is resolved for each connection,
-            because a restarted pod has the same name and another address.
-        protocol: creates the asyncio protocol of a connection; called once per attempt.
-        tls: TLS context; None: no TLS.
-        server_name: name that the server's certificate must contain.
-        known: returns IP addresses that are tried before those of the lookup; called again while
-            no address answers.
-
-    Returns:
-        The transport, which the peer may already have closed, and its protocol.
-
-    Raises:
-        OSError: the name has no address, or no address accepts a connection; the text has the
-            reason of each.
-    """
-    loop = asyncio.get_running_loop()
-    waiting: deque[str] = deque()
-    seen: set[str] = set()
-    attempts: set[asyncio.Task[tuple[asyncio.Transport, P]]] = set()
-    lookup: asyncio.Task[list[Any]] | None = None
-    next_attempt = next_lookup = loop.time()
-    failures: list[str] = []
-
-    def add(addresses: Iterable[str]) -> None:
-        waiting.extend(each for each in addresses if each not in seen)
-        seen.update(waiting)
-
-    try:
-        while True:
-            now = loop.time()
-            add(known())
-            if waiting and now >= next_attempt:
-                connecting = loop.create_connection(
-                    protocol, waiting.popleft(), port, ssl=tls, server_hostname=server_name
-                )
-                attempts.add(loop.create_task(connecting))
-                next_attempt = now + STAGGER_SECONDS
-            if lookup is None and now >= next_lookup:
-                found = loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                lookup = loop.create_task(found)
-                next_lookup = now + LOOKUP_SECONDS
-            if lookup is None and not attempts:
-                break
-            due = next_attempt if waiting else next_lookup
-            await asyncio.wait(
-                [*attempts, *filter(None, [lookup])],
-                # While a lookup is in progress, the next one may be overdue.
-                timeout=due - now if due > now else LOOKUP_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if lookup is not None and lookup.done():
-                try:
-                    add(_alternating(lookup.result()))
-                except OSError as failure:
-                    failures.append(str(failure))
-                lookup = None
-            for task in [each for each in attempts if each.done()]:
-                attempts.remove(task)
-                failed = task.exception()
-                if failed is None:
-                    return task.result()
-                if not isinstance(failed, OSError):
-                    raise failed
-                failures.append(str(failed))
-                next_attempt = now
-    finally:
-        if lookup is not None:
-            lookup.cancel()
-        for task in attempts:
-            task.add_done_callback(_close_unwanted)
-            task.cancel()
-    raise OSError(", ".join(dict.fromkeys(failures)) or f"{host} has no address")
-
-
-def _alternating(found: list[Any]) -> list[str]:
-    """Return addresses with IPv6 and IPv4 alternating; otherwise their order is kept."""
-    by_family: dict[int, list[str]] = {}
-    for family, *_, address in found:
-        by_family.setdefault(family, []).append(address[0])
-    return [each for each in chain(*zip_longest(*by_family.values())) if each is not None]
-
-
-def _close_unwanted(task: "asyncio.Task[tuple[asyncio.Transport, Any]]") -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result()[0].abort()

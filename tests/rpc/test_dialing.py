@@ -15,7 +15,7 @@ from grpc import aio
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
-from rockoon_rpc import channel as channels
+from rockoon_rpc import dialing
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 from support.names import named
@@ -100,7 +100,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
 
             names["away.test"] = ["127.0.0.4", "127.0.0.5"]
             with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
-                await channels.dialed("away.test", port, asyncio.Protocol)
+                await dialing.dialed("away.test", port, asyncio.Protocol)
 
 
 class Answers(list[str]):
@@ -133,7 +133,7 @@ async def test_a_known_ip_address_is_tried_first_and_the_name_if_it_fails() -> N
             silent_address(stack, "127.0.0.2", port)
             for stale in (["127.0.0.2"], []):
                 names["pod.test"] = stale
-                transport, _ = await channels.dialed(
+                transport, _ = await dialing.dialed(
                     "pod.test", port, asyncio.Protocol, known=lambda: ["127.0.0.3"]
                 )
                 assert transport.get_extra_info("peername")[0] == "127.0.0.3"
@@ -142,9 +142,7 @@ async def test_a_known_ip_address_is_tried_first_and_the_name_if_it_fails() -> N
             # Nothing listens at 127.0.0.5.
             for unreachable in ("127.0.0.2", "127.0.0.5"):
                 known = partial(iter, [unreachable])
-                transport, _ = await channels.dialed(
-                    "pod.test", port, asyncio.Protocol, known=known
-                )
+                transport, _ = await dialing.dialed("pod.test", port, asyncio.Protocol, known=known)
                 assert transport.get_extra_info("peername")[0] == "127.0.0.4"
                 transport.close()
 
@@ -200,15 +198,15 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
         waiting.setblocking(False)
         waiting.connect_ex(silent.getsockname())
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(channels.STAGGER_SECONDS):
-                await channels.dialed("127.0.0.2", port, asyncio.Protocol)
+            async with asyncio.timeout(dialing.STAGGER_SECONDS):
+                await dialing.dialed("127.0.0.2", port, asyncio.Protocol)
     # A socket that is not closed fails the suite: ResourceWarning is an error.
 
 
 async def test_of_two_addresses_that_answer_at_once_one_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channels, "STAGGER_SECONDS", 0.0)
+    monkeypatch.setattr(dialing, "STAGGER_SECONDS", 0.0)
     loop: Any = asyncio.get_running_loop()
     connect, both, waiting = loop.sock_connect, asyncio.Event(), 0
 
@@ -226,7 +224,7 @@ async def test_of_two_addresses_that_answer_at_once_one_is_kept(
         port = first.getsockname()[1]
         second = stack.enter_context(socket.create_server(("127.0.0.3", port)))
         names["pod.test"] = ["127.0.0.2", "127.0.0.3"]
-        transport, _ = await channels.dialed("pod.test", port, asyncio.Protocol)
+        transport, _ = await dialing.dialed("pod.test", port, asyncio.Protocol)
         accepting, other = first, second
         if transport.get_extra_info("peername")[0] == "127.0.0.3":
             accepting, other = second, first
@@ -263,7 +261,7 @@ async def test_addresses_are_tried_in_turns_of_their_families(
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
     monkeypatch.setattr(loop, "create_connection", create_connection, raising=False)
     with pytest.raises(OSError, match="a is away, c is away, b is away"):
-        await channels.dialed("pod.test", 1, asyncio.Protocol)
+        await dialing.dialed("pod.test", 1, asyncio.Protocol)
     assert tried == ["a", "c", "b"]
 
 

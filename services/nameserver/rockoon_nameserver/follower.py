@@ -246,11 +246,8 @@ class EtcdFollower:
         history = self.table.history
         is_foreign = held_history not in (0, self.history)
         due, sent_reachable = self._clock(), self.reachable
-        # A change of access keys changes no routes, but it has a revision: a caller that changed a
-        # key elsewhere may wait until watchers of this nameserver reach that revision.
-        sent_keys = self.table.access_changes
-        # Changes of logs are not part of routes, but have revisions: a client that received routes
-        # of such a revision waits until the service that it calls has reached it.
+        # Changes of logs and access keys are not part of routes, but have revisions: a caller that
+        # knows such a revision waits until the service that it calls has reached it.
         is_service = interest == SERVICE_INTEREST
         sent_revision, sent_at = 0, -math.inf
         ahead_since: float | None = None
@@ -278,20 +275,16 @@ class EtcdFollower:
             update.etcd_reachable = self.reachable
             # 0 until the reader's routes are of this history.
             update.history = 0 if is_foreign else self.history
-            is_new = sent_reachable != self.reachable or sent_keys != self.table.access_changes
             if is_service and update.revision > sent_revision:
                 due = min(due, sent_at + REVISION_SECONDS_MAX)
-            if has_changes(update) or is_new or now >= due:
+            if has_changes(update) or sent_reachable != self.reachable or now >= due:
                 due, sent_reachable = now + self._heartbeats.seconds_left(), self.reachable
-                sent_keys = self.table.access_changes
                 sent_revision, sent_at = update.revision, now
                 yield update
                 continue
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - now)):
                     await changed.wait()
-            except TimeoutError:
-                pass
 
     async def wakeups(self) -> AsyncIterator[bool]:
         """Yield when a watcher may need an update: immediately, after each change of the table or
