@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -136,6 +136,10 @@ hosts: cluster  ## packets vanish between each pair of hosts, processes are kill
 
 rolling: cluster  ## each service is restarted in turn under all kinds of clients, three copies of each log: what failed, what was twice, how long they waited
 	$(BIN)/python -m pytest -m soak -n 0 -q -s -p no:logging tests/cluster/test_rolling_restart.py -k three_copies
+
+# The former commit comes from this clone's history, its kernel is compiled, once, into .compare. Five minutes on two quiet cores.
+upgrade: cluster  ## a data directory goes from a former commit's programs to these and back: FROM=8e2a733 COPIES=1|3 END=clean|kill
+	@PYTHONPATH=tests $(BIN)/python -m upgrade $(if $(FROM),--commit $(FROM)) $(if $(COPIES),--copies $(COPIES)) $(if $(END),--end $(END))
 
 # Five seconds a trial, and a hundred of each kind say something about the worst in a hundred.
 failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how long producers wait, what is lost

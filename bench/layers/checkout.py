@@ -1,9 +1,10 @@
-"""Extracts the packages of a former commit from this repository's history into .compare, once."""
+"""Extracts packages of a former commit from this repository's history into .compare, once."""
 
 import shutil
 import sys
 import tarfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,39 +17,54 @@ PACKAGES = ("core", "protos", "services/runtime")
 DEPENDENCY = "hpack"
 
 
-def environment(repository: Path = ROOT, commit: str = COMMIT) -> Mapping[str, str]:
-    """Return the environment variables of a process that imports the packages of the former commit.
+def environment(
+    repository: Path = ROOT, commit: str = COMMIT, packages: Sequence[str] = PACKAGES
+) -> Mapping[str, str]:
+    """Return the environment variables of a process that imports the packages of a former commit.
+
+    Args:
+        repository: the clone whose history has the commit.
+        commit: a commit, in any form that git accepts.
+        packages: directories of packages; those that the commit does not have are left out.
 
     Raises:
         NotHere: the clone does not have the commit, or a dependency cannot be installed.
     """
-    folder = CACHE / f"commit-{commit[:7]}"
-    marker = folder / "commit"
-    if not is_made(marker, commit.encode()):
-        _extract(repository, commit, folder)
-        mark(marker, commit.encode())
-    paths = [ROOT, *(folder / package for package in PACKAGES)]
+    folder, present = extract(repository, commit, packages)
+    paths = [ROOT, *(folder / package for package in present)]
     if find_spec(DEPENDENCY) is None:
         paths.append(_dependency(folder))
     return {"PYTHONPATH": ":".join(map(str, paths)), "FORMER_LAYER": str(folder)}
 
 
-def _extract(repository: Path, commit: str, folder: Path) -> None:
+def extract(repository: Path, commit: str, packages: Sequence[str]) -> tuple[Path, list[str]]:
+    """Extract directories of a commit, once; return their parent, and those that it has.
+
+    Raises:
+        NotHere: the clone does not have the commit.
+    """
     try:
-        run(["git", "-C", repository, "cat-file", "-e", f"{commit}^{{commit}}"])
+        full = run(["git", "-C", repository, "rev-parse", "--verify", "-q", f"{commit}^{{commit}}"])
     except NotHere as failure:
         raise NotHere(
-            f"the layer of commit {commit[:7]} cannot be compared: this clone does not have the "
-            f"commit. A shallow clone gets it by `git fetch --unshallow` ({failure})"
+            f"commit {commit[:12]} cannot be extracted: this clone does not have it. "
+            f"A shallow clone gets it by `git fetch --unshallow` ({failure})"
         ) from failure
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    archive = folder / "archive.tar"
-    wanted = [*PACKAGES, "constraints.txt"]
-    run(["git", "-C", repository, "archive", "-o", archive, commit, *wanted])
-    with tarfile.open(archive) as opened:
-        opened.extractall(folder, filter="data")
-    archive.unlink()
+    full = full.strip()
+    listed = run(["git", "-C", repository, "ls-tree", "--name-only", full, "--", *packages])
+    present = listed.split()
+    content = " ".join([full, *present]).encode()
+    folder = CACHE / f"commit-{full[:7]}-{zlib.crc32(content):08x}"
+    if not is_made(folder / "commit", content):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        archive = folder / "archive.tar"
+        run(["git", "-C", repository, "archive", "-o", archive, full, *present, "constraints.txt"])
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+        archive.unlink()
+        mark(folder / "commit", content)
+    return folder, present
 
 
 def _dependency(folder: Path) -> Path:

@@ -67,13 +67,13 @@ async def test_a_channel_makes_each_kind_of_calls_to_the_raw_server(tmp_path: Pa
         async with Channel(f"127.0.0.1:{port}") as channel:
             calls = Calls(channel)
             assert await calls.unary(0.02, 10) >= 10
-            assert await calls.one_by_one(0.02) > 1
+            assert await calls.one_by_one(0.02) >= 1
             assert await calls.burst(0.0) == 20_000
 
 
 def test_a_clone_without_the_former_commit_is_told_what_to_do(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    with pytest.raises(NotHere, match=r"commit 0123456 cannot be compared.*--unshallow"):
+    with pytest.raises(NotHere, match=r"commit 0123456\S* cannot be extracted.*--unshallow"):
         checkout.environment(tmp_path, "0123456" + "0" * 33)
 
 
