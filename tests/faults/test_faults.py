@@ -3,6 +3,7 @@
 import ast
 import random
 import time
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -155,6 +156,7 @@ def test_every_call_has_its_callers_and_every_mechanism_its_scenarios() -> None:
             assert named(name)
 
 
+@cache
 def used_names() -> dict[str, set[str]]:
     """By module of the services: the names that it uses, of its own or of an object's."""
     root, used = Path(__file__).parents[2], {}
@@ -168,9 +170,6 @@ def used_names() -> dict[str, set[str]]:
                 if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
             }
     return used
-
-
-USED = used_names()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -189,13 +188,15 @@ def test_what_is_broken_on_purpose_is_what_services_use(
         for each in owners:
             owner = getattr(owner, each)
         assert callable(made(getattr(owner, last)))
-        if module in USED and not owners:
+        if module in used_names() and not owners:
             # Only what this module calls so is another: those that import it from elsewhere have
             # the real one.
-            assert last in USED[module], f"{path} is not used there"
+            assert last in used_names()[module], f"{path} is not used there"
         else:
             wanted = owners[-1] if last == "__init__" else last
-            assert any(wanted in names for names in USED.values()), f"{path} is used nowhere"
+            assert any(wanted in names for names in used_names().values()), (
+                f"{path} is used nowhere"
+            )
 
 
 def test_alone_is_among_the_acts_of_every_length() -> None:
