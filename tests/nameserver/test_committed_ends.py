@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from rockoon_nameserver import elections
-from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
-from rockoon_nameserver.elections import LogDecision
+from rockoon_nameserver.elections import CommittedEnd, LogDecision, missing_records, next_record
 from rockoon_nameserver.keyspace import (
     Keyspace,
     LogKey,
@@ -15,7 +14,7 @@ from rockoon_nameserver.keyspace import (
     committed_end_value,
     read_committed_end,
 )
-from rockoon_nameserver.log_adoption import frozen
+from rockoon_nameserver.log_membership import frozen
 from rockoon_proto.v1.logs_pb2 import (
     ElectLogRequest,
     LogState,

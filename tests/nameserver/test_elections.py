@@ -5,7 +5,7 @@ import random
 import pytest
 
 from rockoon_core.errors import InvalidArgument, LogChanged, RockoonError
-from rockoon_nameserver import elections, log_adoption, log_membership
+from rockoon_nameserver import elections, log_membership
 from rockoon_nameserver.elections import LogDecision
 from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank, Report
 from support.log_states import call, come, depose, elect, led_log, new_log, report
@@ -304,4 +304,4 @@ def test_an_epoch_has_one_leader_and_who_counts_changes_only_when_it_proposes(se
 
 def test_only_a_frozen_log_is_adopted() -> None:
     with pytest.raises(InvalidArgument, match="not frozen"):
-        log_adoption.adopt(led_log(), [], accept_loss=True)
+        log_membership.adopt(led_log(), [], accept_loss=True)

@@ -4,7 +4,7 @@ import pytest
 
 from rockoon_core.errors import WrongCluster
 from rockoon_core.protocol import PROTOCOL
-from rockoon_nameserver.fingerprints import Fingerprints
+from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, RegisterNodeRequest
 from support.nameserver import broker_node
 

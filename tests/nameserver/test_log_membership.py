@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
-from rockoon_nameserver import elections, log_adoption
+from rockoon_nameserver import elections, log_membership
 from rockoon_nameserver.elections import LogDecision
 from rockoon_nameserver.log_membership import (
     REPLICAS_MAX,
@@ -169,7 +169,7 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
     with pytest.raises(InvalidArgument, match="start it with copies = 3"):
         set_copies(registered_without_replication(None, plain("a")), 3, "")
     with pytest.raises(LogFrozen):
-        set_copies(log_adoption.frozen(state, "etcd went back"), 3, "")
+        set_copies(log_membership.frozen(state, "etcd went back"), 3, "")
 
 
 def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
@@ -256,11 +256,11 @@ def test_a_log_that_etcd_lost_altogether_is_frozen_until_it_is_adopted() -> None
     state = come(state, "b", empty=False, version=9, promised=4)
     lost = led_log()
     lost.version = 9
-    state = log_adoption.report_frozen(state, call(state, "a"), knowing(state, "a", lost)).state
+    state = log_membership.report_frozen(state, call(state, "a"), knowing(state, "a", lost)).state
     with pytest.raises(InvalidArgument, match="b, c of the in-sync set a, b, c"):
-        log_adoption.adopt(state, [], accept_loss=False)
-    state = log_adoption.report_frozen(state, call(state, "b"), knowing(state, "b", lost)).state
-    state = log_adoption.adopt(state, [], accept_loss=True).state
+        log_membership.adopt(state, [], accept_loss=False)
+    state = log_membership.report_frozen(state, call(state, "b"), knowing(state, "b", lost)).state
+    state = log_membership.adopt(state, [], accept_loss=True).state
     assert (list(state.in_sync), state.quorum, state.leader) == (["a", "b", "c"], 2, "")
 
 
@@ -268,20 +268,20 @@ def test_a_log_is_adopted_with_the_newest_set_behind_every_epoch_that_is_known()
     old, new = restored()
     # A later epoch has been promised by one of them.
     later = depose(new)
-    state = log_adoption.frozen(old, "etcd went back")
+    state = log_membership.frozen(old, "etcd went back")
     state = come(state, "d", empty=False, version=new.version)
     told = {"a": new, "b": later, "c": old, "d": new}
     for who in "abc":
         report = knowing(state, who, told[who])
-        state = log_adoption.report_frozen(state, call(state, who), report).state
+        state = log_membership.report_frozen(state, call(state, who), report).state
     assert state.version == old.version
     with pytest.raises(InvalidArgument, match="d of the in-sync set a, b, d"):
-        log_adoption.adopt(state, [], accept_loss=False)
+        log_membership.adopt(state, [], accept_loss=False)
     report = knowing(state, "d", new)
-    state = log_adoption.report_frozen(state, call(state, "d"), report).state
-    adopted = log_adoption.adopt(state, [], accept_loss=False).state
+    state = log_membership.report_frozen(state, call(state, "d"), report).state
+    adopted = log_membership.adopt(state, [], accept_loss=False).state
     assert list(adopted.in_sync) == ["a", "b", "d"]
-    assert adopted.epoch == later.epoch + log_adoption.EPOCHS_LEFT_OUT
+    assert adopted.epoch == later.epoch + log_membership.EPOCHS_LEFT_OUT
     assert (adopted.version, adopted.history) == (later.version + 1, 1)
     assert (adopted.leader, adopted.frozen, len(adopted.reports)) == ("", "", 0)
     # All of them are behind it now, so nobody freezes it again, and it elects.
@@ -291,14 +291,14 @@ def test_a_log_is_adopted_with_the_newest_set_behind_every_epoch_that_is_known()
 
 def test_when_nobody_remembers_the_newest_set_an_operator_names_it() -> None:
     old, new = restored()
-    state = log_adoption.frozen(old, "etcd went back")
+    state = log_membership.frozen(old, "etcd went back")
     for who in "ab":
         report = knowing(state, who, new)
         del report.in_sync[:]
-        state = log_adoption.report_frozen(state, call(state, who), report).state
+        state = log_membership.report_frozen(state, call(state, who), report).state
     with pytest.raises(InvalidArgument, match="name them"):
-        log_adoption.adopt(state, [], accept_loss=True)
-    state = log_adoption.adopt(state, ["a", "b", "d"], accept_loss=True).state
+        log_membership.adopt(state, [], accept_loss=True)
+    state = log_membership.adopt(state, ["a", "b", "d"], accept_loss=True).state
     assert list(state.in_sync) == ["a", "b", "d"]
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rockoon_nameserver.follower import Rounds
 from rockoon_nameserver.nodes import RENEW_SHARE_MAX
-from rockoon_nameserver.rounds import Rounds
 from rockoon_node.registration import MARGIN, ROUND
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from support.etcd import EtcdServer

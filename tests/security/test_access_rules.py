@@ -10,7 +10,7 @@ from rockoon_broker.rpc import access_rules as broker
 from rockoon_core.errors import InvalidArgument, NotPermitted
 from rockoon_format import names
 from rockoon_format.names import topic_need
-from rockoon_nameserver import access_rules as nameserver
+from rockoon_nameserver import server as nameserver
 from rockoon_nameserver.access_keys import granted
 from rockoon_offset import access_rules as offset
 from rockoon_proto.v1 import (

@@ -1,6 +1,6 @@
 """Elections: the next state of a log after a call from one of its replicas. Pure.
 
-Invariants, of all functions that change a LogState (here, in `log_membership` and `log_adoption`):
+Invariants, of all functions that change a LogState (here, and in `log_membership`):
 
 1. Each change increments `version`, and nothing else does. A caller with an old state changes
    nothing. A frozen log keeps the version that etcd went back to; replicas compare theirs with it.
@@ -289,3 +289,64 @@ def rank_of(reported: Report) -> RuleRank:
 
 def rule_report(reported: Report) -> RuleReport:
     return RuleReport(rank_of(reported), reported.sound, reported.damaged)
+
+
+class CommittedEnd(NamedTuple):
+    """A log's committed end, as its leader recorded it.
+
+    Committed records are on a quorum of the voters, and each set of voters that elects a leader
+    overlaps each quorum. So the winner of a regular election has at least the recorded end, in the
+    recorded epoch or a later one. A winner with less shows that voters lost acknowledged records
+    without detecting it, for example because a disk was restored from an older snapshot. After an
+    accepted loss, the log may end before the recorded end.
+
+    Attributes:
+        epoch: of the leader that recorded it.
+        end: position in the log.
+        losses: `LogState.losses` at that time.
+    """
+
+    epoch: int
+    end: int
+    losses: int
+
+
+def next_record(
+    state: LogState, before: CommittedEnd | None, caller: ReplicaCall, end: int
+) -> CommittedEnd | None:
+    """Return the record to write for a leader's call; None if it changes nothing.
+
+    Args:
+        state: of the log.
+        before: the record so far; None: there is none.
+        caller: the replica that calls as the leader, with its epoch.
+        end: position up to which its log is committed.
+    """
+    if not leads(state, caller) or state.frozen or end <= 0:
+        return None
+    record = CommittedEnd(caller.epoch, end, state.losses)
+    if before is not None and before.losses == state.losses:
+        # Both ends were committed.
+        record = record._replace(end=max(before.end, end))
+    return None if record == before else record
+
+
+def missing_records(state: LogState, record: CommittedEnd | None, winner: str, rank: Rank) -> str:
+    """Return why the winner of an election must not lead: its log ends before the committed end.
+    Empty if it may lead.
+
+    Args:
+        state: of the log, with the winner among its replicas.
+        record: the committed end; None: no leader has recorded one.
+        winner, rank: id and rank of the best replica that reported.
+    """
+    if record is None or record.losses != state.losses:
+        return ""
+    if rank.epoch >= record.epoch and rank.end >= record.end:
+        return ""
+    names = {each.replica_id: each.name for each in state.replicas}
+    return (
+        f"of the replicas that reported, {names.get(winner) or winner} has the most records: up to "
+        f"{rank.end} in epoch {rank.epoch}. But the log was committed up to {record.end} in epoch "
+        f"{record.epoch}, as its leader recorded: acknowledged records are missing"
+    )

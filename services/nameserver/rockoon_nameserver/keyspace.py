@@ -29,7 +29,7 @@ from typing import TypeVar
 import google.protobuf.message
 from google.protobuf import json_format
 
-from rockoon_nameserver.committed_ends import CommittedEnd
+from rockoon_nameserver.elections import CommittedEnd
 from rockoon_nameserver.etcd_data import KeyRange, only, under
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.logs_pb2 import LogState

@@ -8,7 +8,7 @@ from rockoon_core.errors import InvalidArgument, LogNotFound
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import KIND_FOLDERS, LogKey
 from rockoon_nameserver.logs import Logs
-from rockoon_nameserver.visible_routes import set_addresses
+from rockoon_nameserver.servicer import set_addresses
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
 from rockoon_runtime.tls import NodeIdentities, peer_identity

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
-from rockoon_nameserver import elections, log_adoption, log_membership
-from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
-from rockoon_nameserver.elections import LogDecision
+from rockoon_nameserver import elections, log_membership
+from rockoon_nameserver.elections import CommittedEnd, LogDecision, missing_records, next_record
 from rockoon_nameserver.etcd_data import KeyValue, PutKey, only, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (
@@ -66,7 +65,7 @@ class Logs:
 
         def decide(state: pb.LogState) -> LogDecision:
             if state.frozen:
-                return log_adoption.report_frozen(state, request.caller, request.report)
+                return log_membership.report_frozen(state, request.caller, request.report)
             lacks = partial(missing_records, state, committed)
             return elections.report(state, request.caller, request.report, lacks)
 
@@ -155,7 +154,7 @@ class Logs:
     async def adopt(self, request: pb.AdoptLogRequest) -> pb.LogReply:
         return await self._change(
             checked(request.kind, request.log),
-            lambda state: log_adoption.adopt(
+            lambda state: log_membership.adopt(
                 state, list(request.in_sync), accept_loss=request.accept_loss
             ),
         )
@@ -164,7 +163,7 @@ class Logs:
         """Freeze a log; no change if it is frozen."""
 
         def decide(state: pb.LogState) -> LogDecision:
-            after = state if state.frozen else log_adoption.frozen(state, reason)
+            after = state if state.frozen else log_membership.frozen(state, reason)
             return LogDecision(after, done=True)
 
         return await self._change(key, decide)
@@ -187,11 +186,11 @@ class Logs:
                     reason=f"{caller.replica_id!r} is not registered as a replica of log "
                     f"{state.log!r}"
                 )
-            doubt = log_adoption.newer_state_known(
+            doubt = log_membership.newer_state_known(
                 state, caller.replica_id, caller.epoch, caller.history, caller.version
             )
             if doubt and not state.frozen:
-                return LogDecision(log_adoption.frozen(state, doubt), done=False)
+                return LogDecision(log_membership.frozen(state, doubt), done=False)
             if state.frozen and not also_frozen:
                 return LogDecision(state, done=False)
             return decide(state)

@@ -21,6 +21,7 @@ from rockoon_nameserver.etcd_data import (
     only,
     unchanged,
 )
+from rockoon_nameserver.follower import Rounds
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     PATH_PART,
@@ -38,7 +39,6 @@ from rockoon_nameserver.log_membership import (
     registered,
     registered_without_replication,
 )
-from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import LeaseGone, RouteStore
 from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (

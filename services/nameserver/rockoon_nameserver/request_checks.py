@@ -1,4 +1,4 @@
-"""Checks of requests that change routes, made before a request to etcd. Pure."""
+"""Checks of requests that change routes, and of nodes that register. Pure; no request to etcd."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,8 +8,10 @@ from rockoon_core.errors import (
     InvalidGroupName,
     InvalidTopicName,
     TopicNotFound,
+    WrongCluster,
 )
 from rockoon_core.group_settings import GROUP_SETTINGS, retry_delays_fault
+from rockoon_core.protocol import PROTOCOL
 from rockoon_format.names import (
     group_fault,
     is_dlq_topic,
@@ -26,7 +28,9 @@ from rockoon_format.topic_attributes import (
 from rockoon_proto.v1.nameserver_pb2 import (
     ConsumeFrom,
     GroupConfig,
+    Node,
     Placement,
+    RegisterNodeRequest,
     StartPolicy,
     TopicConfig,
     UpdateTopicRequest,
@@ -172,3 +176,82 @@ def check_start_policy(policy: StartPolicy) -> None:
             reason=f"start policy timestamp {policy.timestamp_ms} looks like epoch seconds: give "
             f"epoch milliseconds, {policy.timestamp_ms} * 1000"
         )
+
+
+# With both in one cluster, one node would accept calls without a key that another node refuses.
+# "optional" is the step between them.
+APART = {'"off"', '"on"'}
+
+
+class Fingerprints:
+    """Compares the settings of a node that registers with those of the nodes of its cluster.
+
+    Args:
+        cluster: its name.
+        nameserver: this one's name.
+        settings: settings of this nameserver that nodes should share, name to value.
+    """
+
+    def __init__(self, cluster: str, nameserver: str, settings: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._nameserver = nameserver
+        self._settings = settings
+
+    def check(self, request: RegisterNodeRequest, cluster_id: int) -> None:
+        """Refuse the registration of a node whose cluster, protocol or settings differ from this
+        cluster's. Nodes that are already registered stay.
+
+        Args:
+            request: of the node.
+            cluster_id: the cluster's identity; 0 while unknown.
+
+        Raises:
+            WrongCluster: the node has the store of another cluster, speaks a protocol that this
+                nameserver does not know, or differs in a setting that must be equal.
+        """
+        if request.lease_id:
+            return
+        name = request.node.name
+        if 0 not in (request.cluster_id, cluster_id) and request.cluster_id != cluster_id:
+            self._refuse(
+                f"the store of {name!r} belongs to cluster {request.cluster_id:016x}, this one is "
+                f"{cluster_id:016x}"
+            )
+        if request.protocol > PROTOCOL:
+            self._refuse(
+                f"{name!r} speaks protocol {request.protocol}, and nameserver "
+                f"{self._nameserver!r} only {PROTOCOL}: upgrade the nameservers first"
+            )
+        here = self._settings.get("access", "")
+        there = request.node.shared_settings.get("access", "")
+        if {here, there} == APART:
+            self._refuse(
+                f"{name!r} has access = {there}, and nameserver {self._nameserver!r} {here}: it "
+                "has to be the same everywhere"
+            )
+
+    def differences(self, node: Node, nodes: Iterable[Node]) -> list[str]:
+        """Return a sentence for each setting of a node that should be equal and is not.
+
+        Args:
+            node: the node that registers.
+            nodes: all of the cluster. It is compared with the first other one of its kind.
+        """
+        others = [
+            each
+            for each in nodes
+            if each.kind == node.kind and each.name != node.name and each.shared_settings
+        ]
+        compared: list[tuple[str, Mapping[str, str]]] = [
+            (f"nameserver {self._nameserver!r}", self._settings),
+            *((repr(each.name), each.shared_settings) for each in others[:1]),
+        ]
+        return [
+            f"{setting} = {value}, and {there[setting]} at {name}"
+            for name, there in compared
+            for setting, value in sorted(node.shared_settings.items())
+            if setting in there and there[setting] != value
+        ]
+
+    def _refuse(self, reason: str) -> None:
+        raise WrongCluster(reason, cluster=self._cluster, wanted=self._cluster)

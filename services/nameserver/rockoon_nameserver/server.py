@@ -1,12 +1,15 @@
-"""The nameserver's process: starts store, follower and gRPC server, and stops them in reverse."""
+"""The nameserver's process: starts store, follower and gRPC server, and stops them in reverse.
+
+Also the permissions for its calls; docs/operate/security.md lists them for operators.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 
@@ -14,19 +17,17 @@ from rockoon_core.channels import Tls
 from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_core.protocol import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
+from rockoon_format.names import Action, Need, group_resource, topic_need
 from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
-from rockoon_nameserver.access_rules import RULES
 from rockoon_nameserver.embedded_store import EmbeddedStore
-from rockoon_nameserver.fingerprints import Fingerprints
-from rockoon_nameserver.follower import EtcdFollower
-from rockoon_nameserver.group_topics import GroupTopics
-from rockoon_nameserver.groups import GroupRecords
+from rockoon_nameserver.follower import EtcdFollower, Rounds
+from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
 from rockoon_nameserver.nodes import RENEW_SHARE, Nodes
-from rockoon_nameserver.rounds import Rounds
+from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
@@ -35,6 +36,15 @@ from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
 from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.rules import (
+    ANY_KEY,
+    FILTERED,
+    KEYS_FOR_SERVICES,
+    SERVICES_ONLY,
+    Rule,
+    Rules,
+    on_cluster,
+)
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
@@ -45,6 +55,90 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 log = logging.getLogger(__name__)
+
+
+def named_topic(action: Action) -> Rule:
+    return Rule(lambda request: (topic_need(action, request.name),))
+
+
+def named_group(action: Action) -> Rule:
+    return Rule(lambda request: ((action, group_resource(request.name)),))
+
+
+def route_of(request: Any) -> Iterable[Need]:
+    """Require "see" of topics that may not exist: a refusal must not reveal whether they do."""
+    return (topic_need("see", topic) for topic in request.topics)
+
+
+def subscription(request: Any) -> Iterable[Need]:
+    """Permissions of a group's first read of a topic, which creates the group if needed."""
+    return topic_need("read", request.topic), ("read", group_resource(request.group))
+
+
+def provided(request: Any) -> Iterable[Need]:
+    """Readers need "read" on the group; a request for more queues changes it and needs "admin"."""
+    yield "admin" if request.queues else "read", group_resource(request.group)
+
+
+RULES: Rules = (
+    {
+        f"/rockoon.v1.NameServer/{method}": rule
+        for method, rule in {
+            "RegisterNode": SERVICES_ONLY,
+            "UnregisterNode": SERVICES_ONLY,
+            "GetRoute": Rule(route_of),
+            # All nodes, and the topics and groups that the caller may see.
+            "WatchRoutes": FILTERED,
+            "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
+            "CreateTopics": Rule(
+                lambda request: (topic_need("admin", each.config.name) for each in request.topics)
+            ),
+            "UpdateTopic": named_topic("admin"),
+            "DeleteTopic": named_topic("admin"),
+            "ListTopics": ANY_KEY,
+            "CreateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+            "UpdateGroup": Rule(lambda request: (("admin", group_resource(request.config.name)),)),
+            "DeleteGroup": named_group("admin"),
+            "GetGroup": Rule(lambda request: (("see", group_resource(request.group)),)),
+            "ListGroups": ANY_KEY,
+            "Subscribe": Rule(subscription),
+            "ProvideGroupTopic": Rule(provided),
+            "DescribeCluster": on_cluster("read"),
+        }.items()
+    }
+    | {
+        f"/rockoon.v1.Logs/{method}": rule
+        for method, rule in {
+            "WatchLogs": SERVICES_ONLY,
+            "SuspectLeader": SERVICES_ONLY,
+            "ReportLog": SERVICES_ONLY,
+            "ConfirmEpoch": SERVICES_ONLY,
+            "RecordCommittedEnd": SERVICES_ONLY,
+            "ChangeInSync": SERVICES_ONLY,
+            "HandOver": SERVICES_ONLY,
+            "Resign": SERVICES_ONLY,
+            "GoOnAlone": SERVICES_ONLY,
+            "ListLogs": on_cluster("read"),
+            "DescribeLog": on_cluster("read"),
+            "MoveReplica": on_cluster("admin"),
+            "SetCopies": on_cluster("admin"),
+            "ElectLog": on_cluster("admin"),
+            "AdoptLog": on_cluster("admin"),
+        }.items()
+    }
+    | {
+        f"/rockoon.v1.AccessKeys/{method}": rule
+        for method, rule in {
+            "CreateKey": on_cluster("admin", never_open=True),
+            "ListKeys": on_cluster("admin", never_open=True),
+            "UpdateKey": on_cluster("admin", never_open=True),
+            "RotateKey": on_cluster("admin", never_open=True),
+            "DeleteKey": on_cluster("admin", never_open=True),
+            "WatchKeys": KEYS_FOR_SERVICES,
+        }.items()
+    }
+)
+
 
 # Maximum interval of heartbeats to watchers and of probes of etcd.
 ROUND_SECONDS_MAX = 4.0

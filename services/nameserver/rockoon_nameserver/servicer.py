@@ -1,26 +1,26 @@
 """The NameServer service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument
 from rockoon_format.names import (
+    group_resource,
     is_dlq_topic,
     is_retry_topic,
     is_system_topic,
     lite_topic_of,
     topic_resource,
 )
-from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import EtcdFollower
-from rockoon_nameserver.group_topics import GroupTopics
-from rockoon_nameserver.groups import GroupRecords
+from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.nodes import Nodes
+from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import TopicRecords
-from rockoon_nameserver.visible_routes import keep_visible, set_addresses
 from rockoon_proto.v1 import nameserver_pb2 as pb
+from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaAddress, RouteUpdate, Subscription
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
 from rockoon_runtime.tls import NodeIdentities, peer_identity
@@ -254,3 +254,62 @@ def interest(topics: list[str], *, groups: bool) -> Interest:
 def made_by_rockoon(topic: str) -> bool:
     is_groups = is_retry_topic(topic) or is_dlq_topic(topic)
     return is_groups or is_system_topic(topic) or lite_topic_of(topic) is not None
+
+
+Sees = Callable[[str], bool]
+
+
+def keep_visible(update: RouteUpdate, sees: Sees) -> None:
+    """Remove from an update the topics and groups that the caller must not see, and also their
+    removals.
+
+    Args:
+        update: changed.
+        sees: whether the caller may see a resource.
+    """
+
+    def topic(name: str) -> bool:
+        return sees(topic_resource(name))
+
+    def group(name: str) -> bool:
+        return sees(group_resource(name))
+
+    def subscription(entry: Subscription) -> bool:
+        return topic(entry.topic) and group(entry.group)
+
+    keep(update.topics, [each for each in update.topics if topic(each.config.name)])
+    keep(update.groups, [each for each in update.groups if group(each.config.name)])
+    keep(update.subscriptions, [each for each in update.subscriptions if subscription(each)])
+    keep(update.removed_topics, [each for each in update.removed_topics if topic(each)])
+    keep(update.removed_groups, [each for each in update.removed_groups if group(each)])
+    keep(
+        update.deletions,
+        [e for e in update.deletions if (topic(e.topic) if e.topic else group(e.group))],
+    )
+    keep(
+        update.removed_subscriptions,
+        [each for each in update.removed_subscriptions if subscription(each)],
+    )
+
+
+def keep(field: Any, kept: list[Any]) -> None:
+    if len(kept) < len(field):
+        del field[:]
+        field.extend(kept)
+
+
+def set_addresses(nodes: Iterable[Node], *, external: bool) -> None:
+    """Set the addresses of nodes in a reply to those in the caller's network.
+
+    Args:
+        nodes: changed.
+        external: whether the caller is in another network.
+    """
+    if not external:
+        return
+    for node in nodes:
+        entries: list[Node | ReplicaAddress] = [node, *node.replicas]
+        for each in entries:
+            each.address = each.external_address
+            each.ClearField("external_address")
+            each.ClearField("ip_address")

@@ -3,9 +3,8 @@
 from functools import partial
 
 from rockoon_core.errors import RockoonError
-from rockoon_nameserver import elections, log_adoption, log_membership
-from rockoon_nameserver.committed_ends import CommittedEnd, missing_records, next_record
-from rockoon_nameserver.elections import LogDecision
+from rockoon_nameserver import elections, log_membership
+from rockoon_nameserver.elections import CommittedEnd, LogDecision, missing_records, next_record
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as FactsOnTheWire
@@ -66,10 +65,10 @@ class NameserverRegister:
         caller = pb.ReplicaCall(kind=BROKER, log=self._wire.log, replica_id=who)
         caller.epoch, caller.version, caller.history = action.epoch, version.number, version.history
         known = (caller.history, caller.version)
-        doubt = log_adoption.newer_state_known(self._wire, who, action.epoch, *known)
+        doubt = log_membership.newer_state_known(self._wire, who, action.epoch, *known)
         frozen = bool(self._wire.frozen)
         if doubt and not frozen:
-            self._put(log_adoption.frozen(self._wire, doubt))
+            self._put(log_membership.frozen(self._wire, doubt))
         elif not frozen or isinstance(action, actions.ReportLog):
             try:
                 self._put(self._decide(caller, action).state)
@@ -82,7 +81,7 @@ class NameserverRegister:
             case actions.ReportLog():
                 report = report_to_wire(action)
                 if state.frozen:
-                    return log_adoption.report_frozen(state, caller, report)
+                    return log_membership.report_frozen(state, caller, report)
                 return elections.report(
                     state, caller, report, partial(missing_records, state, self.recorded)
                 )
@@ -150,7 +149,7 @@ class NameserverRegister:
         caller.epoch, caller.version = facts.promised, facts.version.number
         caller.history = facts.version.history
         known = (caller.history, caller.version)
-        if self._wire.frozen or log_adoption.newer_state_known(
+        if self._wire.frozen or log_membership.newer_state_known(
             self._wire, who, caller.epoch, *known
         ):
             return False
@@ -170,12 +169,12 @@ class NameserverRegister:
         """Etcd is restored from a backup, and a nameserver sees that it went back."""
         assert frozen
         at = next(at for at, each in enumerate(self.past) if each is past)
-        self._put(log_adoption.frozen(self._past[at], "its revisions went back"))
+        self._put(log_membership.frozen(self._past[at], "its revisions went back"))
 
     def adopt(self, _told: list[ReplicaFacts]) -> None:
         """An operator lets the log go on, with what its replicas have reported by now."""
         try:
-            self._put(log_adoption.adopt(self._wire, [], accept_loss=False).state)
+            self._put(log_membership.adopt(self._wire, [], accept_loss=False).state)
         except RockoonError:
             return
 
@@ -184,7 +183,7 @@ class NameserverRegister:
         newest = max(told, key=lambda facts: facts.version).config
         assert newest is not None
         try:
-            adopted = log_adoption.adopt(self._wire, sorted(newest.in_sync), accept_loss=True)
+            adopted = log_membership.adopt(self._wire, sorted(newest.in_sync), accept_loss=True)
             self._put(adopted.state)
         except RockoonError:
             return
