@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from offset.cluster import Cluster
 from offset.receiver import Receiver
 from offset.test_resets_without_plan import reset
@@ -83,3 +84,13 @@ def test_records_without_a_receiver_are_those_of_former_versions() -> None:
     (put,) = [each for each in bare.snapshot() if isinstance(each, ProgressPut)]
     # As many fields as before.
     assert len(json.loads(encode(put))) == 18
+
+
+def test_a_record_of_a_newer_version_is_named_as_such() -> None:
+    record = Settled(GROUP, QUEUE, 1, 0, 0b1, 7)
+    for data in (
+        json.dumps([*json.loads(encode(record)), "holder", 1, "a later field"]),
+        json.dumps(["a later kind", GROUP]),
+    ):
+        with pytest.raises(ValueError, match="a newer version of the offset service wrote"):
+            decode(data.encode())

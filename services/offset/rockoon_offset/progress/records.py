@@ -6,7 +6,7 @@ never change; new fields are added at the end, with a default.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
@@ -337,8 +337,22 @@ def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
 
 
 def decode(data: bytes) -> Record:
-    """Decode a record from its journal form. Raises ValueError for an unknown kind."""
+    """Decode a record from its journal form.
+
+    Raises:
+        ValueError: the record has a kind or fields that this version does not know.
+    """
     kind, *rest = json.loads(data)
+    try:
+        return _decode(kind, rest)
+    except TypeError as failure:
+        raise ValueError(
+            f"a newer version of the offset service wrote this record of kind {kind!r}: start that "
+            f"version, or go back as docs/operate/upgrade.md describes ({failure})"
+        ) from failure
+
+
+def _decode(kind: object, rest: Sequence[Any]) -> Record:
     match kind:
         case "commit":
             group, topic, broker, queue_id, *fields = rest
@@ -380,7 +394,7 @@ def decode(data: bytes) -> Record:
             return WindowPut(group, queue, acquired_to, since, *(int(each, 16) for each in sets))
         case "counters":
             return Counters(*rest)
-    raise ValueError(f"unknown kind of record {kind!r}")
+    raise TypeError("its kind is unknown")
 
 
 def progress_of(group: str, topic: str, broker: str, queue_id: int, *rest: Any) -> Progress:
