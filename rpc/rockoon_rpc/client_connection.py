@@ -9,6 +9,7 @@ from rockoon_rpc import session as events
 from rockoon_rpc.client_call import ClientCall
 from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.session import ClientSession, ErrorCode, Metadata
+from rockoon_rpc.turns import Turns
 
 if TYPE_CHECKING:
     from rockoon_rpc.channel import Channel
@@ -80,7 +81,6 @@ class ClientConnection(SessionConnection):
         channel: the owning channel.
 
     Attributes:
-        is_leaving: the server accepts no further calls; the connection closes after its last call.
         reason: why the connection ended, if the server or the operating system reported it.
         begun: future, done once the server's SETTINGS have arrived or the connection has ended.
         ended: future, done once the connection has ended.
@@ -95,13 +95,12 @@ class ClientConnection(SessionConnection):
 
     reads_once = False
 
-    __slots__ = ("_channel", "_deadlines", "begun", "ended", "is_leaving", "reason")
+    __slots__ = ("_channel", "_deadlines", "begun", "ended", "reason")
 
     def __init__(self, channel: "Channel") -> None:
         session = channel.sessions.ClientSession(channel.limits)
-        super().__init__(session, channel.limits, channel.liveness)
+        super().__init__(session, channel.limits, channel.liveness, Turns.of_loop().own)
         self.address = channel.address
-        self.is_leaving = False
         self.reason = ""
         self.begun: asyncio.Future[None] = self.loop.create_future()
         self.ended: asyncio.Future[None] = self.loop.create_future()

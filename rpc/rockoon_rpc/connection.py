@@ -25,7 +25,7 @@ from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness, PeerWatch
 from rockoon_rpc.session import Buffer, ErrorCode, Event, Metadata, Session
 from rockoon_rpc.stream import MessageStream
-from rockoon_rpc.turns import Line, Turns
+from rockoon_rpc.turns import Line
 
 
 class EndedSession:
@@ -101,8 +101,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         session: parses and encodes HTTP/2.
         limits: limits of the connection.
         liveness: time limits of a silent peer; None: no PING is sent.
-        line: queue in which connections of this kind wait for their turns; None: a connection
-            that this process opens, whose input never waits for that of a client.
+        line: queue in which connections of this kind wait for their turns.
 
     Attributes:
         address: address of the peer; "" before it is known.
@@ -110,6 +109,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         is_choked: the transport's write buffer is full.
         is_lost: the connection has ended.
         is_closing: this side closes the connection and writes nothing further.
+        is_leaving: the connection accepts no further calls and closes after its last call.
         arrives_alone: the event that is being handled is the only event of the current turn.
         streams: open streams by number.
     """
@@ -138,7 +138,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         "__weakref__", "_before_flush", "_buffer", "_deferred", "_has_flush", "_is_in_line",
         "_is_in_turn", "_is_paused", "_line", "_liveness", "_pause_seconds", "_wanting", "_watch",
         "_writes", "_writes_before", "address", "arrives_alone", "is_choked", "is_closing",
-        "is_lost", "limits", "loop", "session", "streams", "transport",
+        "is_leaving", "is_lost", "limits", "loop", "session", "streams", "transport",
     )  # fmt: skip
 
     def __init_subclass__(cls) -> None:
@@ -149,13 +149,13 @@ class SessionConnection(asyncio.BufferedProtocol):
         session: Session,
         limits: Limits,
         liveness: Liveness | None,
-        line: Line | None = None,
+        line: Line,
     ) -> None:
         self.session = session
         self.limits = limits
         self.address = ""
         self.transport: Any = None
-        self.is_choked = self.is_lost = self.is_closing = False
+        self.is_choked = self.is_lost = self.is_closing = self.is_leaving = False
         self.arrives_alone = False
         self.streams: dict[int, Any] = {}
         self._liveness = liveness
@@ -238,14 +238,12 @@ class SessionConnection(asyncio.BufferedProtocol):
         if self.is_closing:
             return
         line = self._line
-        if line is not None:
-            if self._deferred or (line.cost >= line.notice_at and line.is_used_up()):
-                self._deferred += self._buffer[:count]
-                self._pause()
-                return
-            line.cost += 1 + (count >> 10)
+        if self._deferred or line.cost >= line.cost_max:
+            self._deferred += self._buffer[:count]
+            self._pause()
+            return
         self._take_turn(self._buffer[:count])
-        is_filled = self.reads_once and count == len(self._buffer)
+        is_filled = count == len(self._buffer) and self.reads_once
         if is_filled or self._must_wait:
             self._pause()
 
@@ -259,17 +257,20 @@ class SessionConnection(asyncio.BufferedProtocol):
             self._writes_before, self._writes = self._writes, 0
         self._is_in_turn = True
         try:
-            self._handle(self.session.receive(data))
+            received = self.session.receive(data)
+            line = self._line
+            line.cost += 1 + (len(data) >> line.unit_bits) + len(received)
+            if line.cost >= line.notice_at:
+                line.count_again()
+            self._handle(received)
         finally:
             self._is_in_turn = False
         self.flush()
+        if self.is_leaving:
+            self.stream_over()
 
     def _handle(self, received: Sequence[Event]) -> None:
-        count = len(received)
-        self.arrives_alone = count == 1
-        line = self._line
-        if line is not None:
-            line.cost += count
+        self.arrives_alone = len(received) == 1
         handlers = self._handlers
         streams = self.streams
         for event in received:
@@ -284,7 +285,9 @@ class SessionConnection(asyncio.BufferedProtocol):
     @property
     def _must_wait(self) -> bool:
         """True if the connection must not read before its next turn."""
-        return self.session.is_behind or self._pause_seconds > 0 or self._is_full
+        return (
+            self.session.is_behind or self._pause_seconds > 0 or (self.is_choked and self._is_full)
+        )
 
     @property
     def _is_full(self) -> bool:
@@ -307,11 +310,10 @@ class SessionConnection(asyncio.BufferedProtocol):
             return
         self._is_in_line = True
         pause, self._pause_seconds = self._pause_seconds, 0.0
-        line = Turns.of_loop().own if self._line is None else self._line
         if pause:
-            self.loop.call_later(pause, line.join, self)
+            self.loop.call_later(pause, self._line.join, self)
         else:
-            line.join(self)
+            self._line.join(self)
 
     def next_turn(self) -> None:
         """Run the next turn: handle kept bytes, or resume reading; see `Turns`."""
@@ -320,8 +322,6 @@ class SessionConnection(asyncio.BufferedProtocol):
         if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
             return
         deferred, self._deferred = self._deferred, b""
-        if self._line is not None:
-            self._line.cost += 1 + (len(deferred) >> 10)
         if deferred or self.session.is_behind:
             self._take_turn(deferred)
             if self.is_closing:

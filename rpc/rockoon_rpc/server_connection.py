@@ -149,7 +149,6 @@ class ServerConnection(SessionConnection):
         is_internal: the peer has called a method that only services of the cluster use.
         is_trusted: the peer has proven to be a service of the cluster.
         is_ready: the peer's SETTINGS have arrived.
-        is_leaving: the connection accepts no calls and closes after its last call.
     """
 
     event_methods: ClassVar[dict[int, str]] = {
@@ -164,7 +163,7 @@ class ServerConnection(SessionConnection):
 
     __slots__ = (
         "_auth_context", "_idle_budget", "_idle_looks", "_is_calmed", "_peer", "_receipts",
-        "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal", "is_leaving",
+        "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal",
         "is_ready", "is_trusted", "server", "share",
     )  # fmt: skip
 
@@ -175,7 +174,7 @@ class ServerConnection(SessionConnection):
         self.share = share
         self.address = share.address
         self.is_internal = self.is_trusted = False
-        self.is_ready = self.is_leaving = self._is_calmed = False
+        self.is_ready = self._is_calmed = False
         self._receipts: Receipts | None = None
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
@@ -437,11 +436,6 @@ class ServerConnection(SessionConnection):
                 self.close()
         if self.server.is_stopping:
             self.server.look_quiet()
-
-    def _take_turn(self, data: memoryview | bytes) -> None:
-        super()._take_turn(data)
-        if self.is_leaving:
-            self.stream_over()
 
     def resume_writing(self) -> None:
         super().resume_writing()

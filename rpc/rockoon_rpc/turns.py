@@ -8,11 +8,13 @@ an address its connections in rotation: twenty connections of one address get th
 
 Many connections with little input each are limited too. If the connections of a line have cost
 more than `ITERATION_COST_MAX` in an iteration, the next connections wait in the line. Without
-contention, connections handle their input directly and do not use this module.
+contention, connections handle their input directly.
 
 There are three lines, so that replication does not wait for clients: connections of clients,
 connections of the cluster's services, and connections that this process has opened. Each line has
-its own limit, so that no line can block another.
+its own limit, so that no line can block another. The limit of opened connections is for fairness:
+if a thousand replies arrive together, the callers of the first replies go on before the last
+replies are parsed, and the connections whose replies arrived first are served first.
 """
 
 import asyncio
@@ -21,8 +23,11 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
-# Of one line in one iteration of the loop: events, turns, and KiB of input.
+# Of one line in one iteration of the loop: events, turns, and units of input.
 ITERATION_COST_MAX = 128
+# A unit is a power of two of bytes: 1 KiB; 64 KiB from servers that this process has chosen, which
+# often send many messages at once.
+UNIT_BITS, OWN_UNIT_BITS = 10, 16
 
 
 class Waiting(Protocol):
@@ -43,26 +48,33 @@ class Line:
     """Queue of connections of one kind that wait for a turn; serves their addresses in rotation.
 
     Args:
-        schedule: schedules a call of `serve` in the next iteration of the event loop.
+        count_again: schedules a call of `serve` in the next iteration of the event loop.
         cost_max: limit of `cost` per iteration.
+        unit_bits: logarithm of the bytes that cost 1.
 
     Attributes:
-        cost: cost of the turns in this iteration; the connections add to it. While it is low, it
-            is not reset, because that would need a callback in each iteration.
-        notice_at: from this cost on, a connection must check `is_used_up` before it handles input.
+        cost: cost of the turns in this iteration; the connections add to it. At `cost_max` further
+            input must wait in the line.
+        notice_at: at this cost a connection must call `count_again`, so that the next iteration
+            begins to count again. While the cost is lower, it is not reset, because that would
+            need a callback in each iteration.
     """
 
-    __slots__ = ("_cost_max", "_joined", "_schedule", "_waiting", "cost", "notice_at")
+    __slots__ = (
+        "_joined", "_waiting", "cost", "cost_max", "count_again", "notice_at", "unit_bits",
+    )  # fmt: skip
 
-    def __init__(self, schedule: Callable[[], None], cost_max: float) -> None:
-        self._schedule = schedule
-        self._cost_max = cost_max
+    def __init__(
+        self, count_again: Callable[[], None], cost_max: int, unit_bits: int = UNIT_BITS
+    ) -> None:
+        self.count_again = count_again
+        self.cost_max = cost_max
+        self.unit_bits = unit_bits
         self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()
         self._joined = 0
         self.cost = 0
-        # At half of the bound the next iteration begins to count again. So the bound is reached by
-        # input of one iteration, or of two.
-        self.notice_at = cost_max / 2
+        # So the limit is reached by input of one iteration, or of two.
+        self.notice_at = cost_max // 2
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -71,20 +83,14 @@ class Line:
         """Queue a connection for a later turn. It must not be in a line already."""
         self._joined += 1
         self._waiting.setdefault(connection.address, deque()).append(connection)
-        self._schedule()
-
-    def is_used_up(self) -> bool:
-        """Return whether the limit is reached, so that further input must wait for the next
-        iteration."""
-        self._schedule()
-        return self.cost >= self._cost_max
+        self.count_again()
 
     def serve(self) -> None:
         """Start an iteration: run turns until the limit is reached, or until one connection with
         more than a turn of input was served."""
         self.cost = 0
         joined = self._joined
-        while self._waiting and self.cost < self._cost_max and self._joined == joined:
+        while self._waiting and self.cost < self.cost_max and self._joined == joined:
             self._pop().next_turn()
 
     def _pop(self) -> Waiting:
@@ -108,7 +114,7 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.own = Line(self._schedule, float("inf"))
+        self.own = Line(self._schedule, ITERATION_COST_MAX, OWN_UNIT_BITS)
         self.services = Line(self._schedule, ITERATION_COST_MAX)
         self.clients = Line(self._schedule, ITERATION_COST_MAX)
         self._lines = (self.own, self.services, self.clients)

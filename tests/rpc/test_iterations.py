@@ -1,15 +1,16 @@
-"""Many connections with a little input each: no iteration of the loop handles all input."""
+"""Many connections with little input each: no iteration of the loop handles all input."""
 
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
 import uvloop
 
+from rockoon_rpc.channel import Channel
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
 from rockoon_rpc.turns import ITERATION_COST_MAX, Line
@@ -47,10 +48,10 @@ class Counted:
         self.requests.append((request, self.iterations))
         return request
 
-    def _iteration(self) -> None:
+    def count_iterations(self) -> None:
         self.iterations += 1
         if not self._is_over:
-            asyncio.get_running_loop().call_soon(self._iteration)
+            asyncio.get_running_loop().call_soon(self.count_iterations)
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[tuple[Server, int]]:
@@ -66,7 +67,7 @@ class Counted:
 
     async def handled(self, count: int) -> None:
         """Count the iterations until a number of requests is handled."""
-        self._iteration()
+        self.count_iterations()
         await eventually(lambda: len(self.requests) >= count)
 
     def in_iterations(self, request: bytes) -> list[int]:
@@ -132,6 +133,52 @@ def test_many_connections_with_little_input_share_iterations(
     # A service of the cluster waits for no client, and a client for one turn of another address.
     assert counted.iteration_of(b"lease") <= WAIT_MAX
     assert counted.iteration_of(b"honest") <= WAIT_MAX
+
+
+class Holding(Counted):
+    """A server that holds its replies until `released` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = asyncio.Event()
+
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        reply = await super().unary(request, context)
+        await self.released.wait()
+        return reply
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_replies_that_arrive_together_share_iterations(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def scenario() -> tuple[list[int], list[int]]:
+        holding = Holding()
+        loop = asyncio.get_running_loop()
+        resumed: list[tuple[int, int]] = []
+        async with holding.served() as (_, port), AsyncExitStack() as stack:
+            channels = [Channel(f"{HONEST}:{port}") for _ in range(CONNECTIONS)]
+            for channel in channels:
+                stack.push_async_callback(channel.close)
+
+            async def ask(number: int) -> None:
+                await channels[number].unary_unary("/test.Echo/Unary")(b"%d" % number)
+                resumed.append((number, holding.iterations))
+
+            asked = [loop.create_task(ask(number)) for number in range(CONNECTIONS)]
+            await eventually(lambda: len(holding.requests) == CONNECTIONS)
+            holding.count_iterations()
+            holding.released.set()
+            await asyncio.gather(*asked)
+        numbers = [number for number, _ in resumed]
+        iterations = [iteration for _, iteration in resumed]
+        return numbers, [iterations.count(each) for each in sorted(set(iterations))]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        numbers, in_iterations = runner.run(scenario())
+    assert sorted(numbers) == list(range(CONNECTIONS))
+    # A reply is one event of one turn.
+    assert max(in_iterations) <= ITERATION_COST_MAX
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
