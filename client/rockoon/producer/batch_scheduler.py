@@ -363,26 +363,24 @@ class BatchScheduler:
         assert shipment is not None
         shipment.left -= 1
         if shipment.left == 0:
-            self._free_slot(slots, shipment, now)
+            # All batches of the shipment have a reply.
+            slots.in_flight -= 1
+            if slots.shipment is shipment:
+                # All batches failed before they were sent: later batches need a slot of their own.
+                slots.shipment = None
+            # `now` is the time of the reply. The time of the last assignment is always before the
+            # end of the pause, and would let batches linger although the broker is idle.
+            if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
+                self._ready_lingering(slots)
+            if slots.blocked:
+                # Before the batch queue of the replied batch: busy batch queues would keep all
+                # slots.
+                self.ready(slots.blocked.popitem(last=False)[0])
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         if self._accumulator.sequences is not None:
             self._wake_owed(batch.queue)
         return slots
-
-    def _free_slot(self, slots: BrokerSlots, shipment: Shipment, now: float) -> None:
-        """Free the slot of a shipment whose batches all have a reply."""
-        slots.in_flight -= 1
-        if slots.shipment is shipment:
-            # All batches failed before they were sent: later batches need a slot of their own.
-            slots.shipment = None
-        # `now` is the time of the reply. The time of the last assignment is always before the end
-        # of the pause, and would let batches linger although the broker is idle.
-        if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
-            self._ready_lingering(slots)
-        if slots.blocked:
-            # Before the batch queue of the replied batch: busy batch queues would keep all slots.
-            self.ready(slots.blocked.popitem(last=False)[0])
 
     def _ready_lingering(self, slots: BrokerSlots) -> None:
         for lingering in slots.lingering:
@@ -489,33 +487,25 @@ class BatchScheduler:
             return None
         if batch_queue.queue is not None:
             queues = (batch_queue.queue,)
-        is_due = (
-            head is not open_batch
-            or batch_queue.is_flushing
-            or head.linger_end <= now
-            or head.tries > 0
-        )
-
         may_wait = head is open_batch and not batch_queue.is_flushing and head.tries == 0
+        is_due = not may_wait or head.linger_end <= now
         sequences = None if batch_queue.delayed else self._accumulator.sequences
-
-        def usable(queue: MessageQueue) -> bool:
+        robin = self._round_robin[batch_queue.topic]
+        for step in range(len(queues)):
+            index = (robin.next + step) % len(queues)
+            queue = queues[index]
             slots = self._brokers.get(queue.broker)
-            if slots is None or not slots.is_live or slots.not_before > now:
-                return False
-            if queue in batch_queue.busy or (
-                sequences is not None and sequences.is_owed(queue, head)
+            if (
+                slots is not None
+                and slots.is_live
+                and slots.not_before <= now
+                and queue not in batch_queue.busy
+                and not (sequences is not None and sequences.is_owed(queue, head))
+                and slots.accepts(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
             ):
-                return False
-            return slots.accepts(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
-
-        if batch_queue.queue is not None:
-            if usable(batch_queue.queue):
-                return batch_queue.queue
-        else:
-            chosen = self._round_robin[batch_queue.topic].choose(queues, usable)
-            if chosen is not None:
-                return chosen
+                if batch_queue.queue is None:
+                    robin.next = index + 1
+                return queue
         self._park(batch_queue, head, queues, now, is_due=is_due, may_wait=may_wait)
         return None
 

@@ -291,7 +291,9 @@ class BatchEncoder:
         flags: int | NDArray[np.int32] = 0
         if self._packing.compression is not Compression.NONE:
             stored, flags = self._packing.packed(bodies)
-        own = OwnProperties(_UNIQ_KEY_HEAD, ids, sequence and FirstSequence(*sequence))
+        first = sequence and FirstSequence(*sequence)
+        # `OwnProperties(...)` would be another Python call.
+        own = tuple.__new__(OwnProperties, (_UNIQ_KEY_HEAD, ids, first))
         return encode_messages(
             topic,
             queue_id,

@@ -40,20 +40,23 @@ class RoundRobin:
 
     Args:
         start: index of the first queue, so that producers do not all start with the same queue.
+
+    Attributes:
+        next: index of the next queue, modulo the number of queues.
     """
 
-    __slots__ = ("_next",)
+    __slots__ = ("next",)
 
     def __init__(self, start: int = 0) -> None:
-        self._next = start
+        self.next = start
 
     def choose(
         self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]
     ) -> MessageQueue | None:
         """Return the next usable queue, or None; the following call starts after it."""
         for step in range(len(queues)):
-            index = (self._next + step) % len(queues)
+            index = (self.next + step) % len(queues)
             if usable(queues[index]):
-                self._next = index + 1
+                self.next = index + 1
                 return queues[index]
         return None

@@ -163,7 +163,8 @@ class AppendRequests:
                 batch.ids,
                 batch.born_timestamp_ms,
                 (sequence.producer_id, sequence.first) if sequence is not None else None,
-                Envelope(_FRAMES_TAG, _LENGTHS_TAG, rest),
+                # `Envelope(...)` would be another Python call.
+                tuple.__new__(Envelope, (_FRAMES_TAG, _LENGTHS_TAG, rest)),
             )
         except ValueError as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
@@ -271,6 +272,7 @@ class Sender:
         self._postponed: Iterator[ProducerBatch] | None = None
         # Set while a batch or a stream exists that can exceed a deadline.
         self._sweep_wanted = asyncio.Event()
+        self._is_sweeping = False
         self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
@@ -285,9 +287,23 @@ class Sender:
 
     def ready(self, batch_queue: BatchQueue) -> None:
         """Schedule a batch queue that has a new or a full batch."""
-        self._scheduler.ready(batch_queue)
-        self._send_soon()
-        self._sweep_wanted.set()
+        if (
+            self._last_count == len(self.accumulator.pending) == 1
+            and self._next_send is self._postponed is None
+            and self._routes_seen == self._cluster.routes_changed.count
+            and self._hooks is None
+        ):
+            # A program that awaits each message sends nothing else in this loop iteration, so
+            # there is nothing to collect until its end. With hooks the batch must be sent in
+            # `_context`. Routes that are not applied yet may name another topic of this name.
+            batch_queue.is_flushing = True
+            self._send(batch_queue)
+        else:
+            self._scheduler.ready(batch_queue)
+            self._send_soon()
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._sweep_wanted.set()
         if batch_queue.topic not in self.routes:
             self.resolve(batch_queue.topic)
 
@@ -380,20 +396,8 @@ class Sender:
         self._send_soon()
 
     def _flush_now(self, batch_queue: BatchQueue) -> None:
-        if not batch_queue.is_ready:
-            self._scheduler.ready(batch_queue)
-        if (
-            self._last_count == len(self.accumulator.pending) == 1
-            and self._routes_seen == self._cluster.routes_changed.count
-            and self._hooks is None
-            and self._postponed is None
-        ):
-            # A program that awaits each message has sent nothing else in this loop iteration, so
-            # there is nothing to collect until its end. With hooks the batch must be sent in
-            # `_context`. Routes that are not applied yet may name another topic of this name.
-            self._send(batch_queue)
-        else:
-            self._send_soon()
+        self._scheduler.ready(batch_queue)
+        self._send_soon()
 
     async def _enable_sends(self) -> None:
         """Enable sending, then wait; raises the exception with which sending fails."""
@@ -533,7 +537,9 @@ class Sender:
         if isinstance(answer, StoredBatch) or answer.HasField("appended"):
             stored = answer if isinstance(answer, StoredBatch) else answer.appended
             self._scheduler.acknowledged(batch, stored, self._loop.time())
-            self._record_completed(batch)
+            if self._hooks is not None:
+                self._hooks.on_completed(batch)
+            self.completed.note()
         else:
             self._retry_or_fail(batch, from_wire(answer.error))
         if self._scheduler.ready_queues:
@@ -740,6 +746,7 @@ class Sender:
                 and not any(stream.oldest() for stream, _ in self._streams.values())
             ):
                 self._sweep_wanted.clear()
+                self._is_sweeping = False
                 await self._sweep_wanted.wait()
 
     def _check_replaced(self) -> None:
