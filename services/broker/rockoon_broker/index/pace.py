@@ -21,8 +21,10 @@ POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
 PIECE_BYTES_MIN = 512 << 10
 PIECE_BYTES_MAX = 2 << 20
-# A piece costs a thread switch whatever its size, so a smaller lag waits this long for more.
-LITTLE_PAUSE_SECONDS = 0.1
+# A piece delays the messages that arrive meanwhile by some tenths of a millisecond, whatever its
+# size: its thread needs the interpreter lock. So a smaller lag waits this long for more. With ten
+# pieces a second, one of a hundred messages of a slow producer would be late.
+LITTLE_PAUSE_SECONDS = 0.5
 
 
 def piece_bytes(behind_bytes: int) -> int:
