@@ -154,7 +154,6 @@ def test_replies_that_arrive_together_share_iterations(
 ) -> None:
     async def scenario() -> tuple[list[int], list[int]]:
         holding = Holding()
-        loop = asyncio.get_running_loop()
         resumed: list[tuple[int, int]] = []
         async with holding.served() as (_, port), AsyncExitStack() as stack:
             channels = [Channel(f"{HONEST}:{port}") for _ in range(CONNECTIONS)]
@@ -165,11 +164,12 @@ def test_replies_that_arrive_together_share_iterations(
                 await channels[number].unary_unary("/test.Echo/Unary")(b"%d" % number)
                 resumed.append((number, holding.iterations))
 
-            asked = [loop.create_task(ask(number)) for number in range(CONNECTIONS)]
-            await eventually(lambda: len(holding.requests) == CONNECTIONS)
-            holding.count_iterations()
-            holding.released.set()
-            await asyncio.gather(*asked)
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(CONNECTIONS):
+                    tasks.create_task(ask(number))
+                await eventually(lambda: len(holding.requests) == CONNECTIONS)
+                holding.count_iterations()
+                holding.released.set()
         numbers = [number for number, _ in resumed]
         iterations = [iteration for _, iteration in resumed]
         return numbers, [iterations.count(each) for each in sorted(set(iterations))]

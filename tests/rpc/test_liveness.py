@@ -6,6 +6,7 @@ from typing import Any
 from rockoon_rpc.connection import ENDED, SessionConnection
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import LOOK_AGAIN_SECONDS, Liveness
+from rockoon_rpc.turns import Turns
 from support.eventually import eventually
 
 LIVENESS = Liveness(ping_seconds=0.05, answer_seconds=0.05)
@@ -33,7 +34,10 @@ class FullTransport:
 
 async def test_a_peer_that_reads_slowly_is_not_silent() -> None:
     session: Any = ENDED
-    connection, transport = SessionConnection(session, Limits(), LIVENESS), FullTransport()
+    connection, transport = (
+        SessionConnection(session, Limits(), LIVENESS, Turns.of_loop().own),
+        FullTransport(),
+    )
     connection.connection_made(transport)
     loop = asyncio.get_running_loop()
     end = loop.time() + 3 * (LIVENESS.ping_seconds + LIVENESS.answer_seconds + LOOK_AGAIN_SECONDS)

@@ -6,6 +6,7 @@ from typing import Any
 from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.stream import MessageStream
+from rockoon_rpc.turns import Turns
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -21,7 +22,7 @@ class WithoutWindow:
 
 async def test_a_sender_continues_if_the_transport_fills_before_its_message_has_left() -> None:
     session: Any = WithoutWindow()
-    connection = SessionConnection(session, Limits(), None)
+    connection = SessionConnection(session, Limits(), None, Turns.of_loop().own)
     stream = connection.streams[1] = MessageStream(connection, 1)
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(stream.send_message(b"long"))

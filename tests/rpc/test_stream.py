@@ -9,6 +9,7 @@ import pytest
 from rockoon_rpc.connection import SessionConnection
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.stream import MessageStream
+from rockoon_rpc.turns import Turns
 from support.eventually import eventually
 
 
@@ -30,7 +31,7 @@ async def test_a_sender_waits_for_windows_and_transport(
     choked_first: bool, room_first: bool
 ) -> None:
     session: Any = Session()
-    connection = SessionConnection(session, Limits(), None)
+    connection = SessionConnection(session, Limits(), None, Turns.of_loop().own)
     connection.transport = SimpleNamespace(is_closing=lambda: False)
     stream = MessageStream(connection, 1)
     async with asyncio.TaskGroup() as tasks:

@@ -289,7 +289,8 @@ class Sender:
         """Schedule a batch queue that has a new or a full batch."""
         if (
             self._last_count == len(self.accumulator.pending) == 1
-            and self._next_send is self._postponed is None
+            and self._next_send is None
+            and self._postponed is None
             and self._routes_seen == self._cluster.routes_changed.count
             and self._hooks is None
         ):
