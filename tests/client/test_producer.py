@@ -181,6 +181,19 @@ async def test_a_single_awaited_send_does_not_wait_for_the_linger(
         await held
 
 
+async def test_a_message_after_a_lone_one_is_sent_within_send_and_the_others_together(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer()
+    await producer.send("orders", b"lone")
+    first, *others = [producer.send("orders", b"%d" % number) for number in range(4)]
+    assert first.batch.shipment is not None
+    assert all(other.batch.shipment is None for other in others)
+    for receipt in (first, *others):
+        await receipt
+    assert broker.requests == 3
+
+
 async def _result(receipt: rockoon.Receipt) -> rockoon.SendResult:
     return await receipt
 
