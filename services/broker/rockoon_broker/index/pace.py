@@ -21,8 +21,8 @@ POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
 PIECE_BYTES_MIN = 512 << 10
 PIECE_BYTES_MAX = 2 << 20
-# A piece delays the messages that arrive while it runs by some tenths of a millisecond, whatever its
-# size: its thread needs the interpreter lock. So a smaller lag waits this long for more. With ten
+# A piece needs the interpreter lock, and delays the messages that arrive while it runs by some
+# tenths of a millisecond, whatever its size. So a smaller lag waits this long for more. With ten
 # pieces a second, one of a hundred messages of a slow producer would be late.
 LITTLE_PAUSE_SECONDS = 0.5
 
