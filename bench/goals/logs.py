@@ -20,9 +20,9 @@ from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.index_entries import KeyEntries, Slots
 from rockoon_format.index_file import SLOTS_DEFAULT, IndexHeader
 from rockoon_spark.records.record_run import queue_runs_of
-from rockoon_spark.source.completeness import contiguous_log
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.log_source import SPLIT_BYTES, ContiguousPartition
+from rockoon_spark.source.store_directory import contiguous_log
 
 Result = TypeVar("Result")
 

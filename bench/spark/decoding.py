@@ -11,8 +11,7 @@ import numpy as np
 from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedRange
-from rockoon_spark.source.rows import rows
+from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedRange, rows
 from rockoon_spark.source.store_directory import StoreDirectory
 
 _OFFSETS = ("topic", "queue", "queue_offset", "physical_offset", "size")

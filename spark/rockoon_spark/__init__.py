@@ -6,15 +6,14 @@
     sink              writing with `format("rockoon")`
     stream/           topics of a live cluster as a stream, and its consumer group
     generations/      compacted messages of topics, which are read before the log
-    records/          partition_scan finds records: starts proves the first one, parallel_walk
-                      walks the rest; columns: records as Arrow columns; properties, selection
+    records/          partition_scan finds records; columns: records as Arrow columns; properties,
+                      selection
     jobs/             one module per job, with all its steps. Parts of the jobs:
       index/            index files and their target directory
       export/           Parquet files and their target directory
       compaction/       steps of a compaction, and the stores that it compacts
     commands/         the jobs as commands
-    broker_addresses, addresses of live brokers, and repeated calls
-      broker_calls
+    broker_calls      addresses of live brokers, and repeated calls
     files, publish    files of a local or remote store; atomic publishing of results
     session, java     creating the Spark session
 

@@ -14,7 +14,7 @@ from rockoon_runtime.error_guard import RPC_LATENCY
 from rockoon_runtime.telemetry.metrics import Metric, MetricKind
 from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT
-from rockoon_spark.commands import metrics_file
+from rockoon_spark.commands import outcomes
 
 # Prometheus gives the first two to whatever it asks.
 OF_SCRAPES = frozenset({"job", "instance"})
@@ -43,7 +43,7 @@ def labels_by_name() -> Mapping[str, frozenset[str]]:
         "process_resident_memory_bytes": OF_SCRAPES,
         "process_cpu_seconds_total": OF_SCRAPES,
     }
-    found |= {gauge.name: OF_SCRAPES | {"command"} for gauge in metrics_file.TABLE}
+    found |= {gauge.name: OF_SCRAPES | {"command"} for gauge in outcomes.TABLE}
     # Of kube-state-metrics, which one rule needs.
     found["kube_cronjob_status_last_successful_time"] = OF_SCRAPES | {"namespace", "cronjob"}
     for metric in metrics_of_services():

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
 from rockoon_spark.source.live_cluster import BrokerLog, LiveCluster
 from rockoon_spark.source.log_source import ContiguousLog
+from rockoon_spark.source.store_directory import Extent, check_complete, contiguous_log
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.seeds import seeds

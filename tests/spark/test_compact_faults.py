@@ -20,16 +20,16 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.frames import IntArray
 from rockoon_format.generation import Manifest
 from rockoon_format.record import Record, encode_record
-from rockoon_spark.compaction.copying import PartWriter
 from rockoon_spark.compaction.directory_target import DirectoryTarget, FileWriter
-from rockoon_spark.compaction.key_hash import SECRET_BYTES, KeyHash
+from rockoon_spark.compaction.exchange import Incoming
+from rockoon_spark.compaction.newest import SECRET_BYTES, KeyHash
+from rockoon_spark.compaction.plan import PartWriter
 from rockoon_spark.compaction.sources import CompactionError, PartitionSource
 from rockoon_spark.compaction.survey import QueueOffsets, Survey, survey
-from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import generation_marks
-from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.jobs.compact import compact
 from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.selection import Coverage
 from rockoon_spark.source.log_source import DamagedRange
 from support.compacting import COMPACTED, Compacting, check, kept, manifest, place, run
 from support.spark_processes import failed_tasks

@@ -4,8 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rockoon_spark.compaction.key_hash import SECRET_BYTES, Hashes, KeyHash
-from rockoon_spark.compaction.newest import KeyRows, in_buckets, newest
+from rockoon_spark.compaction.newest import (
+    SECRET_BYTES,
+    Hashes,
+    KeyHash,
+    KeyRows,
+    in_buckets,
+    newest,
+)
 from support.random_messages import many_examples
 
 SECRET = bytes(range(SECRET_BYTES))

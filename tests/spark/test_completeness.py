@@ -7,8 +7,8 @@ import pytest
 
 from rockoon_broker.store.settings import Flush
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
 from rockoon_spark.source.log_source import ContiguousLog
+from rockoon_spark.source.store_directory import Extent, check_complete, contiguous_log
 from support.store_directory import Owner, settings
 
 FILE_BYTES = 1024

@@ -12,8 +12,7 @@ from rockoon_spark.files import LogFile, list_log
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.log_source import DamagedRange, LogPartition
-from rockoon_spark.source.rows import rows
+from rockoon_spark.source.log_source import DamagedRange, LogPartition, rows
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes

@@ -17,8 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from rockoon_spark.export.rows import ROW_SCHEMA
-from rockoon_spark.export.sections import ExportError, TopicChoice
+from rockoon_spark.export.rows import ROW_SCHEMA, ExportError, TopicChoice
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, Gap, manifests
 from rockoon_spark.files import list_log
 from rockoon_spark.jobs.export import ExportReport, export

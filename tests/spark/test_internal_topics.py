@@ -9,14 +9,13 @@ import pytest
 
 from rockoon_broker.store.settings import Flush
 from rockoon_spark.commands.arguments import parser
-from rockoon_spark.export.sections import ExportError, TopicChoice
+from rockoon_spark.export.rows import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportManifest, ExportTarget
 from rockoon_spark.jobs.export import _check_topics
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.data_source import LogReader
-from rockoon_spark.source.options import OptionError, SourceOptions
+from rockoon_spark.source.options import OptionError, SourceOptions, StreamOptions
 from rockoon_spark.stream.cluster import StreamCluster
-from rockoon_spark.stream.options import StreamOptions
 from support.fake_cluster import FakeCluster
 from support.store_directory import Owner, settings
 

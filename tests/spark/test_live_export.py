@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_spark.export.sections import ExportError, TopicChoice
+from rockoon_spark.export.rows import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportTarget, manifests
 from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export

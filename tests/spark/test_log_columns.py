@@ -38,7 +38,7 @@ from rockoon_spark.records.selection import Selection
 from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.rows import rows
+from rockoon_spark.source.log_source import rows
 from support import golden_store
 from support.kernels import BOTH, each_kernel
 from support.log_bytes import log_bytes

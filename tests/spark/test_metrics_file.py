@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rockoon_spark.commands.metrics_file import TABLE, CommandRun, write_metrics
+from rockoon_spark.commands.outcomes import TABLE, CommandRun, write_metrics
 
 FIGURES = {
     "log_bytes": 900,

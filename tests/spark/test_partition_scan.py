@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rockoon_format.record import encode_blank
-from rockoon_spark.records.partition_scan import Damage, FoundRecords, find_records
-from rockoon_spark.records.starts import first_record
+from rockoon_spark.records.partition_scan import Damage, FoundRecords, find_records, first_record
 from support import golden_store
 from support.kernels import BOTH, each_kernel
 from support.log_bytes import log_bytes

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from rockoon_spark.commands.running import main
-from rockoon_spark.export.comparison import file_problem
 from rockoon_spark.export.target import (
     MANIFESTS,
     ExportedFile,
@@ -20,6 +19,7 @@ from rockoon_spark.export.target import (
 )
 from rockoon_spark.files import LogFile, StoreReadError, absent_queues, list_log
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
+from rockoon_spark.jobs.verify_export import file_problem
 from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.file_partition import deleted_text
 from rockoon_spark.source.options import SourceOptions

@@ -16,11 +16,10 @@ from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_LAST, GroupConfig, Star
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.log_source import DataLost
-from rockoon_spark.source.options import OptionError
+from rockoon_spark.source.options import OptionError, StreamOptions
 from rockoon_spark.stream import cluster as stream_cluster
-from rockoon_spark.stream.offsets import CheckpointError
-from rockoon_spark.stream.options import StreamOptions
-from rockoon_spark.stream.progress import GroupFenced, GroupInUse
+from rockoon_spark.stream.listener import GroupFenced, GroupInUse
+from rockoon_spark.stream.plan import CheckpointError
 from rockoon_spark.stream.reader import QueueStreamReader
 from support.whole_topics import every_message
 

@@ -7,9 +7,12 @@ import re
 import pytest
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_spark.stream.offsets import INITIAL, CheckpointError, QueuePosition, StreamOffsets
 from rockoon_spark.stream.plan import (
+    INITIAL,
     BatchRange,
+    CheckpointError,
+    QueuePosition,
+    StreamOffsets,
     StreamQueue,
     backlog,
     cut,

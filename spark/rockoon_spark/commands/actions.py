@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 from rockoon_core.valid_text import redacted
 from rockoon_format.generation import GenerationError
-from rockoon_spark.broker_addresses import live_addresses
+from rockoon_spark.broker_calls import live_addresses
 from rockoon_spark.commands.outcomes import Outcome
 from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.compaction.directory_target import DirectoryTarget
+from rockoon_spark.compaction.exchange import CompactionTarget
 from rockoon_spark.compaction.sources import CompactionError
-from rockoon_spark.compaction.target import CompactionTarget
-from rockoon_spark.export.sections import ExportError, TopicChoice, gap_text
+from rockoon_spark.export.rows import ExportError, TopicChoice, gap_text
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
 from rockoon_spark.files import StoreReadError, list_log
 from rockoon_spark.index.target import (
@@ -25,12 +25,11 @@ from rockoon_spark.index.target import (
     read_manifest,
 )
 from rockoon_spark.jobs import compact as compaction
+from rockoon_spark.jobs.compact import generation_directory, verify_generation
 from rockoon_spark.jobs.export import export as export_log
 from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
-from rockoon_spark.jobs.rebuild import QueueDisorder, rebuild_queues
+from rockoon_spark.jobs.rebuild import QueueDisorder, queue_files, rebuild_queues, verify_queues
 from rockoon_spark.jobs.verify_export import verify_export
-from rockoon_spark.jobs.verify_generation import generation_directory, verify_generation
-from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
 from rockoon_spark.publish import TargetExists
 from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable

@@ -21,8 +21,7 @@ from rockoon.errors import RockoonError
 from rockoon_core.valid_text import redacted
 from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
-from rockoon_spark.commands.metrics_file import CommandRun, write_metrics
-from rockoon_spark.commands.outcomes import Outcome, table
+from rockoon_spark.commands.outcomes import CommandRun, Outcome, table, write_metrics
 from rockoon_spark.java import JavaMissing
 from rockoon_spark.session import session
 

@@ -28,8 +28,12 @@ from rockoon_proto.v1.broker_pb2 import (
     PutGenerationFileRequest,
 )
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_spark.broker_addresses import address_now, broker_addresses
-from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, CompactionClient
+from rockoon_spark.broker_calls import (
+    PLAN_RETRY_SECONDS,
+    CompactionClient,
+    address_now,
+    broker_addresses,
+)
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
 from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after

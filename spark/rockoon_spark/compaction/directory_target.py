@@ -39,12 +39,10 @@ from rockoon_format.generation import (
 )
 from rockoon_format.names import is_system_topic
 from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
-from rockoon_spark.compaction.copying import PartWriter
-from rockoon_spark.compaction.exchange import Exchange
-from rockoon_spark.compaction.plan import CompactionInput
+from rockoon_spark.compaction.exchange import Exchange, Incoming
+from rockoon_spark.compaction.plan import CompactionInput, PartWriter
 from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
 from rockoon_spark.compaction.steps import KeyedMessage, MessageKind
-from rockoon_spark.compaction.target import Incoming
 from rockoon_spark.files import LogFile, StoreReadError, generation_marks, list_log, read_range
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.publish import Replace, held, sync, sync_tree

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rockoon_format.frames import IntArray
-from rockoon_spark.compaction.copying import CopiedPart, PartPlan, PartWriter, copy_part
-from rockoon_spark.compaction.key_hash import KeyHash
-from rockoon_spark.compaction.newest import ROW_BYTES, KeyRows, in_buckets, newest
+from rockoon_spark.compaction.newest import ROW_BYTES, KeyHash, KeyRows, in_buckets, newest
+from rockoon_spark.compaction.plan import CopiedPart, PartPlan, PartWriter, copy_part
 from rockoon_spark.compaction.sources import CompactionError, Source
 from rockoon_spark.compaction.survey import Survey, survey
 

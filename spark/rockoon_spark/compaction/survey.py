@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from rockoon_format.frames import IntArray
 from rockoon_format.index_entries import whole_keys
 from rockoon_format.properties import KEY_SEPARATOR
-from rockoon_spark.compaction.key_hash import Hashes, KeyHash
-from rockoon_spark.compaction.newest import KeyRows, newest
+from rockoon_spark.compaction.newest import Hashes, KeyHash, KeyRows, newest
 from rockoon_spark.compaction.sources import CompactedRecords, CompactionError, Source
 
 QueueName = tuple[str, int]

@@ -19,10 +19,9 @@ from rockoon_spark.broker_calls import (
     CompactionClient,
     GenerationClient,
 )
-from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.current import CurrentGeneration
-from rockoon_spark.generations.parts import GenerationReplaced, ReadFile
+from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
 from rockoon_spark.records.columns import Bytes
+from rockoon_spark.records.selection import Coverage
 
 # Maximum size of one reply.
 _REPLY_BYTES = 4 << 20

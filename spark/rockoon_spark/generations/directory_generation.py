@@ -15,10 +15,9 @@ from rockoon_format.generation import (
     generation_name,
 )
 from rockoon_spark.files import StoreReadError, generation_marks, read_bytes, read_small
-from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.current import CurrentGeneration
-from rockoon_spark.generations.parts import GenerationReplaced, ReadFile
+from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
 from rockoon_spark.records.columns import Bytes
+from rockoon_spark.records.selection import Coverage
 
 
 @dataclass(frozen=True, slots=True)

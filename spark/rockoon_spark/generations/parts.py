@@ -1,4 +1,9 @@
-"""The parts of a generation as partitions, which tasks read and check."""
+"""The parts of a generation as partitions, and their consistent division with the log after it.
+
+Records of the topics that a generation covers are read from its parts. In the log, records of these
+topics below the generation's `log_end` are skipped, because many of them are superseded. A topic
+that was deleted after the generation was made is read only from the log.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -13,13 +18,13 @@ from rockoon_format.generation import (
     EntriesLayout,
     GenerationError,
     GenerationPart,
+    Manifest,
     part_names,
 )
 from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.records.columns import Bytes, LogRecords
-from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import DamagedRange, in_batches
+from rockoon_spark.records.selection import Coverage, Selection
+from rockoon_spark.source.log_source import DamagedRange, LogPartition, in_batches
 
 ReadFile = Callable[[str, int, int], Bytes]
 """Function that reads bytes of a generation's file: file name, first byte, end (exclusive)."""
@@ -202,3 +207,56 @@ def _column(
     found = layout.columns[column]
     at = found.bytes_of(slice(0, found.count) if rows is None else rows)
     return np.frombuffer(read(name, at.start, at.stop), found.dtype)
+
+
+# Planning is repeated if the generation is replaced during it.
+_ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentGeneration:
+    """The generation that a broker serves to readers of compacted topics."""
+
+    files: GenerationFiles
+    manifest: Manifest
+    coverage: Coverage
+
+
+def with_generation(
+    current: Callable[[], CurrentGeneration | None],
+    of_log: Callable[[Coverage | None], Sequence[LogPartition]],
+    selection: Selection,
+    split_bytes: int,
+) -> Sequence[LogPartition]:
+    """Divide the current generation and the log after it into partitions.
+
+    Args:
+        current: returns the current generation, None if there is none.
+        of_log: divides the log into partitions, without the covered records.
+        selection: the records to read.
+        split_bytes: maximum size of a partition.
+
+    Raises:
+        GenerationReplaced: the generation was replaced during each attempt.
+        GenerationError: it is damaged.
+        FileNotFoundError: files of the log were deleted during each attempt.
+    """
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            found = current()
+            partitions: list[LogPartition] = []
+            if found is not None:
+                partitions += generation_partitions(
+                    found.files, found.manifest.parts, found.coverage, selection, split_bytes
+                )
+            partitions += of_log(found.coverage if found else None)
+            # Checked again after the log's ends were read: if a new generation was published in
+            # between, retention may have deleted log records that only the new one contains.
+            if found == current():
+                return partitions
+        except (GenerationReplaced, FileNotFoundError):
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+    raise GenerationReplaced(
+        f"the generation was replaced during each of {_ATTEMPTS_MAX} attempts: read again later"
+    )

@@ -15,13 +15,15 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from rockoon_core.valid_text import redacted
-from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
-from rockoon_spark.export.sections import (
+from rockoon_spark.export.rows import (
+    FILE_BYTES,
     ExportError,
+    PartitionedWriter,
     SectionReading,
     SectionResult,
     TopicChoice,
     gap_text,
+    gathered,
     read_section,
 )
 from rockoon_spark.export.target import (
@@ -39,7 +41,7 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
-from rockoon_spark.jobs.numbered_tasks import run_tasks
+from rockoon_spark.session import run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
 # Bytes of log per task: small enough to employ every core, large enough for large files.

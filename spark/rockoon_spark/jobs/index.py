@@ -44,16 +44,16 @@ from rockoon_spark.index.target import (
     recover,
     staged,
 )
-from rockoon_spark.jobs.numbered_tasks import run_tasks
 from rockoon_spark.publish import Replace
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
+from rockoon_spark.session import run_tasks
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
     ContiguousLog,
     ContiguousPartition,
     LogSource,
 )
+from rockoon_spark.source.store_directory import Extent, check_complete, contiguous_log
 
 
 class IndexBuildError(Exception):

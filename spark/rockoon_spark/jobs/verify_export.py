@@ -1,17 +1,28 @@
-"""Verification of an export: comparison with its manifests and with the logs."""
+"""Verification of an export: comparison with its manifests and with the logs.
 
-from collections.abc import Sequence
+The messages of the log are converted to rows again and compared one by one with the exported rows.
+Messages that the log no longer contains are skipped: retention deletes the beginning of the log,
+and the messages of a deleted topic are deleted with it.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from rockoon_spark.export.comparison import Comparison, file_problem
-from rockoon_spark.export.rows import gathered
-from rockoon_spark.export.sections import (
+from rockoon_spark.export.rows import (
+    ROW_SCHEMA,
+    TOPIC_COLUMN,
+    Partition,
     SectionReading,
     SectionResult,
     TopicChoice,
+    gathered,
     read_section,
 )
 from rockoon_spark.export.target import (
@@ -23,8 +34,157 @@ from rockoon_spark.export.target import (
     manifests,
     recover,
 )
-from rockoon_spark.jobs.numbered_tasks import run_tasks
+from rockoon_spark.session import run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LogSource
+
+_READ_BYTES = 4 << 20
+
+
+_BATCH_ROWS = 65_536
+
+
+def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
+    """Check the length and checksum of an exported file; return the problem, or None."""
+    crc32 = found_bytes = 0
+    try:
+        with target.open(file.path) as stream:
+            while block := stream.read(_READ_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+                found_bytes += len(block)
+    except FileNotFoundError:
+        return f"{target.shown}/{file.path} is missing"
+    if found_bytes != file.bytes:
+        return f"{target.shown}/{file.path} has {found_bytes} bytes, expected {file.bytes}"
+    if crc32 != file.crc32:
+        return f"{target.shown}/{file.path}: its checksum differs from the manifest"
+    return None
+
+
+class Comparison:
+    """Compares the exported files of a section of a log with its rows.
+
+    Args:
+        target: the export.
+        files: all files with messages of the section.
+    """
+
+    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
+        by_directory: dict[str, list[ExportedFile]] = defaultdict(list)
+        for file in sorted(files, key=lambda each: each.first_offset):
+            # The path in today's escaping: earlier versions escaped fewer characters.
+            by_directory[Partition.of(file.path).path].append(file)
+        self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
+        self._shown = target.shown
+        self.compared = 0
+        """Number of equal rows."""
+
+    def problems(self, expected: Iterable[Mapping[Partition, pa.Table]]) -> Iterator[str]:
+        """Compare the exported rows with the expected ones, in the order of the log; yield a
+        sentence per difference.
+
+        Only the first difference of each topic and date is reported.
+        """
+        wrong: set[str] = set()
+        for tables in expected:
+            for partition, table in tables.items():
+                if partition.path in wrong:
+                    continue
+                problem = self._problem(partition, table)
+                if problem:
+                    wrong.add(partition.path)
+                    yield f"{self._shown}/{partition.path}: {problem}"
+        for directory, rows in self._rows.items():
+            # If no row was expected (not is_started), the topic may have been deleted.
+            if (
+                directory not in wrong
+                and rows.is_started
+                and (offset := rows.next_offset()) is not None
+            ):
+                yield f"{self._shown}/{directory}: {_message_at(offset)} is not in the log"
+
+    def _problem(self, partition: Partition, table: pa.Table) -> str | None:
+        rows = self._rows.get(partition.path)
+        offsets = table["physical_offset"]
+        if rows is None:
+            return f"{_message_at(offsets[0].as_py())} is in no file"
+        if not rows.is_started:
+            rows.skip_below(offsets[0].as_py())
+        found = rows.next_rows(table.num_rows)
+        if found is not None and found.equals(table):
+            self.compared += table.num_rows
+            return None
+        return _difference(found, table)
+
+
+class _Rows:
+    """Iterates over the rows of several Parquet files."""
+
+    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
+        self._batches = self._read(target, files)
+        self._rest: pa.Table | None = None
+        self.is_started = False
+
+    @staticmethod
+    def _read(target: ExportTarget, files: Sequence[ExportedFile]) -> Iterator[pa.Table]:
+        for file in files:
+            with target.open(file.path) as stream:
+                for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
+                    table = pa.Table.from_batches([batch])
+                    if TOPIC_COLUMN not in table.column_names:
+                        # Exports of earlier versions have it only in the directory's name.
+                        topics = pa.repeat(Partition.of(file.path).topic, table.num_rows)
+                        at = ROW_SCHEMA.get_field_index(TOPIC_COLUMN)
+                        table = table.add_column(at, TOPIC_COLUMN, topics)
+                    yield table
+
+    def _fill(self) -> pa.Table | None:
+        if self._rest is None or not self._rest.num_rows:
+            self._rest = next(self._batches, None)
+        return self._rest
+
+    def next_offset(self) -> int | None:
+        """Return the physical offset of the next row; None after the last row."""
+        rest = self._fill()
+        return rest["physical_offset"][0].as_py() if rest is not None else None
+
+    def skip_below(self, offset: int) -> None:
+        self.is_started = True
+        while (rest := self._fill()) is not None:
+            offsets = rest["physical_offset"].to_numpy()
+            below = int(offsets.searchsorted(offset))
+            self._rest = rest.slice(below)
+            if below < len(offsets):
+                return
+
+    def next_rows(self, count: int) -> pa.Table | None:
+        """Return the next `count` rows; fewer at the end, None after the last row."""
+        found = []
+        while count and (rest := self._fill()) is not None:
+            found.append(rest.slice(0, count))
+            self._rest = rest.slice(count)
+            count -= found[-1].num_rows
+        return pa.concat_tables(found) if found else None
+
+
+def _difference(found: pa.Table | None, expected: pa.Table) -> str:
+    """Return a description of the first difference between exported and expected rows."""
+    offsets = expected["physical_offset"].to_pylist()
+    exported = found["physical_offset"].to_pylist() if found is not None else []
+    for number, offset in enumerate(offsets):
+        if number >= len(exported) or exported[number] > offset:
+            return f"{_message_at(offset)} is in no file"
+        if exported[number] < offset:
+            return f"{_message_at(exported[number])} is not in the log"
+        assert found is not None
+        for name in expected.column_names:
+            if found[name][number] != expected[name][number]:
+                return f"{_message_at(offset)} has another {name} than in the log"
+    raise AssertionError("equal rows")
+
+
+def _message_at(offset: int) -> str:
+    return f"the message at physical offset {offset}"
+
 
 _FILES_PER_TASK_BYTES = 256 << 20
 

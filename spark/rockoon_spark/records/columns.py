@@ -31,8 +31,7 @@ from rockoon_format.record import (
     decode_host,
 )
 from rockoon_spark.records.properties import Properties, cut, text
-from rockoon_spark.records.touch_pages import touch_pages
-from rockoon_spark.records.window import RecordWindow
+from rockoon_spark.records.window import RecordWindow, touch_pages
 
 Bytes = NDArray[np.uint8]
 

@@ -1,4 +1,5 @@
-"""Selection of records by their bytes, before they are converted to columns."""
+"""Selection of records by their bytes, before they are converted to columns, and by the generation
+that covers them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
+from rockoon_format.generation import Manifest
 from rockoon_format.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, is_system_topic
 from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
@@ -183,3 +185,43 @@ def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
     codes = encoded.indices.fill_null(len(good)).to_numpy()
     found: Mask = np.append(np.array(good, np.bool_), False)[codes]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Records of a log that readers get from a generation instead of the log.
+
+    Args:
+        log_end: physical offset; records that start below it are covered.
+        topics: the covered topics.
+    """
+
+    log_end: int
+    topics: frozenset[str]
+
+    @classmethod
+    def of(cls, manifest: Manifest, marks: Mapping[str, int]) -> "Coverage":
+        """Return the coverage of a generation.
+
+        Args:
+            manifest: of the generation.
+            marks: per topic, the physical offset below which compacted records are hidden.
+        """
+        served = (
+            topic.topic
+            for topic in manifest.topics
+            if marks.get(topic.topic, 0) <= topic.dropped_below
+        )
+        return cls(manifest.log_end, frozenset(served))
+
+    def holds_all(self, selection: Selection) -> bool:
+        """True if all selected topics are covered by the generation."""
+        return selection.one_of.get("topic", {""}) <= self.topics
+
+    def left(self, records: LogRecords) -> LogRecords:
+        """Return those of some records that the generation does not cover."""
+        if records.base >= self.log_end or not len(records):
+            return records
+        covered = Selection().among("topic", self.topics).mask(records)
+        covered &= records.prefix("physical_offset") < self.log_end
+        return records.chosen(np.logical_not(covered)) if covered.any() else records

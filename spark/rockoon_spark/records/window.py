@@ -18,6 +18,25 @@ from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNI
 from rockoon_format.record import SYS_FLAG_COMPRESSED
 from rockoon_spark.records.properties import text
 
+_RECORD_BYTES_MAX = 512
+
+
+_WORD_BYTES = 8
+
+
+def touch_pages(data: NDArray[np.uint8], records: int) -> None:
+    """Load the bytes of records into the processor's cache if the records are short enough; they
+    must fit into it.
+
+    Args:
+        data: the bytes, uint8[n], contiguous.
+        records: number of records in them.
+    """
+    if 0 < len(data) <= records * _RECORD_BYTES_MAX:
+        # The result is not used; `max` is the cheapest operation that reads every word.
+        data[: len(data) // _WORD_BYTES * _WORD_BYTES].view(np.uint64).max(initial=0)
+
+
 _TIME = pa.timestamp("us", tz="UTC")
 # Columns of `columns.COLUMNS`, with the kernel's field numbers (`window.rs`).
 _FIELDS: Mapping[str, tuple[int, pa.DataType]] = {

@@ -57,9 +57,8 @@ from pyspark.sql.types import StructType
 
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
-from rockoon_spark.source.log_source import DamagedRange, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, LogPartition, rows
 from rockoon_spark.source.options import OptionError, SourceOptions, columns_of, no_such_queue
-from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.reader import QueueStreamReader
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_format.scan import extent_in_place
 from rockoon_spark.files import LogFile, dropped_marks, read_range
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.records.partition_scan import FoundRecords, find_records
+from rockoon_spark.records.partition_scan import FoundRecords, find_records, first_record
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.records.selection import Mask, Selection
-from rockoon_spark.records.starts import first_record
 from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,

@@ -13,18 +13,19 @@ from typing import TypeVar
 
 from rockoon.errors import LogTrimmed, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
-from rockoon_spark.broker_addresses import (
+from rockoon_spark.broker_calls import (
+    PLAN_RETRY_SECONDS,
+    LogClient,
     absent_queues,
     absent_topics,
     broker_addresses,
+    is_unreachable,
     live_addresses,
 )
-from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient, is_unreachable
 from rockoon_spark.generations.broker_generation import current_generation
-from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.current import CurrentGeneration, with_generation
+from rockoon_spark.generations.parts import CurrentGeneration, with_generation
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import EVERYTHING, QueueKey, Range, Selection
+from rockoon_spark.records.selection import EVERYTHING, Coverage, QueueKey, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import LastRecord, LogPartition
 

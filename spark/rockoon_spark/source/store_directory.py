@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from rockoon_format.names import is_system_topic
 from rockoon_format.record import MAGIC_BLANK
 from rockoon_spark.files import LogFile, absent_queues, dropped_marks, list_log, read_range
-from rockoon_spark.generations.coverage import Coverage
-from rockoon_spark.generations.current import CurrentGeneration, with_generation
 from rockoon_spark.generations.directory_generation import current_generation
-from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import QueueKey, Selection
+from rockoon_spark.generations.parts import CurrentGeneration, with_generation
+from rockoon_spark.records.record_run import LogBroken, no_record
+from rockoon_spark.records.selection import Coverage, QueueKey, Selection
 from rockoon_spark.source.file_partition import FilePartition, deleted_text, files_of_times
-from rockoon_spark.source.log_source import SPLIT_BYTES, LastRecord, LogPartition
+from rockoon_spark.source.log_source import (
+    SPLIT_BYTES,
+    ContiguousLog,
+    LastRecord,
+    LogPartition,
+    LogSource,
+)
 
 _HEAD_BYTES = 8
 
@@ -194,3 +199,53 @@ def _head(file: LogFile, position: int) -> bytes:
         return read_range(file, position, stop, 0).tobytes()
     except FileNotFoundError as error:
         raise LogBroken(deleted_text(file)) from error
+
+
+Extent = tuple[int, int] | None
+
+
+"""Physical offsets at which a partition's first record starts and its last record ends; None
+without records.
+"""
+
+
+def contiguous_log(log: str | LogSource) -> ContiguousLog:
+    """Return the current state of the log that a job reads.
+
+    Args:
+        log: a source, or a store directory (local path or URI).
+
+    Raises:
+        LogBroken, RockoonError, StoreReadError: see `LogSource.log`.
+    """
+    return (StoreDirectory(log) if isinstance(log, str) else log).log()
+
+
+def check_complete(log: ContiguousLog, start: int, stop: int, extents: Sequence[Extent]) -> int:
+    """Check that the records of all partitions cover the log from `start` to `stop`.
+
+    Args:
+        start, stop: physical offsets; the partitions are in order and have no gap.
+        extents: of each partition.
+
+    Returns:
+        Physical offset at which the next record will start: `stop`, or the end of the log.
+
+    Raises:
+        LogBroken: bytes between two records, or before `stop`, belong to no record.
+    """
+    at = start
+    for extent in extents:
+        if extent is None:
+            continue
+        first, end = extent
+        if first != at:
+            at = log.following(at)
+        if first != at:
+            raise LogBroken(no_record(log.name_at(at), at, first))
+        at = end
+    if at != stop:
+        at = log.following(at)
+    if at != stop and not (stop == log.end and log.is_end(at)):
+        raise LogBroken(no_record(log.name_at(at), at, stop))
+    return at

@@ -21,10 +21,14 @@ from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.options import no_such_queue
-from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
+from rockoon_spark.source.options import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    StreamOptions,
+    no_such_queue,
+)
+from rockoon_spark.stream.listener import GroupProgress
 from rockoon_spark.stream.plan import BatchRange, StreamQueue
-from rockoon_spark.stream.progress import GroupProgress
 from rockoon_spark.stream.queue_partition import QueuePartition
 
 # For how long calls are repeated: long enough for a restart of a broker.

@@ -62,15 +62,15 @@ from pyspark.sql.streaming.datasource import (
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.log_source import DamagedRange, DataLost
-from rockoon_spark.source.options import OptionError
-from rockoon_spark.source.rows import rows
+from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
+from rockoon_spark.source.options import OptionError, StreamOptions
 from rockoon_spark.stream.cluster import StreamCluster
-from rockoon_spark.stream.offsets import INITIAL, QueuePosition, StreamOffsets
-from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
+    INITIAL,
     Backlog,
     BatchRange,
+    QueuePosition,
+    StreamOffsets,
     StreamQueue,
     backlog,
     cut,
