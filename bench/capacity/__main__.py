@@ -18,8 +18,7 @@ import uvloop
 from rich.console import Console
 
 from bench.capacity import many_groups, many_queues, messages, page
-from bench.capacity.axes import FULL, MORE_QUEUES, QUICK, Axes
-from bench.capacity.point import Part, Point, read_parts
+from bench.capacity.point import FULL, MORE_QUEUES, QUICK, Axes, Part, Point, read_parts
 from bench.capacity.processes import machine
 
 Measure = Callable[[Path, Axes], AsyncIterator[Point]]

@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bench.capacity.axes import Axes
 from bench.capacity.bench_cluster import Bench, bench_cluster
 from bench.capacity.load import call_closed, in_parallel
 from bench.capacity.many_queues import append_to_each, create
-from bench.capacity.point import Point, Use, percentiles_ms
+from bench.capacity.point import Axes, Point, Use, percentiles_ms
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,

@@ -12,10 +12,9 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from bench.capacity.axes import Axes
 from bench.capacity.bench_cluster import OPTIONS, Bench, bench_cluster, until
 from bench.capacity.load import append_in_streams, in_parallel
-from bench.capacity.point import Point, percentiles_ms
+from bench.capacity.point import Axes, Point, percentiles_ms
 from bench.capacity.processes import disk_bytes
 from rockoon_broker.store.recovery.checkpoint_files import read_recovery_point
 from rockoon_format.batch import encode_batch

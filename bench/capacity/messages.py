@@ -10,11 +10,10 @@ from pathlib import Path
 import grpc
 
 import rockoon
-from bench.capacity.axes import Axes
 from bench.capacity.bench_cluster import Bench, bench_cluster, until
 from bench.capacity.load import Offered, call_closed, send_closed, send_open, wait_for
 from bench.capacity.many_queues import create
-from bench.capacity.point import Point, percentiles_ms
+from bench.capacity.point import Axes, Point, percentiles_ms
 from bench.capacity.processes import LOAD
 from bench.cluster.groups import is_settled
 from rockoon.message import Message

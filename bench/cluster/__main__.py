@@ -15,7 +15,7 @@ from rich.table import Table
 
 import rockoon
 from bench.cluster import access, copies, encryption, groups, telemetry, throughput
-from bench.cluster.raw import raw_write_bytes_per_second
+from bench.cluster.throughput import raw_write_bytes_per_second
 from rockoon.local import LocalCluster
 
 console = Console()

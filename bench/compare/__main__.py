@@ -36,11 +36,7 @@ from bench.compare.figures import (
     rows,
 )
 from bench.compare.page_cache import find_pages
-from bench.compare.peer import ClientCommand, Peer
-from bench.compare.peers.kafka import KafkaPeer
-from bench.compare.peers.nats_server import NatsPeer
-from bench.compare.peers.rocketmq import RocketMqPeer
-from bench.compare.peers.rockoon_cluster import RockoonPeer
+from bench.compare.peer import ClientCommand, KafkaPeer, NatsPeer, Peer, RocketMqPeer, RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
     Interrupts,

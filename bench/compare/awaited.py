@@ -17,9 +17,7 @@ from bench.compare.figures import (
     Result,
     shown,
 )
-from bench.compare.peers.kafka import AIOKAFKA, KafkaPeer
-from bench.compare.peers.nats_server import NATS_PY, NatsPeer
-from bench.compare.peers.rockoon_cluster import ROCKOON, RockoonPeer
+from bench.compare.peer import AIOKAFKA, NATS_PY, ROCKOON, KafkaPeer, NatsPeer, RockoonPeer
 from bench.goals.goal import Goal
 
 PEERS = (RockoonPeer, KafkaPeer, NatsPeer)

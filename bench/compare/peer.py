@@ -2,11 +2,19 @@
 
 import abc
 import os
+import secrets
+import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+from xml.etree import ElementTree
 
+from bench.compare import fetching
 from bench.compare.fetching import ROOT
+from bench.compare.programs import Program, free_port
+from rockoon.local import LocalCluster
 from rockoon.local.ports import PortBlock
 
 
@@ -77,3 +85,298 @@ def python_client(name: str, python: Path | str, module: str) -> ClientCommand:
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] += f":{os.environ['PYTHONPATH']}"
     return ClientCommand(name, [python, "-m", f"bench.compare.clients.{module}"], environment)
+
+
+KAFKA_POM = fetching.HERE / "kafka.xml"
+
+
+KAFKA_JAVA, CONFLUENT, AIOKAFKA = "Kafka, Java", "Kafka, confluent-kafka", "Kafka, aiokafka"
+
+
+KAFKA_CLIENT = "KafkaCompareClient"
+
+
+# As bin/kafka-server-start.sh and bin/kafka-run-class.sh have them.
+SERVER_OPTIONS = (
+    *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+)
+
+
+CLIENT_OPTIONS = ("-Xms256m", "-Xmx512m")
+
+
+def pom_version(pom: Path) -> str:
+    """Return the Kafka version in one of this repository's pom files."""
+    namespace = {"m": "http://maven.apache.org/POM/4.0.0"}
+    properties = ElementTree.parse(pom).getroot().find("m:properties", namespace)
+    assert properties is not None
+    return str(properties[0].text)
+
+
+class KafkaPeer(Peer):
+    name = "Kafka"
+    columns = (KAFKA_JAVA, CONFLUENT, AIOKAFKA)
+
+    def __init__(self, ports: PortBlock) -> None:
+        super().__init__(ports)
+        self._libraries = self._classes = self._python = Path()
+        self._server: Program | None = None
+
+    def prepare(self) -> Mapping[str, str]:
+        self._libraries = fetching.maven(KAFKA_POM, fetching.CACHE / "kafka")
+        self._classes = fetching.compiled(KAFKA_CLIENT, self._libraries)
+        self._python = fetching.python()
+        named = {name: fetching.python_version(name) for name in ("confluent-kafka", "aiokafka")}
+        return {"Kafka": pom_version(KAFKA_POM), **named}
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        port, controller = free_port(self.ports), free_port(self.ports)
+        settings = folder / "server.properties"
+        values = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},"
+            f"CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": folder / "store",
+            # As config/server.properties has them, for one node.
+            "offsets.topic.replication.factor": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        if sync:
+            values["log.flush.interval.messages"] = 1
+        settings.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        java = ["java", "-cp", f"{self._libraries}/*"]
+        cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=").lstrip("-")
+        cluster_id = cluster_id.rjust(22, "A")
+        options = ["format", "--standalone", "-t", cluster_id, "-c", settings]
+        fetching.run([*java, "kafka.tools.StorageTool", *options])
+        command = ["java", *SERVER_OPTIONS, *java[1:], "kafka.Kafka", settings]
+        self._server = Program("Kafka", command, folder / "kafka.log")
+        self._server.wait_listening(port)
+        return f"127.0.0.1:{port}"
+
+    def pids(self) -> Sequence[int]:
+        assert self._server is not None
+        return [self._server.pid]
+
+    def clients(self) -> Sequence[ClientCommand]:
+        path = f"{self._classes}:{self._libraries}/*"
+        return [
+            ClientCommand(KAFKA_JAVA, ["java", *CLIENT_OPTIONS, "-cp", path, KAFKA_CLIENT]),
+            python_client(CONFLUENT, self._python, "confluent_client"),
+            python_client(AIOKAFKA, self._python, "aiokafka_client"),
+        ]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+MODULE = "github.com/nats-io/nats-server/v2"
+
+
+VERSION = "v2.15.2"
+
+
+NATS_PY = "NATS, nats-py"
+
+
+class NatsPeer(Peer):
+    name = "NATS"
+    columns = (NATS_PY,)
+
+    def __init__(self, ports: PortBlock) -> None:
+        super().__init__(ports)
+        self._program = Path()
+        self._python = Path()
+        self._server: Program | None = None
+
+    def prepare(self) -> Mapping[str, str]:
+        self._program = fetching.go(MODULE, VERSION)
+        self._python = fetching.python()
+        return {"nats-server": VERSION, "nats-py": fetching.python_version("nats-py")}
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        port = self.ports.choose()
+        settings = folder / "nats.conf"
+        settings.write_text(
+            f'listen: "127.0.0.1:{port}"\n'
+            f'jetstream {{ store_dir: "{folder / "store"}"\n'
+            + ("  sync_interval: always\n" if sync else "")
+            + "}\n"
+        )
+        command = [self._program, "-c", settings]
+        self._server = Program("nats-server", command, folder / "nats.log")
+        self._server.wait_listening(port)
+        return f"nats://127.0.0.1:{port}"
+
+    def pids(self) -> Sequence[int]:
+        assert self._server is not None
+        return [self._server.pid]
+
+    def clients(self) -> Sequence[ClientCommand]:
+        return [python_client(NATS_PY, self._python, "nats_client")]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+# Shared with `make rocketmq`.
+ROCKETMQ_POM = fetching.ROOT / "tests" / "rocketmq" / "pom.xml"
+
+
+ROCKETMQ_FOLDER = fetching.ROOT / ".rocketmq"
+
+
+ROCKETMQ_JAVA = "RocketMQ, Java"
+
+
+ROCKETMQ_CLIENT = "RocketMqCompareClient"
+
+
+# The broker's replication service, disabled because it listens on every address.
+HA_SERVICE = "org.apache.rocketmq.store.ha.HAService"
+
+
+BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=1g")
+
+
+NAMESERVER_OPTIONS = ("-Xms256m", "-Xmx256m", "-server", "-XX:+UseG1GC")
+
+
+# The same as in bin/runserver.sh for a JDK above 8.
+OPENED = tuple(
+    f"--add-{kind}=java.base/{name}=ALL-UNNAMED"
+    for name in ("sun.nio.ch", "java.nio", "jdk.internal.ref")
+    for kind in ("exports", "opens")
+)
+
+
+class RocketMqPeer(Peer):
+    name = "RocketMQ"
+    columns = (ROCKETMQ_JAVA,)
+
+    def __init__(self, ports: PortBlock) -> None:
+        super().__init__(ports)
+        self._libraries = self._classes = Path()
+        self._programs: list[Program] = []
+
+    def prepare(self) -> Mapping[str, str]:
+        self._libraries = fetching.maven(ROCKETMQ_POM, ROCKETMQ_FOLDER)
+        self._classes = fetching.compiled(ROCKETMQ_CLIENT, self._libraries)
+        chosen = self._classes / "META-INF" / "service" / HA_SERVICE
+        chosen.parent.mkdir(parents=True, exist_ok=True)
+        chosen.write_text(f"{ROCKETMQ_CLIENT}$NoCopies\n")
+        return {"RocketMQ": pom_version(ROCKETMQ_POM)}
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        # The broker also listens on neighbours of its port.
+        port, names = free_port(self.ports, -2), free_port(self.ports)
+        address = f"127.0.0.1:{names}"
+        nameserver = {"listenPort": names, "bindAddress": "127.0.0.1"}
+        broker = {
+            "brokerName": "broker-a",
+            "brokerClusterName": "DefaultCluster",
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "namesrvAddr": address,
+            "listenPort": port,
+            "storePathRootDir": folder / "store",
+            "storePathCommitLog": folder / "store" / "commitlog",
+            "flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH",
+            "diskMaxUsedSpaceRatio": 95,
+            # So that a saturated broker does not refuse requests.
+            "brokerFastFailureEnable": "false",
+            # The default of 32 messages per pull would limit the measure.
+            "maxTransferCountOnMessageInMemory": 1024,
+            "maxTransferBytesOnMessageInMemory": 2 << 20,
+        }
+        self._run(folder, "namesrv.NamesrvStartup", NAMESERVER_OPTIONS, nameserver, names)
+        self._run(folder, "broker.BrokerStartup", BROKER_OPTIONS, broker, port)
+        return address
+
+    def _run(
+        self,
+        folder: Path,
+        main: str,
+        options: Sequence[str],
+        settings: Mapping[str, object],
+        port: int,
+    ) -> None:
+        home = folder / main
+        home.mkdir()
+        path = home / "settings.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        own = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", *OPENED)
+        command = ("java", *options, *own, "-cp", f"{self._classes}:{self._libraries}/*")
+        program = Program(
+            main,
+            [*command, f"org.apache.rocketmq.{main}", "-c", path],
+            home / "log",
+            {"ROCKETMQ_HOME": str(home)},
+        )
+        self._programs.append(program)
+        program.wait_listening(port)
+
+    def pids(self) -> Sequence[int]:
+        return [program.pid for program in self._programs]
+
+    def clients(self) -> Sequence[ClientCommand]:
+        home = fetching.CACHE / "home"
+        own = [f"-Duser.home={home}", *OPENED]
+        path = f"{self._classes}:{self._libraries}/*"
+        return [
+            ClientCommand(
+                ROCKETMQ_JAVA, ["java", *CLIENT_OPTIONS, *own, "-cp", path, ROCKETMQ_CLIENT]
+            )
+        ]
+
+    def stop(self) -> None:
+        while self._programs:
+            self._programs[-1].stop()
+            self._programs.pop()
+
+
+ROCKOON = "Rockoon"
+
+
+class RockoonPeer(Peer):
+    name = ROCKOON
+    columns = (ROCKOON,)
+
+    def __init__(self, ports: PortBlock) -> None:
+        super().__init__(ports)
+        self._local: LocalCluster | None = None
+
+    def prepare(self) -> Mapping[str, str]:
+        return {ROCKOON: version("rockoon")}
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        broker = {"flush": "sync" if sync else "async", "commit_log_file_bytes": "1GiB"}
+        self._local = LocalCluster(folder, brokers=1, settings={"broker": broker})
+        self._local.start()
+        return ",".join(self._local.nameservers)
+
+    def pids(self) -> Sequence[int]:
+        assert self._local is not None
+        return [node.pid for node in self._local.nodes if node.pid is not None]
+
+    def clients(self) -> Sequence[ClientCommand]:
+        return [python_client(ROCKOON, sys.executable, "rockoon_client")]
+
+    def stop(self) -> None:
+        if self._local is not None:
+            self._local.stop()
+            self._local = None

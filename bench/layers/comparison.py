@@ -27,7 +27,7 @@ from bench.compare.programs import (
 from bench.gateway import h2load
 from bench.gateway.figures import CALL_CPU, CALLS, MESSAGE_CPU, Figures, p50_p99
 from bench.goals.goal import Goal
-from bench.layers import echo, streams
+from bench.layers import echo, frames
 from bench.layers.servers import Layer, go_layer, go_version, layers
 from bench.run_notes import RunNotes
 from rockoon.local.ports import PortBlock
@@ -188,7 +188,7 @@ class LayerComparison:
             for layer in list(self._layers.values()):
                 with self._notes.noted(layer.column):
                     running = stack.enter_context(self._started(layer))
-                    streams.check(running[1])
+                    frames.check(running[1])
                     self._running[layer.name] = running
             for measure, at_once in ((ONE, 1), (TEN, AT_ONCE)):
                 self._calls(measure, echo.ECHO, bytes(100), CONNECTIONS, at_once)
@@ -199,7 +199,7 @@ class LayerComparison:
             ):
                 work = partial(self._bursts, path, in_full_frames=in_full_frames)
                 self._in_turns(measure, partial(self._messages, measure, work))
-            work = partial(streams.one_by_one, seconds=self._seconds)
+            work = partial(frames.one_by_one, seconds=self._seconds)
             self._in_turns(ONE_BY_ONE, partial(self._messages, ONE_BY_ONE, work))
             self._calls(LONG_IN, echo.IN, echo.LONG, LONG_CONNECTIONS)
             self._calls(LONG_OUT, echo.OUT, b"", LONG_CONNECTIONS)
@@ -255,7 +255,7 @@ class LayerComparison:
     def _bursts(self, path: str, port: int, *, in_full_frames: bool) -> int:
         end, count = time.perf_counter() + self._seconds, 0
         while not count or time.perf_counter() < end:
-            count += streams.burst(port, path, in_full_frames=in_full_frames)
+            count += frames.burst(port, path, in_full_frames=in_full_frames)
         return count
 
     @staticmethod
@@ -268,14 +268,14 @@ class LayerComparison:
         """Measure the memory of connections on a new server, because freed memory of earlier calls
         would hide it."""
         with self._started(layer) as (program, port):
-            with streams.connected(port, CONNECTIONS) as clients:
-                streams.call_each(clients)
+            with frames.connected(port, CONNECTIONS) as clients:
+                frames.call_each(clients)
             wait_rest([program.pid])
             before = own_bytes([program.pid])
-            with streams.connected(port, IDLE_CONNECTIONS) as clients:
+            with frames.connected(port, IDLE_CONNECTIONS) as clients:
                 for measure in (IDLE, IDLE_CALLED):
                     if measure == IDLE_CALLED:
-                        streams.call_each(clients)
+                        frames.call_each(clients)
                     wait_rest([program.pid])
                     grown = own_bytes([program.pid]) - before
                     found = {IDLE_KIB: grown / IDLE_CONNECTIONS / 1024}

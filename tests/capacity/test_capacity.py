@@ -8,10 +8,18 @@ import pytest
 
 from bench.capacity import model, page
 from bench.capacity.__main__ import measured
-from bench.capacity.axes import QUICK
 from bench.capacity.model import Costs, Demand, Shape
 from bench.capacity.page import BLOCK, MISSING
-from bench.capacity.point import Part, Point, ProcessUse, Use, percentiles_ms, read_parts, slope
+from bench.capacity.point import (
+    QUICK,
+    Part,
+    Point,
+    ProcessUse,
+    Use,
+    percentiles_ms,
+    read_parts,
+    slope,
+)
 from bench.capacity.processes import LOAD, Meter
 from rockoon.local import LocalCluster
 

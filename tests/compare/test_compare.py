@@ -41,9 +41,7 @@ from bench.compare.figures import (
     shown,
     span,
 )
-from bench.compare.peer import ClientCommand, Peer
-from bench.compare.peers.nats_server import NATS_PY
-from bench.compare.peers.rockoon_cluster import ROCKOON, RockoonPeer
+from bench.compare.peer import NATS_PY, ROCKOON, ClientCommand, Peer, RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
     Interrupts,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compare.fetching import ROOT, NotHere, is_made, mark, maven, run
-from bench.compare.peers.kafka import pom_version
+from bench.compare.peer import pom_version
 
 SOURCES = Path(__file__).parent / "clients"
 CACHE = ROOT / ".conformance"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare import fetching
-from bench.compare.peers.kafka import pom_version
-from bench.compare.peers.rocketmq import OPENED
+from bench.compare.peer import OPENED, pom_version
 from bench.compare.programs import ended, free_port
 from conformance.languages import java_classes
 from conformance.target import Guard, Target

@@ -13,7 +13,7 @@ from bench.compare.page import between
 from bench.compare.programs import Interrupts, MeasureFailed, Program
 from bench.gateway.__main__ import FLOORS, PAGE
 from bench.gateway.figures import CALL_CPU, MESSAGE_CPU
-from bench.layers import checkout, echo, streams
+from bench.layers import checkout, echo, frames
 from bench.layers.calls import Calls
 from bench.layers.comparison import BURST_FULL, LONG_IN, LayerComparison
 from bench.layers.own import Channel
@@ -42,13 +42,13 @@ def test_a_server_echoes_streams_and_a_raw_client_sees_it(name: str, tmp_path: P
     port = ports.choose()
     program = Layer(name, name).started(tmp_path, port)
     try:
-        streams.check(port)
-        assert streams.one_by_one(port, 0.05) > 1
+        frames.check(port)
+        assert frames.one_by_one(port, 0.05) > 1
         # More than the window that the server gives at first.
-        assert streams.burst(port, echo.COUNT, in_full_frames=True) == streams.BURST_MESSAGES
-        with streams.connected(port, 3) as clients:
-            streams.call_each(clients)
-            streams.call_each(clients)
+        assert frames.burst(port, echo.COUNT, in_full_frames=True) == frames.BURST_MESSAGES
+        with frames.connected(port, 3) as clients:
+            frames.call_each(clients)
+            frames.call_each(clients)
     finally:
         program.stop()
         ports.close()
@@ -59,7 +59,7 @@ def test_a_wrong_answer_fails_the_check(tmp_path: Path) -> None:
         raw_server(tmp_path) as port,
         pytest.raises(MeasureFailed, match=r"/bench\.Echo/In: the answer has 1048581 bytes"),
     ):
-        streams.check(port)
+        frames.check(port)
 
 
 async def test_a_channel_makes_each_kind_of_calls_to_the_raw_server(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.compare.fetching import ROOT, is_made, mark, maven, run
-from bench.compare.peers.kafka import pom_version
+from bench.compare.peer import pom_version
 from conformance.languages import java_classes
 
 SOURCES = Path(__file__).parent / "clients"
