@@ -9,13 +9,15 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import uvloop
 
 import rockoon
+from bench.command import parser, stores
+from bench.loops import one_broker, read_columns
+from bench.tables import P50, P99, p50_p99
 from rockoon.local import LocalCluster
 
 BODY = bytes(1000)
@@ -28,15 +30,10 @@ BLKIO = Path("/sys/fs/cgroup/blkio")
 
 async def read(nameservers: str, seconds: float) -> None:
     """Main function of the reader process: reads columns of all queues from the beginning."""
-    messages = 0
-    async with rockoon.connect(nameservers) as cluster, cluster.pull_consumer() as consumer:
-        await consumer.assign_all("filled")
-        await consumer.seek_to_beginning()
-        began, took = time.perf_counter(), 0.0
-        while took < seconds and (batch := await consumer.poll_batch(timeout=1.0)) is not None:
-            messages += len(batch)
-            took = time.perf_counter() - began
-    print(f"{messages / took:.0f}")
+    counts: list[int] = []
+    async with rockoon.connect(nameservers) as cluster:
+        took = await read_columns(cluster, "filled", seconds, lambda count, _: counts.append(count))
+    print(f"{sum(counts) / took:.0f}")
 
 
 async def fill(cluster: rockoon.Cluster) -> None:
@@ -78,42 +75,36 @@ async def measured(kind: str, local: LocalCluster, folder: Path, seconds: float)
         ends = time.perf_counter() + seconds
         while (began := time.perf_counter()) < ends:
             await producer.send("single", BODY)
-            waits.append((time.perf_counter() - began) * 1e3)
+            waits.append(time.perf_counter() - began)
             await asyncio.sleep(PAUSE_SECONDS)
     rate = "" if reader is None else (await reader.communicate())[0].decode().strip()
-    waits.sort()
-    p50, p99 = (waits[len(waits) * share // 100] for share in (50, 99))
+    shares = p50_p99(waits)
     return (
-        f"{kind:>6}: {len(waits) / seconds:5.0f} sends/s, p50 {p50:.2f}, p99 {p99:.1f}, "
-        f"max {waits[-1]:.0f} ms" + (f"; {int(rate):,} messages/s read" if rate else "")
+        f"{kind:>6}: {len(waits) / seconds:5.0f} sends/s, p50 {shares[P50]:.2f}, "
+        f"p99 {shares[P99]:.1f}, max {max(waits) * 1e3:.0f} ms"
+        + (f"; {int(rate):,} messages/s read" if rate else "")
     )
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--disk-megabytes", type=int, help="limit of the broker's reads, MB/s")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the store")
-    parser.add_argument("--reads", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.reads:
-        await read(chosen.reads, chosen.seconds)
+    options = parser("python -m bench.cold_reads", __doc__, seconds=4.0)
+    options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--disk-megabytes", type=int, help="limit of the broker's reads, MB/s")
+    options.add_argument("--reads", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.reads:
+        await read(given.reads, given.seconds)
         return
-    chosen.dir.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=chosen.dir.resolve()) as name:
-        folder = Path(name)
-        settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
-        async with LocalCluster(folder, brokers=1, settings=settings) as local:
-            async with rockoon.connect(local.nameservers) as cluster:
-                await fill(cluster)
-            if chosen.disk_megabytes:
+    with stores(given.dir) as folder:
+        async with one_broker(folder) as (local, cluster):
+            await fill(cluster)
+            if given.disk_megabytes:
                 pid = local.node(local.brokers[0]).pid
                 assert pid is not None
-                slow_down(pid, folder, chosen.disk_megabytes * 1_000_000)
-            for _ in range(chosen.rounds):
+                slow_down(pid, folder, given.disk_megabytes * 1_000_000)
+            for _ in range(given.rounds):
                 for kind in KINDS:
-                    print(await measured(kind, local, folder, chosen.seconds), flush=True)
+                    print(await measured(kind, local, folder, given.seconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,27 +24,20 @@ from pathlib import Path
 import uvloop
 
 import rockoon
-from bench.compare.__main__ import told
 from bench.compare.fetching import ROOT, NotHere
 from bench.compare.programs import ClientProgram, MeasureFailed, Program, ProgramFailed
-from bench.gateway.figures import Figures
 from bench.layers import echo, frames
 from bench.layers.frames import RawClient
 from bench.layers.servers import Layer, layers
-from bench.run_notes import RunNotes
-from bench.single import BODY, made
+from bench.loops import BODY, make_topic
+from bench.tables import Figures, told
+from bench.usage import RunNotes
 from rockoon.local import LocalCluster
 from rockoon.local.ports import PortBlock
 
 WARM_UP = 300
-
-
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
-
-
 Doing = Callable[[int], Awaitable[object]]
-
-
 """Type of a function that repeats an operation; the argument is the number of repetitions."""
 
 
@@ -111,7 +104,7 @@ async def measure(folder: Path, side: str, scenario: str, flush: str, out: Path)
         broker = local.node(local.brokers[0]).pid
         assert broker is not None
         pid = os.getpid() if side == "client" else broker
-        topic = await made(cluster, "single", 1)
+        topic = await make_topic(cluster, "single", 1)
         handled = asyncio.Event()
 
         async def handle(_: rockoon.Message) -> None:
@@ -134,7 +127,7 @@ async def measure(folder: Path, side: str, scenario: str, flush: str, out: Path)
             async with consumer:
                 found = await counted(listener, MESSAGES, pid, out)
         else:
-            topics = [await made(cluster, f"topic-{number}", 1) for number in range(TOPICS)]
+            topics = [await make_topic(cluster, f"topic-{number}", 1) for number in range(TOPICS)]
 
             async def batches(count: int) -> None:
                 for _ in range(max(count // TOPICS, 1)):
@@ -198,16 +191,9 @@ if __name__ == "__main__":
     main()
 
 CALLS, MESSAGES = 500, 2_500
-
-
 ANSWER_SECONDS_MAX = 600.0
-
-
 INSTRUCTIONS, MISSES = "instructions", "cache misses"
-
-
 UNARY, BURST = "a unary call of 100 B, one at a time", "a message of a stream, in a burst"
-
 
 FAILURES = (
     NotHere,

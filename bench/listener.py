@@ -4,23 +4,21 @@ Run: `.venv/bin/python -m bench.listener`; `--queues 10 1000` compares consumers
 queues. One broker, flush = sync. Sender and consumer share a process.
 """
 
-import argparse
 import asyncio
-import tempfile
 import time
 from itertools import count
-from pathlib import Path
 
 import uvloop
 
 import rockoon
-from bench.cluster.copies import cpu_seconds_of
-from bench.cluster.groups import until
+from bench.command import parser, stores
+from bench.loops import BODY, one_broker, until, wait_for
+from bench.tables import P50, P99, p50_p99
+from bench.usage import cpu_of
 from rockoon.local import LocalCluster
 from rockoon.message import Message
 
 SENDERS = 4
-BODY = bytes(100)
 WARM_UP = 500
 
 
@@ -49,7 +47,7 @@ async def measured(local: LocalCluster, queues: int, rate: int, seconds: float) 
                     queue = route[next(numbers) % queues]
                     await producer.send(topic, BODY, queue=queue, properties={"sent": sent})
                     due += SENDERS / rate
-                    await asyncio.sleep(max(due - time.perf_counter(), 0))
+                    await wait_for(due)
 
             async def send_all(messages: int) -> None:
                 async with asyncio.TaskGroup() as tasks:
@@ -60,31 +58,27 @@ async def measured(local: LocalCluster, queues: int, rate: int, seconds: float) 
             await send_all(WARM_UP)
             waited.clear()
             messages = round(rate * seconds / SENDERS) * SENDERS
-            client, served, began = time.process_time(), cpu_seconds_of(broker), time.perf_counter()
+            client, served, began = time.process_time(), cpu_of(broker), time.perf_counter()
             await send_all(messages)
             took = time.perf_counter() - began
-            client, served = time.process_time() - client, cpu_seconds_of(broker) - served
-    waited.sort()
-    p50, p99 = (waited[messages * share // 100] * 1e3 for share in (50, 99))
-    client, served = client * 1e6 / messages, served * 1e6 / messages
+            client, served = time.process_time() - client, cpu_of(broker) - served
+    client, served, waits = client * 1e6 / messages, served * 1e6 / messages, p50_p99(waited)
     return (
         f"{queues:6} queues, {messages / took:6.0f} messages/s: client {client:5.0f}, "
         f"broker {served:5.0f}, together {client + served:5.0f} us of CPU a message; "
-        f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"
+        f"p50 {waits[P50]:.2f} ms, p99 {waits[P99]:.2f} ms"
     )
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queues", type=int, nargs="+", default=[10])
-    parser.add_argument("--rate", type=int, default=1000, help="messages a second")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rockoon-bench-") as folder:
-        settings = {"broker": {"flush": "sync"}}
-        async with LocalCluster(Path(folder) / "listened", brokers=1, settings=settings) as local:
-            for queues in chosen.queues:
-                print(await measured(local, queues, chosen.rate, chosen.seconds))
+    options = parser("python -m bench.listener", __doc__, seconds=5.0)
+    options.add_argument("--queues", type=int, nargs="+", default=[10])
+    options.add_argument("--rate", type=int, default=1000, help="messages a second")
+    given = options.parse_args()
+    with stores(given.dir) as folder:
+        async with one_broker(folder / "listened", "sync") as (local, _):
+            for queues in given.queues:
+                print(await measured(local, queues, given.rate, given.seconds))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from pathlib import Path
 import uvloop
 
 import rockoon
-from bench.cluster.copies import cpu_seconds_of
+from bench.loops import BODY
+from bench.tables import P50, P99, p50_p99
+from bench.usage import cpu_of
 from rockoon.cluster import Cluster
 from rockoon.local import LocalCluster
 from rockoon.receiving.simple_consumer import SimpleConsumer
 
-BODY = bytes(100)
 TOPIC, GROUP = "received", "receivers"
 
 
@@ -28,20 +29,17 @@ class Cpu:
 
     def __init__(self, local: LocalCluster) -> None:
         self._pids = {name: local.node(name).pid for name in ("broker-a", "offset")}
-        self._client = time.process_time()
-        self._services = {name: cpu_seconds_of(pid) for name, pid in self._pids.items()}
+        self._before = self._now()
 
-    def used(self) -> dict[str, float]:
-        spent = {
-            name: cpu_seconds_of(pid) - self._services[name] for name, pid in self._pids.items()
-        }
-        return {"client": time.process_time() - self._client, **spent}
+    def _now(self) -> dict[str, float]:
+        services = {name: cpu_of(pid) for name, pid in self._pids.items()}
+        return {"client": time.process_time(), **services}
 
-
-def shown(used: dict[str, float], count: float) -> str:
-    each = {name: seconds * 1e6 / count for name, seconds in used.items()}
-    parts = ", ".join(f"{name} {value:.1f}" for name, value in each.items())
-    return f"{parts}, together {sum(each.values()):.1f} us of CPU"
+    def shown(self, count: float) -> str:
+        """Return the microseconds of each process per message, or per second."""
+        each = {name: (now - self._before[name]) * 1e6 / count for name, now in self._now().items()}
+        parts = ", ".join(f"{name} {value:.1f}" for name, value in each.items())
+        return f"{parts}, together {sum(each.values()):.1f} us of CPU"
 
 
 def consumer_of(cluster: Cluster) -> SimpleConsumer:
@@ -69,7 +67,7 @@ async def backlog(cluster: Cluster, local: LocalCluster, messages: int, batch: i
         for _ in range(4):
             tasks.create_task(work(consumer))
     rate = messages / (time.perf_counter() - began)
-    return f"in batches of {batch}: {rate:.0f} messages/s; {shown(cpu.used(), messages)} a message"
+    return f"in batches of {batch}: {rate:.0f} messages/s; {cpu.shown(messages)} a message"
 
 
 async def waiting(cluster: Cluster, local: LocalCluster, messages: int) -> str:
@@ -86,12 +84,11 @@ async def waiting(cluster: Cluster, local: LocalCluster, messages: int) -> str:
                 found = await receiving
                 waited.append(time.perf_counter() - stored_at)
             await consumer.ack(found)
-        used = cpu.used()
-    waited.sort()
-    p50, p99 = (waited[messages * share // 100] * 1e3 for share in (50, 99))
+        used = cpu.shown(messages)
+    waits = p50_p99(waited)
     return (
-        f"one by one: received {p50:.2f} ms (p99 {p99:.2f} ms) after the sender knew that it was "
-        f"stored; {shown(used, messages)} a message, its sending included"
+        f"one by one: received {waits[P50]:.2f} ms (p99 {waits[P99]:.2f} ms) after the sender knew "
+        f"that it was stored; {used} a message, its sending included"
     )
 
 
@@ -101,10 +98,10 @@ async def idle(cluster: Cluster, local: LocalCluster, receivers: int, seconds: f
         await asyncio.sleep(1)
         cpu = Cpu(local)
         await asyncio.sleep(seconds)
-        used = cpu.used()
+        used = cpu.shown(seconds)
         for task in parked:
             task.cancel()
-    return f"{receivers} receivers that wait: {shown(used, seconds)} a second"
+    return f"{receivers} receivers that wait: {used} a second"
 
 
 async def main() -> None:

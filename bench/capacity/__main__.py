@@ -5,21 +5,18 @@ Results are stored in .bench/capacity, one file per part; docs/measurements/capa
 from all stored results.
 """
 
-import argparse
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
 
 from bench.capacity import many_groups, many_queues, messages, page
 from bench.capacity.point import FULL, MORE_QUEUES, QUICK, Axes, Part, Point, read_parts
-from bench.capacity.processes import machine
+from bench.command import console, parser, stores
+from bench.usage import machine
 
 Measure = Callable[[Path, Axes], AsyncIterator[Point]]
 
@@ -37,7 +34,6 @@ PARTS: dict[str, Measure] = {
 }
 PAGE = Path("docs/measurements/capacity.md")
 REASON_CHARACTERS_MAX = 200
-console = Console()
 
 
 async def measured(name: str, axes: Axes, folder: Path, command: str, results: Path) -> Part:
@@ -100,29 +96,23 @@ def commit() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make capacity", description=__doc__)
-    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="few points: below a minute")
-    parser.add_argument("--more-queues", action="store_true", help="100,000 queues as well")
-    parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page to write")
-    arguments = parser.parse_args()
+    options = parser("make capacity", __doc__, PARTS)
+    options.add_argument("--quick", action="store_true", help="few points: below a minute")
+    options.add_argument("--more-queues", action="store_true", help="100,000 queues as well")
+    options.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
+    options.add_argument("--out", type=Path, default=PAGE, help="the page to write")
+    arguments = options.parse_args()
     axes = QUICK if arguments.quick else MORE_QUEUES if arguments.more_queues else FULL
     results = arguments.dir / ("capacity-quick" if arguments.quick else "capacity")
     names = [] if arguments.page_only else arguments.only or list(PARTS)
     failed = []
     for name in names:
         console.print(f"[bold]{name}")
-        arguments.dir.mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=arguments.dir))
-        try:
-            command = " ".join(
-                ["python -m bench.capacity", *(f"--only {each}" for each in arguments.only or ())]
-            )
+        command = " ".join(
+            ["python -m bench.capacity", *(f"--only {each}" for each in arguments.only or ())]
+        )
+        with stores(arguments.dir) as folder:
             part = uvloop.run(measured(name, axes, folder / "cluster", command, results))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         failed += [name] if part.failure else []
     if not arguments.quick or arguments.out != PAGE:
         page.write(arguments.out, read_parts(results, PARTS))

@@ -1,18 +1,27 @@
-"""The cluster that a benchmark part measures, and calls to it without the SDK."""
+"""The cluster that a benchmark part measures, its resource usage, and calls without the SDK."""
 
 import asyncio
 import contextlib
 import http.client
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from grpc import aio
 
 import rockoon
-from bench.capacity.processes import Meter
+from bench.capacity.point import ProcessUse, Use
+from bench.loops import SETTLED_SECONDS_MAX, until
+from bench.usage import (
+    cpu_of,
+    disk_busy_seconds,
+    machine_cpu_seconds,
+    resident_bytes,
+    written_bytes,
+)
 from rockoon.local import LocalCluster
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -25,10 +34,79 @@ OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-SETTLED_SECONDS_MAX = 300.0
-LOOK_SECONDS = 0.02
+LOAD = "load"
 
 Settings = Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Values of the usage counters at one moment."""
+
+    at: float
+    processes: dict[str, ProcessUse]
+    machine_cpu_seconds: float
+    disk_busy_seconds: float
+
+
+class Meter:
+    """Measures usage between `start` and `stop`.
+
+    Args:
+        local: a started cluster; a process that is restarted in between counts from its start.
+        folder: a directory on the measured disk.
+    """
+
+    def __init__(self, local: LocalCluster, folder: Path) -> None:
+        self._local = local
+        self._folder = folder
+        self._before = self._read()
+
+    def start(self) -> None:
+        self._before = self._read()
+
+    def stop(self) -> Use:
+        """Return the resource usage since `start`."""
+        before, now = self._before, self._read()
+        seconds = now.at - before.at
+        processes = {}
+        for name, after in now.processes.items():
+            first = before.processes.get(name)
+            if first is None or first.cpu_seconds > after.cpu_seconds:
+                first = ProcessUse(0.0, 0, 0)
+            processes[name] = ProcessUse(
+                cpu_seconds=after.cpu_seconds - first.cpu_seconds,
+                resident_bytes=after.resident_bytes,
+                written_bytes=after.written_bytes - first.written_bytes,
+            )
+        return Use(
+            seconds=seconds,
+            processes=processes,
+            machine_cores=(now.machine_cpu_seconds - before.machine_cpu_seconds) / seconds,
+            cores=os.cpu_count() or 1,
+            disk_share=min((now.disk_busy_seconds - before.disk_busy_seconds) / seconds, 1.0),
+        )
+
+    def _read(self) -> Reading:
+        processes = {LOAD: use_of("self")}
+        for node in self._local.nodes:
+            if node.pid is not None:
+                processes[node.name] = use_of(node.pid)
+        return Reading(
+            at=time.perf_counter(),
+            processes=processes,
+            machine_cpu_seconds=machine_cpu_seconds(),
+            disk_busy_seconds=disk_busy_seconds(self._folder),
+        )
+
+
+def use_of(process: int | str) -> ProcessUse:
+    """Return the usage of a process since its start, by its pid or "self"."""
+    return ProcessUse(
+        cpu_seconds=cpu_of(os.getpid() if process == "self" else int(process)),
+        resident_bytes=resident_bytes(process),
+        written_bytes=written_bytes(process),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +202,3 @@ async def bench_cluster(folder: Path, settings: Settings | None = None) -> Async
             offset=OffsetServiceStub(await channel("offset")),
             broker=BrokerStub(await channel(local.brokers[0])),
         )
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a condition holds. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
-    try:
-        async with asyncio.timeout(SETTLED_SECONDS_MAX):
-            while True:
-                with contextlib.suppress(grpc.RpcError):
-                    if await holds():
-                        return
-                await asyncio.sleep(LOOK_SECONDS)
-    except TimeoutError:
-        raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX:.0f} s") from None

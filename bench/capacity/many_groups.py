@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.capacity.bench_cluster import Bench, bench_cluster
-from bench.capacity.load import call_closed, in_parallel
 from bench.capacity.many_queues import append_to_each, create
 from bench.capacity.point import Axes, Point, Use, percentiles_ms
+from bench.loops import call_closed, in_parallel
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
@@ -162,12 +162,12 @@ async def calling(
             await made.commit(group, 8 if "8" in measure else 1)
 
     bench.meter.start()
-    done, elapsed, took = await call_closed(call, CALLERS, axes.seconds)
+    done = await call_closed(call, CALLERS, axes.seconds)
     return Point(
         measure=f"{measure}, by groups",
         at=made.count,
-        rate=done / elapsed,
-        latency_ms=percentiles_ms(took),
+        rate=done.per_second,
+        latency_ms=percentiles_ms(done.waits),
         use=bench.meter.stop(),
         figures=figures,
     )
@@ -203,12 +203,12 @@ async def heartbeats(folder: Path, axes: Axes) -> AsyncIterator[Point]:
             seconds = await in_parallel(beat, range(count), CALLERS)
             joined = bench.meter.stop()
             bench.meter.start()
-            done, elapsed, took = await call_closed(beat, CALLERS, axes.seconds)
+            done = await call_closed(beat, CALLERS, axes.seconds)
             yield Point(
                 measure="heartbeat, by members of the group",
                 at=count,
-                rate=done / elapsed,
-                latency_ms=percentiles_ms(took),
+                rate=done.per_second,
+                latency_ms=percentiles_ms(done.waits),
                 use=bench.meter.stop(),
                 figures={
                     "join_seconds": seconds,

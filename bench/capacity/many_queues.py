@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from bench.capacity.bench_cluster import OPTIONS, Bench, bench_cluster, until
-from bench.capacity.load import append_in_streams, in_parallel
+from bench.capacity.bench_cluster import OPTIONS, Bench, bench_cluster
 from bench.capacity.point import Axes, Point, percentiles_ms
-from bench.capacity.processes import disk_bytes
+from bench.loops import append_in_streams, in_parallel, until
+from bench.usage import disk_bytes
 from rockoon_broker.store.recovery.checkpoint_files import read_recovery_point
 from rockoon_format.batch import encode_batch
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -72,9 +72,7 @@ async def queues(folder: Path, axes: Axes) -> AsyncIterator[Point]:
             resident = bench.resident_bytes()
 
             bench.meter.start()
-            done, elapsed, took = await append_in_streams(
-                bench.broker, anywhere(places), axes.seconds
-            )
+            done = await append_in_streams(bench.broker, anywhere(places), axes.seconds)
             use = bench.meter.stop()
             spread_settle_seconds = await settled(bench)
             began = time.perf_counter()
@@ -86,8 +84,8 @@ async def queues(folder: Path, axes: Axes) -> AsyncIterator[Point]:
             yield Point(
                 measure="append to any queue, by queues",
                 at=len(places),
-                rate=done / elapsed,
-                latency_ms=percentiles_ms(took),
+                rate=done.per_second,
+                latency_ms=percentiles_ms(done.waits),
                 use=use,
                 figures={
                     "first_appends_per_second": len(new) / first_seconds,
@@ -120,7 +118,7 @@ async def serves_all(bench: Bench, queues: int) -> None:
 async def append_to_each(bench: Bench, places: Sequence[Place]) -> float:
     """Append a message to each queue; return the elapsed seconds."""
     requests = (one_message(*place) for place in places)
-    return (await append_in_streams(bench.broker, requests))[1]
+    return (await append_in_streams(bench.broker, requests)).seconds
 
 
 def anywhere(places: Sequence[Place]) -> Iterator[AppendRequest]:

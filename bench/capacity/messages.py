@@ -10,30 +10,32 @@ from pathlib import Path
 import grpc
 
 import rockoon
-from bench.capacity.bench_cluster import Bench, bench_cluster, until
-from bench.capacity.load import Offered, call_closed, send_closed, send_open, wait_for
+from bench.capacity.bench_cluster import LOAD, Bench, bench_cluster
 from bench.capacity.many_queues import create
 from bench.capacity.point import Axes, Point, percentiles_ms
-from bench.capacity.processes import LOAD
-from bench.cluster.groups import is_settled
+from bench.loops import (
+    BODY,
+    Offered,
+    call_closed,
+    is_settled,
+    make_topic,
+    read_columns,
+    send_closed,
+    send_open,
+    until,
+    wait_for,
+)
 from rockoon.message import Message
 from rockoon.producer.producer import Producer
 from rockoon_proto.v1.broker_pb2 import PullRequest
 
 QUEUES = 8
 QUEUES_OF_A_TOPIC_MAX = 4_000
-FIRST_SECONDS_MAX = 60.0
-BODY = b"x" * 100
 # Share of a closed loop's rate at which latency is measured, and the limits of the load generator.
 OPEN_SHARE = 0.3
 OPEN_RATE_MAX = 10_000.0
 OPEN_BYTES_MAX = 50e6
 SENT_AT = struct.Struct("<d")
-
-
-async def made_topic(cluster: rockoon.Cluster, name: str, queues: int) -> None:
-    made = await cluster.admin.create_topic(name, queues_per_broker=queues)
-    await cluster.route(name, min_revision=made.modified_revision)
 
 
 async def opened(bench: Bench, stack: AsyncExitStack, count: int) -> list[Producer]:
@@ -89,7 +91,7 @@ async def producers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
                 made = await opened(bench, stack, count)
                 topic = f"producers-{count}"
                 async with bench.connect() as cluster:
-                    await made_topic(cluster, topic, QUEUES)
+                    await make_topic(cluster, topic, QUEUES)
                 point, _ = await sending(bench, made, topic, BODY, axes.seconds)
             yield placed(point, "append, by producers", count)
 
@@ -102,7 +104,7 @@ async def sizes(folder: Path, axes: Axes) -> AsyncIterator[Point]:
             async with AsyncExitStack() as stack:
                 made = await opened(bench, stack, 2)
                 async with bench.connect() as cluster:
-                    await made_topic(cluster, topic, QUEUES)
+                    await make_topic(cluster, topic, QUEUES)
                 body = b"x" * body_bytes
                 point, _ = await sending(bench, made, topic, body, axes.seconds)
             yield placed(point, "append, by body bytes", body_bytes)
@@ -115,7 +117,7 @@ async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
     async with bench_cluster(folder) as bench, AsyncExitStack() as stack:
         made = await opened(bench, stack, 2)
         async with bench.connect() as cluster:
-            await made_topic(cluster, "rates", QUEUES)
+            await make_topic(cluster, "rates", QUEUES)
         for producer in made:
             await producer.send("rates", BODY)
         for rate in axes.offered:
@@ -133,30 +135,11 @@ async def rates(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Point:
     """Measure readers that read all messages as columns, repeatedly from the beginning."""
-    read = stored = 0
-    began = 0.0
+    messages = 0
 
-    async def run(cluster: rockoon.Cluster) -> None:
-        nonlocal read
-        async with cluster.pull_consumer() as consumer:
-            await consumer.assign_all(topic)
-            await consumer.seek_to_beginning()
-            left = stored
-            while True:
-                spent = time.perf_counter() - began
-                if read and spent >= seconds:
-                    break
-                # At least one batch is read, even after the time, so that a rate exists.
-                timeout = seconds - spent if read else FIRST_SECONDS_MAX
-                batch = await consumer.poll_batch(timeout=timeout)
-                if batch is None:
-                    break
-                assert len(batch.bodies) == len(batch.offsets)
-                read += len(batch)
-                left -= len(batch)
-                if left <= 0:
-                    await consumer.seek_to_beginning()
-                    left = stored
+    def read(count: int, _: int) -> None:
+        nonlocal messages
+        messages += count
 
     async with AsyncExitStack() as stack:
         clusters = [await stack.enter_async_context(bench.connect()) for _ in range(readers)]
@@ -167,10 +150,11 @@ async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Poi
         began = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
             for cluster in clusters:
-                tasks.create_task(run(cluster), name="reader")
+                reading = read_columns(cluster, topic, seconds, read, stored=stored)
+                tasks.create_task(reading, name="reader")
         elapsed = time.perf_counter() - began
         use = bench.meter.stop()
-    return Point(measure="pull", at=readers, rate=read / elapsed, use=use)
+    return Point(measure="pull", at=readers, rate=messages / elapsed, use=use)
 
 
 async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
@@ -178,7 +162,7 @@ async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
     messages."""
     async with bench_cluster(folder) as bench:
         async with bench.connect() as cluster:
-            await made_topic(cluster, "readers", QUEUES)
+            await make_topic(cluster, "readers", QUEUES)
             async with cluster.producer() as producer:
                 await producer.send("readers", BODY)
                 await send_closed([producer], "readers", BODY, axes.seconds)
@@ -222,7 +206,7 @@ async def waiting(bench: Bench, count: int, seconds: float) -> Point:
         await until(all_wait)
         after = bench.resident_bytes()
         bench.meter.start()
-        done, elapsed, took = await call_closed(pull, 64, seconds)
+        done = await call_closed(pull, 64, seconds)
         use = bench.meter.stop()
         enough = True
         for waiter in waiters:
@@ -231,8 +215,8 @@ async def waiting(bench: Bench, count: int, seconds: float) -> Point:
     return Point(
         measure="pull of nothing, by pulls that wait",
         at=count,
-        rate=done / elapsed,
-        latency_ms=percentiles_ms(took),
+        rate=done.per_second,
+        latency_ms=percentiles_ms(done.waits),
         use=use,
         figures={"broker_bytes_per_waiting_pull": (after[name] - before[name]) / count},
     )
@@ -244,7 +228,7 @@ async def members(folder: Path, axes: Axes) -> AsyncIterator[Point]:
         for count in axes.members:
             topic, group = f"members-{count}", f"group-{count}"
             async with bench.connect() as cluster:
-                await made_topic(cluster, topic, 64)
+                await make_topic(cluster, topic, 64)
                 yield await shared(bench, cluster, topic, group, count, axes.seconds)
 
 
@@ -263,9 +247,6 @@ async def shared(
         for number in range(count)
     ]
 
-    async def settled() -> bool:
-        return is_settled(consumers, 64)
-
     rate = 500.0
     async with AsyncExitStack() as stack:
         bench.meter.start()
@@ -273,7 +254,7 @@ async def shared(
         async with asyncio.TaskGroup() as tasks:
             for consumer in consumers:
                 tasks.create_task(stack.enter_async_context(consumer), name="join")
-        await until(settled)
+        await until(lambda: is_settled(consumers, 64))
         join_seconds = time.perf_counter() - began
         joining = bench.meter.stop()
         async with cluster.producer() as producer:
@@ -286,10 +267,7 @@ async def shared(
                 producer.send(topic, SENT_AT.pack(due) + BODY)
             await producer.flush()
 
-            async def all_handled() -> bool:
-                return len(handled) >= total
-
-            await until(all_handled)
+            await until(lambda: len(handled) >= total)
             elapsed = time.perf_counter() - began
             use = bench.meter.stop()
     return Point(

@@ -6,21 +6,19 @@
 """
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.capacity import model
+from bench.capacity.bench_cluster import LOAD
 from bench.capacity.model import Costs, Demand, Foretold, Shape
 from bench.capacity.point import NOBODY, Part, Point
-from bench.capacity.processes import LOAD
+from bench.tables import MISSING, fill, markdown
 
 Parts = Mapping[str, Part]
 
-BLOCK = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
-MISSING = "*Not measured yet.*"
 BROKER, OFFSET, NAMESERVER, ETCD = "broker-a", "offset", "nameserver-a", "etcd"
 PROCESSES = {LOAD: "load", BROKER: "broker", OFFSET: "offset", NAMESERVER: "names", ETCD: "etcd"}
 MIB = 1 << 20
@@ -84,12 +82,7 @@ BREAKS = 3
 def write(page: Path, parts: Parts) -> None:
     """Write every generated block of the page, and its charts."""
     made = blocks(parts)
-
-    def fill(found: re.Match[str]) -> str:
-        content = made.get(found[2], MISSING)
-        return f"{found[1]}{content}\n{found[3]}"
-
-    page.write_text(BLOCK.sub(fill, page.read_text()))
+    fill(page, lambda name: made.get(name, MISSING))
     folder = page.parent / "pictures"
     folder.mkdir(exist_ok=True)
     for name, picture in pictures(parts).items():
@@ -126,7 +119,7 @@ def runs(parts: Parts) -> str:
     ]
     machines = sorted({part.machine for part in parts.values()})
     head = ["part", "commit", "seconds", "command", "ended"]
-    return "\n\n".join([f"Machine: {'; '.join(machines)}.", table(head, rows)])
+    return "\n\n".join([f"Machine: {'; '.join(machines)}.", markdown(head, rows)])
 
 
 def tables(part: Part) -> str:
@@ -143,7 +136,7 @@ def tables(part: Part) -> str:
             rows = [
                 [number(p.at), *(figure(name, p.figures[name]) for name in names)] for p in points
             ]
-            made.append(table(head, rows))
+            made.append(markdown(head, rows))
     return "\n\n".join(made)
 
 
@@ -167,7 +160,7 @@ def rates_table(measure: str, points: Sequence[Point]) -> str:
         ]
         row += [f"{use.disk_share:.0%}", f"{use.others_cores:.1f}", use.saturated]
         rows.append(row)
-    return table(head, rows)
+    return markdown(head, rows)
 
 
 def saturation(parts: Parts) -> str:
@@ -193,7 +186,7 @@ def saturation(parts: Parts) -> str:
             ]
         )
     head = ["service", "operation", "CPU µs each", "a core carries, /s", "reached, /s", "bound"]
-    return table(head, rows) if rows else MISSING
+    return markdown(head, rows) if rows else MISSING
 
 
 def extrapolation(parts: Parts) -> str:
@@ -204,7 +197,7 @@ def extrapolation(parts: Parts) -> str:
         if told is not None:
             rows.append(foretold_row(told))
     head = ["figure", "fitted up to", "predicted for", "factor", "predicted", "measured", "error"]
-    return table(head, rows) if rows else MISSING
+    return markdown(head, rows) if rows else MISSING
 
 
 def foretold_row(told: Foretold) -> list[str]:
@@ -231,7 +224,7 @@ def costs_table(costs: Costs) -> str:
         else:
             shown = f"{value * 1e6:,.3f} µs of CPU"
         rows.append([field.name.replace("_", " "), shown])
-    return table(["cost", "measured"], rows)
+    return markdown(["cost", "measured"], rows)
 
 
 def breaks_table(costs: Costs) -> str:
@@ -256,7 +249,7 @@ def breaks_table(costs: Costs) -> str:
         "carried",
         "times the demand",
     ]
-    return table([*head, "first", "second", "third"], rows)
+    return markdown([*head, "first", "second", "third"], rows)
 
 
 def arithmetic(costs: Costs) -> str:
@@ -279,7 +272,7 @@ def arithmetic(costs: Costs) -> str:
         f"read by {LARGEST.readers_per_queue} group; {LARGEST.route_changes_per_second:g} route "
         f"changes a second that concern all; {SHOWN} brokers, shards and nameservers."
     )
-    return f"{demand}\n\n{table(head, rows)}"
+    return f"{demand}\n\n{markdown(head, rows)}"
 
 
 def pictures(parts: Parts) -> dict[str, str]:
@@ -328,12 +321,6 @@ def pictures(parts: Parts) -> dict[str, str]:
     }
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
@@ -352,14 +339,8 @@ def amount(value: float, unit: str) -> str:
 
 
 WIDTH, HEIGHT = 560, 260
-
-
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 46
-
-
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
-
-
 Line = Sequence[tuple[float, float]]
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from bench.tables import quantile
+
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -28,10 +30,7 @@ class Axes:
 
 
 FULL = Axes()
-
-
 MORE_QUEUES = replace(FULL, queues=(*FULL.queues, 100_000))
-
 
 QUICK = Axes(
     seconds=0.7,
@@ -171,12 +170,8 @@ def read_parts(folder: Path, names: Iterable[str]) -> dict[str, Part]:
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
     """Return milliseconds by percentile; empty without samples."""
     ordered = sorted(seconds)
-    count = len(ordered)
-    return {
-        name: ordered[min(int(count * share), count - 1)] * 1e3
-        for name, share in PERCENTILES.items()
-        if count
-    }
+    shares = PERCENTILES.items() if ordered else ()
+    return {name: quantile(ordered, share) * 1e3 for name, share in shares}
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -6,32 +6,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import rockoon
+from bench.loops import BODY, call_closed, is_settled, nothing, until
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
 from rockoon_core.message_queue import queue_to_wire
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, ResolveRequest
 
 CALLS_IN_FLIGHT = 64
-SETTLED_SECONDS_MAX = 120.0
-LOOK_SECONDS = 0.01
-
-
-async def calls_per_second(call: Callable[[int], Awaitable[None]], seconds: float) -> float:
-    """Measure the rate of a call with `CALLS_IN_FLIGHT` callers; the argument is the caller's
-    number."""
-    done = 0
-    began = time.perf_counter()
-
-    async def caller(number: int) -> None:
-        nonlocal done
-        while time.perf_counter() - began < seconds:
-            await call(number)
-            done += 1
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(CALLS_IN_FLIGHT):
-            tasks.create_task(caller(number), name=f"caller {number}")
-    return done / (time.perf_counter() - began)
 
 
 async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> dict[str, float]:
@@ -82,11 +63,13 @@ async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> 
         turns += 1
         await commit_entries(range(len(queues)), turns)
 
+    async def rate(call: Callable[[int], Awaitable[None]]) -> float:
+        return (await call_closed(call, CALLS_IN_FLIGHT, seconds)).per_second
+
     return {
-        "Resolve, one queue a call": await calls_per_second(resolve, seconds),
-        "commits, one queue a call": await calls_per_second(commit, seconds),
-        f"commits, {len(queues)} queues a call": await calls_per_second(commit_all, seconds)
-        * len(queues),
+        "Resolve, one queue a call": await rate(resolve),
+        "commits, one queue a call": await rate(commit),
+        f"commits, {len(queues)} queues a call": await rate(commit_all) * len(queues),
     }
 
 
@@ -130,11 +113,6 @@ async def rebalance_seconds(
     return found
 
 
-def is_settled(consumers: list[PushConsumer], queues: int) -> bool:
-    shares = [len(consumer.assignment) for consumer in consumers]
-    return sum(shares) == queues and max(shares) - min(shares) <= 1
-
-
 async def listener_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> list[float]:
     """Measure seconds from `send` to the listener's call, one message at a time; sorted."""
     seconds: list[float] = []
@@ -153,20 +131,7 @@ async def listener_latencies(cluster: rockoon.Cluster, topic: str, count: int) -
         for _ in range(count):
             handled.clear()
             sent_at = time.perf_counter()
-            receipt = producer.send(topic, b"x" * 100)
+            receipt = producer.send(topic, BODY)
             await handled.wait()
             await receipt
     return sorted(seconds)
-
-
-async def nothing(_: Message) -> None:
-    """Handler without effect."""
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
-    deadline = time.perf_counter() + SETTLED_SECONDS_MAX
-    while not holds():
-        if time.perf_counter() > deadline:
-            raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX} s")
-        await asyncio.sleep(LOOK_SECONDS)

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 import rockoon
 from bench.cluster.counted import CallCounter
+from bench.command import console, show
+from bench.loops import nothing
+from bench.usage import cpu_of
 from rockoon.local import LocalCluster
 from rockoon.local.process import NodeKind
 from rockoon.transactions.transaction import Resolution
@@ -35,8 +36,6 @@ QUEUES = 4
 TOPIC = "idle"
 COUNTED = ("broker-b", "nameserver-a", "offset")
 SERVICES = (NodeKind.NAMESERVER, NodeKind.BROKER, NodeKind.OFFSET)
-
-console = Console()
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ def usage_of(pid: int) -> Usage:
         for line in (thread / "status").read_text().splitlines():
             if line.startswith("voluntary_ctxt_switches:"):
                 switches += int(line.split()[1])
-    # Linux's CPU clock of another process: nanoseconds, where /proc counts hundredths of a second.
-    return Usage(time.clock_gettime((~pid << 3) | 2), switches)
+    return Usage(cpu_of(pid), switches)
 
 
 def usages(local: LocalCluster) -> dict[str, Usage]:
@@ -81,9 +79,6 @@ async def used(local: LocalCluster, seconds: float) -> dict[str, tuple[float, fl
 @asynccontextmanager
 async def idle_client(local: LocalCluster) -> AsyncIterator[None]:
     """Context manager that runs a connected, idle program (producers and a push consumer)."""
-
-    async def nothing(_message: rockoon.Message) -> None:
-        """Handler without effect: no message is sent."""
 
     async def unknown(_message: rockoon.Message) -> Resolution:
         return Resolution.UNKNOWN
@@ -122,7 +117,7 @@ async def counted(local: LocalCluster, folder: Path, seconds: float) -> dict[str
     return found | {CLIENT: Counter(own.calls())}
 
 
-def show(
+def show_idle(
     title: str,
     figures: Mapping[str, tuple[float, float]],
     calls: Mapping[str, Counter[str]],
@@ -130,14 +125,12 @@ def show(
     *,
     functions_max: int,
 ) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in ("process", "CPU, % of a core", "wakeups /s", "own calls /s"):
-        table.add_column(column, justify="left" if column == "process" else "right")
+    rows = []
     for name, (percent, switches) in figures.items():
         own = f"{calls[name].total() / seconds:,.1f}" if name in calls else ""
-        table.add_row(name, f"{percent:.2f}", f"{switches:,.1f}", own)
-    table.add_row("all", f"{sum(percent for percent, _ in figures.values()):.2f}", "", "")
-    console.print(table)
+        rows.append((name, f"{percent:.2f}", f"{switches:,.1f}", own))
+    rows.append(("all", f"{sum(percent for percent, _ in figures.values()):.2f}", "", ""))
+    show(title, ("process", "CPU, % of a core", "wakeups /s", "own calls /s"), rows)
     for name, counts in calls.items():
         for function, count in counts.most_common(functions_max):
             console.print(f"  {name:14} {count / seconds:10,.1f} /s  {function}", highlight=False)
@@ -152,7 +145,7 @@ async def measure(folder: Path, seconds: float, functions_max: int) -> None:
             await asyncio.sleep(SETTLE_SECONDS)
             figures = await used(local, seconds)
             calls = await counted(local, part, seconds)
-            show(title, figures, calls, seconds, functions_max=functions_max)
+            show_idle(title, figures, calls, seconds, functions_max=functions_max)
 
 
 def main() -> None:

@@ -8,17 +8,13 @@ sends, of the clients that have goals for them (`awaited.py`); with three rounds
 of the page.
 """
 
-import argparse
-import os
-import resource
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.capacity.processes import machine, machine_cpu_seconds
+from bench.command import parser, stores
 from bench.compare import awaited, page
 from bench.compare.fetching import ROOT, NotHere
 from bench.compare.figures import (
@@ -30,12 +26,10 @@ from bench.compare.figures import (
     TOPICS,
     Figures,
     Result,
-    Round,
     Row,
     figures,
     rows,
 )
-from bench.compare.page_cache import find_pages
 from bench.compare.peer import ClientCommand, KafkaPeer, NatsPeer, Peer, RocketMqPeer, RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
@@ -43,10 +37,9 @@ from bench.compare.programs import (
     MeasureFailed,
     NoSuchWay,
     ProgramFailed,
-    cpu_seconds,
-    own_bytes,
-    wait_rest,
 )
+from bench.tables import FIGURES, miss, told, write
+from bench.usage import circumstances, cpu_seconds, find_pages, machine, own_bytes, wait_rest
 from rockoon.local.ports import PortBlock
 from rockoon.local.process import LocalClusterError
 
@@ -168,21 +161,16 @@ class Comparison:
     def round(self) -> None:
         """Run one turn of each peer without and with a sync; the next round starts with another
         peer."""
-        load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
-        for sync in (False, True):
-            for peer in self._peers:
-                self._turn(peer, sync=sync)
-        seconds = time.monotonic() - began
-        machine_used, own_used = (
-            now - then for now, then in zip(used_cpu_seconds(), before, strict=True)
-        )
-        others = max(machine_used - own_used, 0.0) / seconds
-        self._result.rounds.append(Round(load, others, seconds))
+        with circumstances() as found:
+            for sync in (False, True):
+                for peer in self._peers:
+                    self._turn(peer, sync=sync)
+        self._result.rounds.append(found)
         self._peers.append(self._peers.pop(0))
 
     def _turn(self, peer: Peer, *, sync: bool) -> None:
-        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
-            folder, began = Path(name), time.monotonic()
+        with stores(self._folder) as folder:
+            began = time.monotonic()
             try:
                 address = peer.start(folder, sync=sync)
                 for number, command in enumerate(peer.clients()):
@@ -240,9 +228,7 @@ class Comparison:
                 client.stop()
 
     def _miss(self, name: str, reason: str) -> None:
-        reason = " ".join(reason.split())
-        if self._result.missing.setdefault(name, reason) == reason:
-            told(f"  not measured: {name}: {reason}")
+        miss(self._result.missing, name, reason)
 
     def close(self) -> None:
         for peer in self._peers:
@@ -250,32 +236,16 @@ class Comparison:
         self._ports.close()
 
 
-def told(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def mode(sync: bool) -> str:
     return "after a sync" if sync else "before a sync"
 
 
-def used_cpu_seconds() -> tuple[float, float]:
-    """Return the CPU seconds used by the machine, and by this process with its ended children."""
-    own = 0.0
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(who)
-        own += usage.ru_utime + usage.ru_stime
-    return machine_cpu_seconds(), own
-
-
 def main() -> int:
     names = [peer.name for peer in PEERS]
-    parser = argparse.ArgumentParser(prog="make compare", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each peer")
-    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each rate")
-    parser.add_argument("--only", choices=names, action="append", help="a peer; may be repeated")
-    parser.add_argument("--awaited", action="store_true", help="only measures of awaited sends")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
-    arguments = parser.parse_args()
+    options = parser("make compare", __doc__, names, seconds=1.0)
+    options.add_argument("--rounds", type=int, default=3, help="number of turns of each peer")
+    options.add_argument("--awaited", action="store_true", help="only measures of awaited sends")
+    arguments = options.parse_args()
     known = [peer.name for peer in awaited.PEERS] if arguments.awaited else names
     chosen = [peer for peer in PEERS if peer.name in (arguments.only or known)]
     result = Result(
@@ -287,11 +257,10 @@ def main() -> int:
     )
     interrupts = Interrupts()
     interrupts.handle()
-    arguments.dir.mkdir(exist_ok=True)
     comparison = Comparison(
         chosen,
         arguments.seconds,
-        arguments.dir.resolve(),
+        arguments.dir,
         result,
         interrupts,
         awaited=arguments.awaited,
@@ -313,7 +282,7 @@ def main() -> int:
     made += f"\n\n{awaited.goals_table(result)}" if arguments.awaited else ""
     print(made)
     if arguments.rounds >= ROUNDS_OF_A_PAGE_MIN and not arguments.only:
-        page.write(PAGE, made, awaited.BLOCK if arguments.awaited else page.FIGURES)
+        write(PAGE, made, awaited.BLOCK if arguments.awaited else FIGURES)
         told(f"written: {PAGE}")
     return 0
 

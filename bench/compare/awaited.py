@@ -4,21 +4,9 @@ round."""
 import statistics
 from dataclasses import dataclass
 
-from bench.compare.figures import (
-    CONNECTIONS,
-    CPU,
-    ONE_SEND,
-    P50,
-    P99,
-    PACED,
-    RATE,
-    TASKS,
-    TIMES,
-    Result,
-    shown,
-)
+from bench.compare.figures import CONNECTIONS, CPU, ONE_SEND, PACED, RATE, TASKS, TIMES, Result
 from bench.compare.peer import AIOKAFKA, NATS_PY, ROCKOON, KafkaPeer, NatsPeer, RockoonPeer
-from bench.goals.goal import Goal
+from bench.tables import P50, P99, Goal, markdown, shown
 
 PEERS = (RockoonPeer, KafkaPeer, NatsPeer)
 COLUMNS = (ROCKOON, AIOKAFKA, NATS_PY)
@@ -67,15 +55,14 @@ GOALS = (
 
 def goals_table(result: Result) -> str:
     """Return a table of the goals, with the median value over the rounds."""
-    lines = ["| goal | bound | before a sync | held | after a sync | held |", "|---" * 6 + "|"]
+    rows = []
     for each in GOALS:
         cells: list[str] = []
         for sync in (False, True):
             if values := each.values(result, sync=sync):
                 median = statistics.median(values)
-                cells += [shown(median), "yes" if each.goal.holds(median) else "**no**"]
+                cells += [shown(median), each.goal.verdict(median)]
             else:
                 cells += ["not measured", ""]
-        cells = [f"{each.measure}, {each.unit}", each.goal.told(), *cells]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append((f"{each.measure}, {each.unit}", each.goal.told(), *cells))
+    return markdown(("goal", "bound", "before a sync", "held", "after a sync", "held"), rows)

@@ -1,17 +1,14 @@
-"""Measures of the comparison, and arithmetic: figures of a turn, and their range over the
-rounds."""
+"""Measures of the comparison, and the figures of a turn."""
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-RATE, CPU, P50, P99 = "messages/s", "CPU µs a message", "p50 ms", "p99 ms"
+from bench.tables import P50, P99
+from bench.usage import Circumstances
+
+RATE, CPU = "messages/s", "CPU µs a message"
 SECONDS, MIB = "s", "MiB"
 TIMES = "times the p99 of one connection"
-NONE = "\N{EN DASH}"
-DIGITS = 3
-_CELL = re.compile(rf"([\d,.]+)(?: {NONE} ([\d,.]+))?")
 
 
 @dataclass(frozen=True)
@@ -110,52 +107,6 @@ def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
     return {(row.name, unit): values[unit] for unit in row.units}
 
 
-def shown(value: float) -> str:
-    """Format a figure with a suitable number of digits."""
-    if value <= 0:
-        return "0"
-    decimals = DIGITS - 1 - math.floor(math.log10(value))
-    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
-
-
-def span(values: Sequence[float]) -> str:
-    """Format the range of values over the rounds for a table cell."""
-    if not values:
-        return NONE
-    low, high = shown(min(values)), shown(max(values))
-    return low if low == high else f"{low} {NONE} {high}"
-
-
-def parsed(cell: str) -> tuple[float, float] | None:
-    """Parse the lowest and highest value of a cell; None if nothing was measured.
-
-    Raises:
-        ValueError: invalid text.
-    """
-    if cell == NONE:
-        return None
-    found = _CELL.fullmatch(cell)
-    if found is None:
-        raise ValueError(f"no figure: {cell!r}")
-    low, high = (float(each.replace(",", "")) for each in (found[1], found[2] or found[1]))
-    return low, high
-
-
-@dataclass(frozen=True)
-class Round:
-    """State of the machine in one round.
-
-    Attributes:
-        load: load average before the round.
-        others_cores: CPU cores that other programs used during the round.
-        seconds: duration of the round.
-    """
-
-    load: float
-    others_cores: float
-    seconds: float
-
-
 @dataclass
 class Result:
     """Result of a run of the comparison.
@@ -174,7 +125,7 @@ class Result:
     command: str
     seconds: float
     versions: dict[str, str] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Circumstances] = field(default_factory=list)
     values: dict[tuple[bool, str, str, str], list[float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 

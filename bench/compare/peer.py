@@ -1,4 +1,4 @@
-"""Interface of the compared message queues ("peers")."""
+"""The compared message queues ("peers"): Rockoon, Kafka, RocketMQ and NATS, with their clients."""
 
 import abc
 import os
@@ -49,6 +49,8 @@ class Peer(abc.ABC):
 
     def __init__(self, ports: PortBlock) -> None:
         self.ports = ports
+        # The servers that run.
+        self._programs: list[Program] = []
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
@@ -67,17 +69,31 @@ class Peer(abc.ABC):
             sync: True to sync messages to disk before they are acknowledged.
         """
 
-    @abc.abstractmethod
     def pids(self) -> Sequence[int]:
         """Return the process ids of the servers."""
+        return [program.pid for program in self._programs]
 
     @abc.abstractmethod
     def clients(self) -> Sequence[ClientCommand]:
         """Return the client programs; call `prepare` before."""
 
-    @abc.abstractmethod
     def stop(self) -> None:
         """Stop all servers that were started; may be called again after an interruption."""
+        while self._programs:
+            self._programs[-1].stop()
+            self._programs.pop()
+
+    def _run(
+        self,
+        name: str,
+        command: Sequence[object],
+        log: Path,
+        port: int,
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        """Start a server, and wait until it listens on a port."""
+        self._programs.append(Program(name, command, log, environment))
+        self._programs[-1].wait_listening(port)
 
 
 def python_client(name: str, python: Path | str, module: str) -> ClientCommand:
@@ -88,20 +104,14 @@ def python_client(name: str, python: Path | str, module: str) -> ClientCommand:
 
 
 KAFKA_POM = fetching.HERE / "kafka.xml"
-
-
 KAFKA_JAVA, CONFLUENT, AIOKAFKA = "Kafka, Java", "Kafka, confluent-kafka", "Kafka, aiokafka"
-
-
 KAFKA_CLIENT = "KafkaCompareClient"
-
 
 # As bin/kafka-server-start.sh and bin/kafka-run-class.sh have them.
 SERVER_OPTIONS = (
     *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 )
-
 
 CLIENT_OPTIONS = ("-Xms256m", "-Xmx512m")
 
@@ -121,7 +131,6 @@ class KafkaPeer(Peer):
     def __init__(self, ports: PortBlock) -> None:
         super().__init__(ports)
         self._libraries = self._classes = self._python = Path()
-        self._server: Program | None = None
 
     def prepare(self) -> Mapping[str, str]:
         self._libraries = fetching.maven(KAFKA_POM, fetching.CACHE / "kafka")
@@ -159,13 +168,8 @@ class KafkaPeer(Peer):
         options = ["format", "--standalone", "-t", cluster_id, "-c", settings]
         fetching.run([*java, "kafka.tools.StorageTool", *options])
         command = ["java", *SERVER_OPTIONS, *java[1:], "kafka.Kafka", settings]
-        self._server = Program("Kafka", command, folder / "kafka.log")
-        self._server.wait_listening(port)
+        self._run("Kafka", command, folder / "kafka.log", port)
         return f"127.0.0.1:{port}"
-
-    def pids(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.pid]
 
     def clients(self) -> Sequence[ClientCommand]:
         path = f"{self._classes}:{self._libraries}/*"
@@ -175,18 +179,9 @@ class KafkaPeer(Peer):
             python_client(AIOKAFKA, self._python, "aiokafka_client"),
         ]
 
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
 
 MODULE = "github.com/nats-io/nats-server/v2"
-
-
 VERSION = "v2.15.2"
-
-
 NATS_PY = "NATS, nats-py"
 
 
@@ -198,7 +193,6 @@ class NatsPeer(Peer):
         super().__init__(ports)
         self._program = Path()
         self._python = Path()
-        self._server: Program | None = None
 
     def prepare(self) -> Mapping[str, str]:
         self._program = fetching.go(MODULE, VERSION)
@@ -215,45 +209,22 @@ class NatsPeer(Peer):
             + "}\n"
         )
         command = [self._program, "-c", settings]
-        self._server = Program("nats-server", command, folder / "nats.log")
-        self._server.wait_listening(port)
+        self._run("nats-server", command, folder / "nats.log", port)
         return f"nats://127.0.0.1:{port}"
-
-    def pids(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.pid]
 
     def clients(self) -> Sequence[ClientCommand]:
         return [python_client(NATS_PY, self._python, "nats_client")]
 
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
 
 # Shared with `make rocketmq`.
 ROCKETMQ_POM = fetching.ROOT / "tests" / "rocketmq" / "pom.xml"
-
-
 ROCKETMQ_FOLDER = fetching.ROOT / ".rocketmq"
-
-
 ROCKETMQ_JAVA = "RocketMQ, Java"
-
-
 ROCKETMQ_CLIENT = "RocketMqCompareClient"
-
-
 # The broker's replication service, disabled because it listens on every address.
 HA_SERVICE = "org.apache.rocketmq.store.ha.HAService"
-
-
 BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=1g")
-
-
 NAMESERVER_OPTIONS = ("-Xms256m", "-Xmx256m", "-server", "-XX:+UseG1GC")
-
 
 # The same as in bin/runserver.sh for a JDK above 8.
 OPENED = tuple(
@@ -270,7 +241,6 @@ class RocketMqPeer(Peer):
     def __init__(self, ports: PortBlock) -> None:
         super().__init__(ports)
         self._libraries = self._classes = Path()
-        self._programs: list[Program] = []
 
     def prepare(self) -> Mapping[str, str]:
         self._libraries = fetching.maven(ROCKETMQ_POM, ROCKETMQ_FOLDER)
@@ -303,11 +273,11 @@ class RocketMqPeer(Peer):
             "maxTransferCountOnMessageInMemory": 1024,
             "maxTransferBytesOnMessageInMemory": 2 << 20,
         }
-        self._run(folder, "namesrv.NamesrvStartup", NAMESERVER_OPTIONS, nameserver, names)
-        self._run(folder, "broker.BrokerStartup", BROKER_OPTIONS, broker, port)
+        self._start(folder, "namesrv.NamesrvStartup", NAMESERVER_OPTIONS, nameserver, names)
+        self._start(folder, "broker.BrokerStartup", BROKER_OPTIONS, broker, port)
         return address
 
-    def _run(
+    def _start(
         self,
         folder: Path,
         main: str,
@@ -321,17 +291,8 @@ class RocketMqPeer(Peer):
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         own = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", *OPENED)
         command = ("java", *options, *own, "-cp", f"{self._classes}:{self._libraries}/*")
-        program = Program(
-            main,
-            [*command, f"org.apache.rocketmq.{main}", "-c", path],
-            home / "log",
-            {"ROCKETMQ_HOME": str(home)},
-        )
-        self._programs.append(program)
-        program.wait_listening(port)
-
-    def pids(self) -> Sequence[int]:
-        return [program.pid for program in self._programs]
+        command += (f"org.apache.rocketmq.{main}", "-c", str(path))
+        self._run(main, command, home / "log", port, {"ROCKETMQ_HOME": str(home)})
 
     def clients(self) -> Sequence[ClientCommand]:
         home = fetching.CACHE / "home"
@@ -342,11 +303,6 @@ class RocketMqPeer(Peer):
                 ROCKETMQ_JAVA, ["java", *CLIENT_OPTIONS, *own, "-cp", path, ROCKETMQ_CLIENT]
             )
         ]
-
-    def stop(self) -> None:
-        while self._programs:
-            self._programs[-1].stop()
-            self._programs.pop()
 
 
 ROCKOON = "Rockoon"

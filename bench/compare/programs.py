@@ -1,4 +1,4 @@
-"""Child processes of a comparison: servers and clients, with their CPU time and memory."""
+"""Child processes of a comparison: servers and clients."""
 
 import os
 import select
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,10 +18,6 @@ from rockoon.local.process import tail
 READY_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.02
-# Servers at rest use less of a core than this: RocketMQ 0.1.
-REST_CORES = 0.2
-REST_LOOK_SECONDS = 0.1
-REST_SECONDS_MAX = 1.5
 
 
 class ProgramFailed(Exception):
@@ -215,54 +211,6 @@ class Interrupts:
         if self._came and not self._is_told:
             self._is_told = True
             raise KeyboardInterrupt
-
-
-def with_children(pids: Iterable[int]) -> set[int]:
-    """Return process ids with those of all their descendants (Linux)."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(stat.parent.name))
-    found, left = set[int](), list(pids)
-    while left:
-        pid = left.pop()
-        if pid not in found:
-            found.add(pid)
-            left += parents.get(pid, [])
-    return found
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of processes and all their descendants since their start."""
-    total = 0.0
-    for pid in with_children(pids):
-        # Linux's CPU clock of another process: nanoseconds, where /proc counts hundredths.
-        with suppress(OSError):
-            total += time.clock_gettime((~pid << 3) | 2)
-    return total
-
-
-def own_bytes(pids: Iterable[int]) -> int:
-    """Return the resident memory of processes and all their descendants, without file pages."""
-    total = 0
-    for pid in with_children(pids):
-        with suppress(OSError):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("RssAnon:"):
-                    total += int(line.split()[1]) << 10
-    return total
-
-
-def wait_rest(pids: Sequence[int]) -> None:
-    """Wait until servers are idle after a measure, for at most REST_SECONDS_MAX."""
-    deadline = time.monotonic() + REST_SECONDS_MAX
-    used = cpu_seconds(pids)
-    while time.monotonic() < deadline:
-        time.sleep(REST_LOOK_SECONDS)
-        before, used = used, cpu_seconds(pids)
-        if used - before < REST_CORES * REST_LOOK_SECONDS:
-            break
 
 
 def free_port(ports: PortBlock, *offsets: int) -> int:

@@ -7,23 +7,20 @@ this machine cannot run is skipped and listed. `--write` fills docs/measurements
 with a run of all parts, or with the layers' figures.
 """
 
-import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
-from bench.capacity.processes import machine
-from bench.compare.__main__ import told
+from bench.command import parser, stores
 from bench.compare.fetching import ROOT, NotHere
-from bench.compare.page import FIGURES, write
 from bench.compare.programs import Interrupts
 from bench.gateway.comparison import PARTS, Comparison
 from bench.gateway.servers import GatewaySide, ProxySide, Side
 from bench.layers.comparison import LayerComparison
+from bench.tables import FIGURES, told, write
+from bench.usage import machine
 from rockoon_format import kernel
 
 PAGE = ROOT / "docs" / "measurements" / "gateway-bench.md"
@@ -32,24 +29,17 @@ SIDES: dict[str, type[Side]] = {"gateway": GatewaySide, "proxy": ProxySide}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make bench-gateway", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each has")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long a rate is measured")
-    parser.add_argument("--warm-calls", type=int, default=60_000, help="unmeasured ones before")
-    parser.add_argument(
-        "--only", choices=[FLOORS, *PARTS], action="append", help="a part; may be repeated"
-    )
-    parser.add_argument("--side", choices=SIDES, help="one of the two alone")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
-    given = parser.parse_args()
-    given.dir.mkdir(exist_ok=True)
+    options = parser("make bench-gateway", __doc__, [FLOORS, *PARTS], seconds=3.0)
+    options.add_argument("--rounds", type=int, default=3, help="turns that each has")
+    options.add_argument("--warm-calls", type=int, default=60_000, help="unmeasured ones before")
+    options.add_argument("--side", choices=SIDES, help="one of the two alone")
+    options.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    given = options.parse_args()
     interrupts = Interrupts()
     interrupts.handle()
     only = given.only or [FLOORS, *PARTS]
     command = f"make bench-gateway ROUNDS={given.rounds} SECONDS={given.seconds:g}"
-    with tempfile.TemporaryDirectory(dir=given.dir, ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
+    with stores(given.dir) as folder:
         made = []
         try:
             if FLOORS in only:

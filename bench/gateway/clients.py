@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import rockoon
-from bench.compare.programs import MeasureFailed, cpu_seconds
-from bench.layers.own import Channel
+from bench.compare.programs import MeasureFailed
+from bench.loops import BODY
+from bench.usage import used
 from gateway.consumers import Consumer, handle
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.producer.producer import Producer
 from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_rpc.channel import Channel
 
-BODY = b"b" * 100
 WARM_SHARE = 0.3
 POLL_SECONDS = 2.0
 INVISIBLE_SECONDS = 300.0
@@ -46,11 +47,6 @@ class Done:
     own_seconds: float = 0.0
     used: dict[str, float] = field(default_factory=dict)
     waits: list[float] = field(default_factory=list)
-
-
-def used(processes: Mapping[str, int]) -> dict[str, float]:
-    """Return the CPU seconds of processes and their children since their start."""
-    return {name: cpu_seconds([pid]) for name, pid in processes.items()}
 
 
 async def stored_first(endpoint: str, topic: str) -> None:
@@ -221,7 +217,7 @@ async def modest(
     Raises:
         MeasureFailed: a send was refused.
     """
-    body, pause = BODY, len(clients) / rate
+    pause = len(clients) / rate
     waits: list[float] = []
     began = time.perf_counter()
 
@@ -231,7 +227,7 @@ async def modest(
         while due < began + seconds:
             await asyncio.sleep(max(due - time.perf_counter(), 0.0))
             before = time.perf_counter()
-            answer = await client.send(message(topic, body, f"{number}-{before}"))
+            answer = await client.send(message(topic, BODY, f"{number}-{before}"))
             if answer.status.code != d.OK:
                 raise MeasureFailed(f"a send was refused: {answer.status}")
             waits.append(time.perf_counter() - before)

@@ -9,19 +9,11 @@ from pathlib import Path
 import uvloop
 from grpc import aio
 
-from bench.compare.__main__ import told
 from bench.compare.fetching import NotHere, run
 from bench.compare.figures import MIB, RATE, SECONDS
-from bench.compare.programs import (
-    Interrupts,
-    MeasureFailed,
-    ProgramFailed,
-    own_bytes,
-    wait_rest,
-)
+from bench.compare.programs import Interrupts, MeasureFailed, ProgramFailed
 from bench.gateway import h2load
 from bench.gateway.clients import (
-    BODY,
     WARM_SHARE,
     Done,
     Turns,
@@ -29,9 +21,10 @@ from bench.gateway.clients import (
     measured_turns,
     modest,
     stored_first,
-    used,
 )
-from bench.gateway.figures import (
+from bench.gateway.servers import SDK, GatewaySide, Side
+from bench.loops import BODY
+from bench.tables import (
     CALL_CPU,
     CALLS,
     CLIENT_CPU,
@@ -40,9 +33,9 @@ from bench.gateway.figures import (
     MESSAGE_CPU,
     Figures,
     p50_p99,
+    told,
 )
-from bench.gateway.servers import SDK, GatewaySide, Side
-from bench.run_notes import RunNotes
+from bench.usage import RunNotes, own_bytes, used, wait_rest
 from gateway.wire_client import message, producer_settings
 from rockoon.errors import RockoonError
 from rockoon.local.process import LocalClusterError

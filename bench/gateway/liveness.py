@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from grpc import aio
 
 import rockoon
-from bench.compare.programs import cpu_seconds
+from bench.usage import cpu_seconds
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.local.cluster import LocalCluster
 from rockoon_core.message_queue import queue_to_wire

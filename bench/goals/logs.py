@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bench.goals.goal import Goal
 from bench.spark.decoding import WORK, Work, partitions_of
 from bench.spark.stores import StoreMade, make_store
+from bench.tables import Goal
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import ENTRY_BYTES

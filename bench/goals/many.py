@@ -7,10 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import rockoon
-from bench.cluster.groups import nothing, until
-from bench.goals.goal import Goal
-from bench.single import by_key, by_topic, made, measured
-from rockoon.local import LocalCluster
+from bench.loops import make_topic, nothing, one_broker, until
+from bench.single import by_key, by_topic, measured
+from bench.tables import Goal
 
 FEW, MANY = 10, 1_000
 GROUPS = 100
@@ -18,7 +17,7 @@ GROUP_QUEUES = 8
 
 KEYED = "a message to one of 1,000 keyed queues beside one of 10, CPU"
 SPREAD = "a message to one of 1,000 topics beside one of 10, CPU"
-TOPICS = "1,000 topics made"
+TOPICS = "1,000 topics make_topic"
 ASSIGNED = "1,000 queues assigned to a member"
 JOINED = "100 groups joined at once"
 
@@ -33,16 +32,12 @@ GOALS = (
 
 async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, float]]:
     """Measure on one cluster with one broker, flush = async; this process is the client."""
-    settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
-    async with (
-        LocalCluster(folder / "many", brokers=1, settings=settings) as local,
-        rockoon.connect(local.nameservers) as cluster,
-    ):
-        keyed = {count: await made(cluster, f"keyed-{count}", count) for count in (FEW, MANY)}
+    async with one_broker(folder / "many") as (local, cluster):
+        keyed = {count: await make_topic(cluster, f"keyed-{count}", count) for count in (FEW, MANY)}
         yield ASSIGNED, await _assigned(cluster, keyed[MANY])
         topics = [f"spread-{number}" for number in range(MANY)]
         yield TOPICS, await _topics_made(cluster, topics)
-        yield JOINED, await _joined(cluster, await made(cluster, "grouped", GROUP_QUEUES))
+        yield JOINED, await _joined(cluster, await make_topic(cluster, "grouped", GROUP_QUEUES))
         for name, few, many in (
             (KEYED, by_key(keyed[FEW], FEW), by_key(keyed[MANY], MANY)),
             (SPREAD, by_topic(topics[:FEW]), by_topic(topics)),

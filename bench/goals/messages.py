@@ -6,22 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.compare.__main__ import Turn
-from bench.compare.figures import (
-    CONNECTIONS,
-    CPU,
-    ONE_SEND,
-    P50,
-    P99,
-    PACED,
-    RATE,
-    TASKS,
-    TIMES,
-    rows,
-)
+from bench.compare.figures import CONNECTIONS, CPU, ONE_SEND, PACED, RATE, TASKS, TIMES, rows
 from bench.compare.peer import python_client
-from bench.compare.programs import ClientProgram, cpu_seconds
+from bench.compare.programs import ClientProgram
 from bench.goals import alone
-from bench.goals.goal import Goal
+from bench.tables import P50, P99, Goal
+from bench.usage import cpu_seconds
 from rockoon.local import LocalCluster
 
 EACH, LISTS = "produce 100 B, a call a message", "produce 100 B, lists"
@@ -93,9 +83,8 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
 def _running(folder: Path, *, sync: bool) -> Iterator[tuple[LocalCluster, ClientProgram]]:
     """Start a cluster, and a client in another process."""
     broker = {"flush": "sync" if sync else "async", "commit_log_file_bytes": "1GiB"}
-    settings = {"broker": broker}
     command = python_client("Rockoon", sys.executable, "rockoon_client")
-    with LocalCluster(folder, brokers=1, settings=settings) as local:
+    with LocalCluster(folder, brokers=1, settings={"broker": broker}) as local:
         client = ClientProgram(command.command, folder / "client.log", command.environment)
         try:
             yield local, client

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import rockoon
-from bench.capacity.processes import of_process
 from bench.cluster.idle import SETTLE_SECONDS, used
 from bench.compare.programs import Program
-from bench.goals.goal import Goal
+from bench.tables import Goal
+from bench.usage import resident_bytes
 from rockoon.local import LocalCluster
 from rockoon.local.ports import PortBlock
 
@@ -42,7 +42,7 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, floa
         await asyncio.sleep(SETTLE_SECONDS)
         figures = await used(local, seconds)
         yield SINGLE_IDLE, figures[node.name][0]
-        yield SINGLE_BYTES, of_process(str(node.pid)).resident_bytes / 1e6
+        yield SINGLE_BYTES, resident_bytes(node.pid) / 1e6
 
 
 async def _first_message(folder: Path) -> float:

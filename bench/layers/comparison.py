@@ -13,23 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.compare.fetching import ROOT, NotHere, run
-from bench.compare.figures import P50, P99, shown
-from bench.compare.programs import (
-    ClientProgram,
-    Interrupts,
-    MeasureFailed,
-    Program,
-    ProgramFailed,
-    cpu_seconds,
-    own_bytes,
-    wait_rest,
-)
+from bench.compare.programs import ClientProgram, Interrupts, MeasureFailed, Program, ProgramFailed
 from bench.gateway import h2load
-from bench.gateway.figures import CALL_CPU, CALLS, MESSAGE_CPU, Figures, p50_p99
-from bench.goals.goal import Goal
 from bench.layers import echo, frames
 from bench.layers.servers import Layer, go_layer, go_version, layers
-from bench.run_notes import RunNotes
+from bench.tables import CALL_CPU, CALLS, MESSAGE_CPU, Figures, Goal, markdown, p50_p99, shown
+from bench.usage import RunNotes, cpu_seconds, own_bytes, wait_rest
 from rockoon.local.ports import PortBlock
 
 CONNECTIONS, LONG_CONNECTIONS, IDLE_CONNECTIONS = 50, 4, 1000
@@ -136,10 +125,7 @@ class LayerComparison:
 
     def _goals(self) -> str:
         own, former = self._layers["own"].column, self._layers["former"].column
-        lines = [
-            "| goal of this checkout | bound | median of the rounds | held |",
-            "|---|---|---|---|",
-        ]
+        rows = []
         for side, figures, goals in (
             ("server", self.servers, SERVER_GOALS),
             ("client", self.channels, CHANNEL_GOALS),
@@ -155,9 +141,9 @@ class LayerComparison:
                 cells = ["not measured", ""]
                 if found:
                     median = statistics.median(found)
-                    cells = [shown(median), "yes" if goal.holds(median) else "**no**"]
-                lines.append(f"| {side}: {goal.measure} | {goal.told()} | {' | '.join(cells)} |")
-        return "\n".join(lines)
+                    cells = [shown(median), goal.verdict(median)]
+                rows.append((f"{side}: {goal.measure}", goal.told(), *cells))
+        return markdown(("goal of this checkout", "bound", "median of the rounds", "held"), rows)
 
     def _in_turns(
         self, what: str, turn: Callable[[Layer], None], among: Sequence[Layer] = ()
@@ -238,8 +224,7 @@ class LayerComparison:
             rates[layer.name] = done.calls / done.seconds
             found = {CALLS: done.calls / done.seconds, CALL_CPU: spent / done.calls * 1e6}
             if at_once == 1 and connections == CONNECTIONS:
-                waits = p50_p99(done.waits)
-                found |= {P50: waits[P50], P99: waits[P99]}
+                found |= p50_p99(done.waits)
             self.servers.add(layer.column, measure, found)
 
         self._in_turns(measure, turn)

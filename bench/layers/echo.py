@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import uvloop
@@ -60,19 +60,33 @@ def handlers() -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(SERVICE, by_name)
 
 
-def layer(name: str) -> Any:
-    """Return the module with the server and the channel of a layer.
+class Classes(NamedTuple):
+    """Classes of a layer."""
+
+    Server: Any
+    Channel: Any
+
+
+def layer(name: str) -> Classes:
+    """Return the server and the channel of a layer.
+
+    The process of the layer `former` must have the packages of `servers.COMMIT` on its path.
 
     Raises:
         ImportError: the former layer would be imported from another folder than its own.
     """
-    found = import_module(f"bench.layers.{name}")
-    if name == "former":
-        folder = Path(os.environ["FORMER_LAYER"])
-        for each in (found.Server, found.Channel):
-            path = Path(str(sys.modules[each.__module__].__file__))
-            if not path.is_relative_to(folder):
-                raise ImportError(f"{path} is not in {folder}")
+    if name == "own":
+        from rockoon_rpc.channel import Channel
+        from rockoon_rpc.server import Server
+
+        return Classes(Server, Channel)
+    channel = import_module("rockoon_core.http2.channel").Http2Channel
+    found = Classes(import_module("rockoon_runtime.http2_server").Http2Server, channel)
+    folder = Path(os.environ["FORMER_LAYER"])
+    for each in found:
+        path = Path(str(sys.modules[each.__module__].__file__))
+        if not path.is_relative_to(folder):
+            raise ImportError(f"{path} is not in {folder}")
     return found
 
 

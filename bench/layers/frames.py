@@ -201,11 +201,7 @@ class RawClient:
 
 
 MESSAGE = message(bytes(100))
-
-
 BURST_MESSAGES = 100_000
-
-
 # Messages of one write. They fill most of a DATA frame of 16 KiB.
 WRITE_MESSAGES = 125
 

@@ -13,15 +13,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench.spark.cpu import Spent
+from bench.command import parser, stores
 from bench.spark.decoding import COLUMN_SETS, WORK, partitions_of, seconds_of
 from bench.spark.jobs import JOBS, read_columns, spark_on
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
+from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
 PARTS = ("process", "spark", *JOBS)
@@ -74,34 +76,14 @@ class Bench:
     def _run(self, name: str, spark: SparkSession, cores: int, store: StoreMade) -> None:
         with tempfile.TemporaryDirectory(dir=self._scratch) as target:
             run = JOBS[name](spark, store.path, Path(target))
-        self.figures.add(
-            Figure(
-                JOB,
-                name,
-                cores,
-                store.log_bytes,
-                store.records,
-                run.spent.seconds,
-                run.spent.cpu_seconds,
-                run.entries,
-                run.bytes_written,
-                run.shuffle_bytes,
-                run.steps,
-            )
-        )
+        figures = (run.entries, run.bytes_written, run.shuffle_bytes, run.steps)
+        self._add(JOB, name, cores, store, run.spent, *figures)
 
-    def _add(self, kind: str, name: str, cores: int, store: StoreMade, spent: Spent) -> None:
-        self.figures.add(
-            Figure(
-                kind,
-                name,
-                cores,
-                store.log_bytes,
-                store.records,
-                spent.seconds,
-                spent.cpu_seconds,
-            )
-        )
+    def _add(
+        self, kind: str, name: str, cores: int, store: StoreMade, spent: Spent, *figures: Any
+    ) -> None:
+        of_store = (store.log_bytes, store.records, spent.seconds, spent.cpu_seconds)
+        self.figures.add(Figure(kind, name, cores, *of_store, *figures))
 
 
 def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Figures:
@@ -127,13 +109,11 @@ def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Fi
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
-    parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
-    parser.add_argument("--cores", type=int, action="append", help="default: one, then two")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each, the faster counts")
-    parser.add_argument("--quick", action="store_true", help="64 MiB and 128 MiB")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
-    arguments = parser.parse_args(given)
+    options = parser("make bench-spark", __doc__, PARTS)
+    options.add_argument("--cores", type=int, action="append", help="default: one, then two")
+    options.add_argument("--rounds", type=int, default=2, help="runs of each, the faster counts")
+    options.add_argument("--quick", action="store_true", help="64 MiB and 128 MiB")
+    arguments = options.parse_args(given)
     console = Console(highlight=False, width=TABLE_WIDTH)
     directory: Path = arguments.dir
     directory.mkdir(parents=True, exist_ok=True)
@@ -145,8 +125,8 @@ def main(given: Sequence[str] | None = None) -> int:
         )
         return 1
     try:
-        with tempfile.TemporaryDirectory(dir=directory) as folder:
-            figures = measure(console, Path(folder), arguments)
+        with stores(directory) as folder:
+            figures = measure(console, folder, arguments)
     except JavaMissing as error:
         console.print(str(error), markup=False)
         return 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.spark.cpu import Spent, spending
+from bench.usage import Spent, spending
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedRange, rows

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from bench.spark.cpu import Spent, spending
 from bench.spark.stores import TOPICS, topic_name
+from bench.usage import Spent, spending
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import GENERATIONS_DIRECTORY
 from rockoon_spark.compaction.directory_target import DirectoryTarget

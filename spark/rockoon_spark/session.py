@@ -51,8 +51,6 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
 
 
 _ANSWER = "number int, answer string"
-
-
 _ANSWER_SCHEMA = pa.schema([("number", pa.int32()), ("answer", pa.string())])
 
 

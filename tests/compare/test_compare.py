@@ -1,11 +1,12 @@
 """`make compare`: its arithmetic, its page, its talk with clients, and Rockoon's own turn."""
 
 import asyncio
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
@@ -25,21 +26,15 @@ from bench.compare.figures import (
     FIRST_MESSAGE,
     MIB,
     ONE_SEND,
-    P50,
-    P99,
     RATE,
     ROWS,
     SECONDS,
     SERVERS_MEMORY,
     TIMES,
     Result,
-    Round,
     figures,
     lines,
-    parsed,
     rows,
-    shown,
-    span,
 )
 from bench.compare.peer import NATS_PY, ROCKOON, ClientCommand, Peer, RockoonPeer
 from bench.compare.programs import (
@@ -49,15 +44,55 @@ from bench.compare.programs import (
     NoSuchWay,
     Program,
     ProgramFailed,
-    cpu_seconds,
-    own_bytes,
-    with_children,
 )
+from bench.tables import MISSING, NONE, P50, P99, between, shown, span, write
+from bench.usage import Circumstances, cpu_seconds, own_bytes, with_children
 from rockoon.local.ports import PortBlock
 from support.waiting import wait_until
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "compare.md"
 COLUMNS = [column for peer in PEERS for column in peer.columns]
+CELL = re.compile(rf"([\d,.]+)(?: {NONE} ([\d,.]+))?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page: lowest and highest by measure, unit and column; None: not measured."""
+
+    title: str
+    columns: Sequence[str]
+    cells: dict[tuple[str, str, str], tuple[float, float] | None]
+
+
+def parsed(cell: str) -> tuple[float, float] | None:
+    """Parse the lowest and highest value of a cell. Raises ValueError."""
+    if cell == NONE:
+        return None
+    found = CELL.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"no figure: {cell!r}")
+    low, high = (float(each.replace(",", "")) for each in (found[1], found[2] or found[1]))
+    return low, high
+
+
+def tables(made: str) -> Iterator[Table]:
+    """Parse the tables of figures in a text. Raises ValueError."""
+    for title in page.TITLES.values():
+        _, found, rest = made.partition(f"{title}\n\n")
+        if not found:
+            continue
+        head, _, *lines = rest.partition("\n\n")[0].splitlines()
+        columns = split_cells(head)[2:]
+        cells = {}
+        for line in lines:
+            name, unit, *values = split_cells(line)
+            for column, value in zip(columns, values, strict=True):
+                cells[name, unit, column] = parsed(value)
+        yield Table(title, columns, cells)
+
+
+def split_cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 @pytest.mark.parametrize(
@@ -101,16 +136,18 @@ def test_cpu_and_rate_are_for_each_message_and_waits_are_milliseconds() -> None:
 
 
 def test_tables_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    result = Result("2026-01-31", "2 cores", "make compare", 1.0, rounds=[Round(0.1, 0.0, 60.0)])
+    result = Result(
+        "2026-01-31", "2 cores", "make compare", 1.0, rounds=[Circumstances(0.1, 0.0, 60.0)]
+    )
     for values in ((100.0, 2.0), (120.0, 1.5), (110.0, 1.75)):
         found = dict(zip(((ROWS[0].name, RATE), (ROWS[0].name, CPU)), values, strict=True))
         result.add(COLUMNS[0], found, sync=True)
     document = tmp_path / "page.md"
     document.write_text("Words.\n\n<!-- begin figures -->\nold\n<!-- end figures -->\n\nMore.\n")
-    page.write(document, page.text(result, COLUMNS))
+    write(document, page.text(result, COLUMNS))
     assert document.read_text().startswith("Words.\n")
     assert document.read_text().endswith("\nMore.\n")
-    plain, synced = page.tables(page.between(document))
+    plain, synced = tables(between(document))
     assert set(plain.cells.values()) == {None}
     assert synced.columns == COLUMNS
     assert synced.cells[ROWS[0].name, RATE, COLUMNS[0]] == (100.0, 120.0)
@@ -133,10 +170,10 @@ def test_a_reason_in_the_page_is_short_and_names_no_place() -> None:
 
 
 def test_the_figures_of_the_document_are_tables_of_all_measures_and_clients() -> None:
-    made = page.between(DOCUMENT)
-    if made == page.MISSING:
+    made = between(DOCUMENT)
+    if made == MISSING:
         return
-    found = list(page.tables(made))
+    found = list(tables(made))
     assert [table.title for table in found] == list(page.TITLES.values())
     for sync, table in zip(page.TITLES, found, strict=True):
         assert table.columns == COLUMNS
@@ -261,7 +298,7 @@ def test_a_goal_beside_a_peer_is_of_the_ratios_of_the_rounds() -> None:
 
 
 def test_the_document_has_a_place_for_the_goals_of_awaited_sends() -> None:
-    assert page.between(DOCUMENT, awaited.BLOCK)
+    assert between(DOCUMENT, awaited.BLOCK)
 
 
 def test_a_steady_rate_is_not_in_pairs() -> None:

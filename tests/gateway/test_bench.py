@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 import rockoon
-from bench.compare.figures import NONE, P50, P99
-from bench.compare.page import between
 from bench.compare.programs import Interrupts, MeasureFailed
 from bench.gateway.clients import Turns, by_protocol, by_sdk, measured
 from bench.gateway.comparison import Comparison, each
-from bench.gateway.figures import Figures, p50_p99
 from bench.gateway.servers import GatewaySide
+from bench.tables import NONE, P50, P99, Figures, between, p50_p99
 from gateway.gateways import RunningGateway
 from rockoon.errors import TopicNotFound
 from rockoon.local.cluster import LocalCluster

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.page import between, write
 from bench.goals import alone
-from bench.goals.__main__ import GOALS, PAGE
-from bench.goals.goal import Goal, Measured, table
+from bench.goals.__main__ import GOALS, PAGE, Measured, table
+from bench.tables import Goal, between, write
+from bench.usage import Circumstances
 
 RATE = Goal("sends", 60_000, "messages/s", is_floor=True, origin="Kafka's")
 TIME = Goal("p50", 0.25, "ms")
@@ -21,7 +21,9 @@ def test_a_floor_holds_what_is_no_less_and_a_bound_what_is_no_more():
 
 
 def test_a_part_that_failed_leaves_its_other_lines_unmeasured():
-    lines = table([RATE, TIME], [Measured({"p50": 0.31234}, 0.5, 0.25, "Fatal: disk")])
+    lines = table(
+        [RATE, TIME], [Measured({"p50": 0.31234}, Circumstances(0.5, 0.25), "Fatal: disk")]
+    )
     assert lines.splitlines()[2:] == [
         "| sends | ≥ 60,000 messages/s (Kafka's) | not measured | | |",
         "| p50 | ≤ 0.25 ms | 0.312 ms | **no** | 0.5, 0.2 |",

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from bench.compare.fetching import ROOT, NotHere
-from bench.compare.page import between
 from bench.compare.programs import Interrupts, MeasureFailed, Program
 from bench.gateway.__main__ import FLOORS, PAGE
-from bench.gateway.figures import CALL_CPU, MESSAGE_CPU
 from bench.layers import checkout, echo, frames
 from bench.layers.calls import Calls
 from bench.layers.comparison import BURST_FULL, LONG_IN, LayerComparison
-from bench.layers.own import Channel
 from bench.layers.servers import Layer
+from bench.tables import CALL_CPU, MESSAGE_CPU, between
 from rockoon.local.ports import PortBlock
+from rockoon_rpc.channel import Channel
 
 
 @contextmanager

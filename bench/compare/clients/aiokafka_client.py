@@ -16,6 +16,7 @@ from bench.compare.clients.protocol import (
     Client,
     Note,
     Work,
+    consume,
     main,
 )
 
@@ -120,16 +121,9 @@ class AioKafkaClient(Client):
         await consumer.start()
         try:
             consumer.assign([TopicPartition(topic, at) for at in range(self._queues[topic])])
-            messages = left = 0
-            began = perf_counter()
-            while perf_counter() - began < seconds:
-                if left <= 0:
-                    await consumer.seek_to_beginning()
-                    left = stored
-                count = await poll(consumer)
-                messages += count
-                left -= count
-            return Work(messages, perf_counter() - began)
+            return await consume(
+                stored, seconds, consumer.seek_to_beginning, lambda _: poll(consumer)
+            )
         finally:
             await consumer.stop()
 

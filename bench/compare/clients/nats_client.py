@@ -17,6 +17,7 @@ from bench.compare.clients.protocol import (
     Client,
     Note,
     Work,
+    consume,
     main,
 )
 
@@ -89,22 +90,16 @@ class NatsClient(Client):
         subscribe: Callable[[], Awaitable[Any]],
         poll: Callable[[Any, int], Awaitable[int]],
     ) -> Work:
-        messages = left = 0
-        subscription = None
-        began = perf_counter()
-        while perf_counter() - began < seconds:
-            if left <= 0:
-                if subscription is not None:
-                    await subscription.unsubscribe()
-                subscription = await subscribe()
-                left = stored
-            count = await poll(subscription, left)
-            messages += count
-            left -= count
-        elapsed = perf_counter() - began
-        if subscription is not None:
-            await subscription.unsubscribe()
-        return Work(messages, elapsed)
+        opened: list[Any] = []
+
+        async def rewind() -> None:
+            while opened:
+                await opened.pop().unsubscribe()
+            opened.append(await subscribe())
+
+        done = await consume(stored, seconds, rewind, lambda left: poll(opened[0], left))
+        await opened[0].unsubscribe()
+        return done
 
     async def push_each(self, topic: str, stored: int, seconds: float) -> Work:
         arrivals = Arrivals(stored, seconds)

@@ -15,7 +15,7 @@ import resource
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
@@ -136,6 +136,32 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None: ...
+
+
+async def consume(
+    stored: int,
+    seconds: float,
+    rewind: Callable[[], Awaitable[object]],
+    poll: Callable[[int], Awaitable[int]],
+) -> Work:
+    """Read stored messages from the first one, again and again while time is left.
+
+    Args:
+        stored: number of stored messages.
+        rewind: seeks to the first message.
+        poll: reads some messages and returns their number; its argument is the number of messages
+            before the end.
+    """
+    messages = left = 0
+    began = perf_counter()
+    while perf_counter() - began < seconds:
+        if left <= 0:
+            await rewind()
+            left = stored
+        count = await poll(left)
+        messages += count
+        left -= count
+    return Work(messages, perf_counter() - began)
 
 
 async def arrived(bodies: list[Any], count: int) -> None:

@@ -16,6 +16,7 @@ from bench.compare.clients.protocol import (
     Client,
     Note,
     Work,
+    consume,
     main,
 )
 
@@ -94,18 +95,11 @@ class RockoonClient(Client):
     async def _consume(
         self, topic: str, stored: int, seconds: float, poll: Callable[[Any], Awaitable[int]]
     ) -> Work:
-        messages = left = 0
         async with self._cluster.pull_consumer() as consumer:
             await consumer.assign_all(topic)
-            began = perf_counter()
-            while perf_counter() - began < seconds:
-                if left <= 0:
-                    await consumer.seek_to_beginning()
-                    left = stored
-                count = await poll(consumer)
-                messages += count
-                left -= count
-            return Work(messages, perf_counter() - began)
+            return await consume(
+                stored, seconds, consumer.seek_to_beginning, lambda _: poll(consumer)
+            )
 
     async def push_each(self, topic: str, stored: int, seconds: float) -> Work:
         arrivals = Arrivals(stored, seconds)

@@ -74,31 +74,18 @@ ENDED = Gauge(
     "rockoon_spark_job_ended_timestamp_seconds", "When the last run ended, seconds since the epoch"
 )
 
-
 SUCCEEDED = Gauge("rockoon_spark_job_succeeded", "1 if the last run succeeded, else 0")
-
 
 SUCCEEDED_AT = Gauge(
     "rockoon_spark_job_succeeded_timestamp_seconds",
     "When the last successful run ended, seconds since the epoch; 0 for never",
 )
 
-
 SECONDS = Gauge("rockoon_spark_job_seconds", "Duration of the last run")
-
-
 LOG_BYTES = Gauge("rockoon_spark_job_log_bytes", "Bytes of logs that the last run read")
-
-
 RECORDS = Gauge("rockoon_spark_job_records", "Records that the last run processed")
-
-
 PROBLEMS = Gauge("rockoon_spark_job_problems", "Number of problems that the last run found")
-
-
 TABLE = (ENDED, SUCCEEDED, SUCCEEDED_AT, SECONDS, LOG_BYTES, RECORDS, PROBLEMS)
-
-
 # Names under which the jobs count their records; the first one present is used.
 _RECORDS = ("records", "messages", "keys")
 

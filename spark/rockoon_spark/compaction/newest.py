@@ -24,28 +24,14 @@ from numpy.typing import NDArray
 from rockoon_format.frames import IntArray, sliding
 
 SECRET_BYTES = 32
-
-
 Hashes = NDArray[np.uint64]
-
-
 """Hashes of keys, uint64[n, 2]: 128 bits per key."""
 
-
 _WIDTHS = (8, 16, 32, 64, 128, 256)
-
-
 _WORD_BYTES = 4
-
-
 _LANES = 4
-
-
 _HALF = np.uint64(32)
-
-
 _HASH_BYTES = 16
-
 
 _MIX_1, _MIX_2, _MIX_3 = (
     np.uint64(0x9E3779B97F4A7C15),

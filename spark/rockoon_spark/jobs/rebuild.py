@@ -251,8 +251,6 @@ def _written(*values: object) -> pa.Table:
 
 
 _NAME_DIGITS = 20
-
-
 _PROBLEMS_MAX = 100
 
 

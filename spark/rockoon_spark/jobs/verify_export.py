@@ -38,8 +38,6 @@ from rockoon_spark.session import run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LogSource
 
 _READ_BYTES = 4 << 20
-
-
 _BATCH_ROWS = 65_536
 
 

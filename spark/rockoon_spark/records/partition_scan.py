@@ -31,16 +31,10 @@ from rockoon_spark.records.window import touch_pages
 Bytes = NDArray[np.uint8]
 
 _FIRST_WINDOW_BYTES = 4096
-
-
 _WINDOW_BYTES_MAX = 1 << 20
-
-
 # Windows of many searches in one array operation. Most records are shorter than the first window;
 # if no record starts in the last one, that search continues alone.
 _SHARED_WINDOWS_BYTES = (1024, 8192)
-
-
 _MAGIC_FIRST_BYTE = MAGIC_V1.to_bytes(4, signed=True)[0]
 
 
@@ -263,15 +257,9 @@ def _joined(parts: list[IntArray]) -> IntArray:
 
 
 _MAGIC_MASK = 0xFFFFFFFF
-
-
 _WALKS_MAX = 4096
-
-
 # Number of records verified in one step; they fit into the processor's cache.
 _BLOCK_RECORDS = 4096
-
-
 # Bytes copied for one call of the compiled kernel; they fit into the processor's cache.
 _WINDOW_BYTES = 1 << 18
 

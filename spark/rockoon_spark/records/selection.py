@@ -32,7 +32,6 @@ NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
 }
 """Text columns that can be selected by a set of values."""
 
-
 QueueKey = tuple[str, str, int]
 """Key of a queue: topic, broker and queue id. An empty broker means all brokers without their own
 key.

@@ -19,8 +19,6 @@ from rockoon_format.record import SYS_FLAG_COMPRESSED
 from rockoon_spark.records.properties import text
 
 _RECORD_BYTES_MAX = 512
-
-
 _WORD_BYTES = 8
 
 

@@ -345,11 +345,8 @@ def time_us_of(name: str, text: str) -> int:
 
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
-
-
 # Special offsets in startingOffsets, the same as in Kafka's source.
 OFFSET_LATEST, OFFSET_EARLIEST = -1, -2
-
 
 _STREAM_OPTIONS = (
     "endpoint",

@@ -202,8 +202,6 @@ def _head(file: LogFile, position: int) -> bytes:
 
 
 Extent = tuple[int, int] | None
-
-
 """Physical offsets at which a partition's first record starts and its last record ends; None
 without records.
 """

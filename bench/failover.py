@@ -5,13 +5,11 @@ processes run on one machine. One producer sends single messages, another in bul
 trial is the longest wait from a send to its acknowledgement. Exit status 1: a message was lost.
 """
 
-import argparse
 import asyncio
 import itertools
 import logging
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,16 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 import rockoon
+from bench.command import parser, show, stores
+from bench.tables import quantile
 from rockoon.admin.logs import LogDescription
 from rockoon.local import LocalCluster
 from rockoon_core.errors import RockoonError
 
 LOG = "broker-a"
-
 
 KINDS = {
     "kill": "killed (SIGKILL)",
@@ -37,16 +34,9 @@ KINDS = {
     "freeze": "stopped (SIGSTOP)",
 }
 
-
 BULK_MESSAGES = 100
-
-
 BULK_SECONDS = 0.02
-
-
 LOOK_SECONDS = 0.05
-
-
 SUCCESSOR_SECONDS_MAX = 60.0
 
 
@@ -233,7 +223,6 @@ async def stored(cluster: rockoon.Cluster, topic: str) -> Counter[int]:
     return found
 
 
-console = Console()
 COLUMNS = ("p50 s", "p99 s", "longest s", "lost", "doubled", "failed sends")
 
 
@@ -242,36 +231,26 @@ def rows(kind: str, outcome: Outcome) -> list[tuple[str, ...]]:
     made = []
     for topic, waits in outcome.waits.items():
         ordered = sorted(waits)
-        figures = [ordered[int(len(ordered) * share)] for share in (0.5, 0.99)] + ordered[-1:]
+        figures = [quantile(ordered, share) for share in (0.5, 0.99)] + ordered[-1:]
         counts = (outcome.lost[topic], outcome.doubled[topic], outcome.failed[topic])
         made.append((KINDS[kind], topic, *(f"{each:.2f}" for each in figures), *map(str, counts)))
     return made
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make failover", description=__doc__)
-    parser.add_argument("--only", choices=KINDS, action="append", help="one kind; may be repeated")
-    parser.add_argument("--trials", type=int, default=20, help="of each kind, at least 1")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds before each trial")
-    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="directory for the stores")
-    arguments = parser.parse_args()
+    options = parser("make failover", __doc__, KINDS)
+    options.add_argument("--trials", type=int, default=20, help="of each kind, at least 1")
+    options.add_argument("--settle", type=float, default=2.0, help="seconds before each trial")
+    given = options.parse_args()
     # Errors of stopped processes are expected; lost messages are counted at the end.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
-    arguments.dir.mkdir(exist_ok=True)
-    table = Table(title=f"The leader goes, {arguments.trials} times each", title_justify="left")
-    for column in ("leader", "producer"):
-        table.add_column(column)
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    lost = 0
-    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-        for kind in arguments.only or KINDS:
-            trials = outcome_of(Path(folder, kind), kind, arguments.trials, arguments.settle)
-            outcome = uvloop.run(trials)
+    lost, shown = 0, []
+    with stores(given.dir) as folder:
+        for kind in given.only or KINDS:
+            outcome = uvloop.run(outcome_of(folder / kind, kind, given.trials, given.settle))
             lost += sum(outcome.lost.values())
-            for row in rows(kind, outcome):
-                table.add_row(*row)
-    console.print(table)
+            shown += rows(kind, outcome)
+    show(f"The leader goes, {given.trials} times each", ("leader", "producer", *COLUMNS), shown)
     return 1 if lost else 0
 
 

@@ -1,30 +1,101 @@
-"""Load on a cluster: as fast as the cluster replies (closed loop), or at a fixed rate (open)."""
+"""Loads on a cluster for all benchmarks, and the cluster of one broker that most of them load.
+
+A closed loop sends as fast as the cluster replies; an open loop has a fixed rate.
+"""
 
 import asyncio
+import inspect
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import grpc
+
+import rockoon
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.errors import BufferFull
+from rockoon.local import LocalCluster
+from rockoon.message import Message
 from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
-# Sends whose latency is measured; each needs a task.
+BODY = b"x" * 100
+# Sends of an open loop whose latency is measured; each needs a task.
 SAMPLES_PER_SECOND = 500.0
 SENDS_PER_TURN = 500
+BYTES_PER_TURN = 1 << 20
 STREAMS = 8
 IN_FLIGHT = 8
-BYTES_PER_TURN = 1 << 20
+SETTLED_SECONDS_MAX = 300.0
+LOOK_SECONDS = 0.01
+FIRST_SECONDS_MAX = 60.0
+
+
+@asynccontextmanager
+async def one_broker(
+    folder: Path,
+    flush: str = "async",
+    *,
+    broker: Mapping[str, object] | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[LocalCluster, rockoon.Cluster]]:
+    """Start a cluster with one broker, and connect to it.
+
+    Args:
+        folder: directory of the stores.
+        flush: setting of the broker.
+        broker: more settings of it; by default, a CommitLog file has a GiB.
+        options: of `LocalCluster`.
+    """
+    settings = {"broker": {"flush": flush, "commit_log_file_bytes": "1GiB", **(broker or {})}}
+    async with (
+        LocalCluster(folder, brokers=1, settings=settings, **options) as local,
+        rockoon.connect(local.nameservers, access=local.access, tls=local.tls) as cluster,
+    ):
+        yield local, cluster
+
+
+async def make_topic(cluster: rockoon.Cluster, name: str, queues: int) -> str:
+    """Create a topic whose route is known to this process; return its name."""
+    made = await cluster.admin.create_topic(name, queues_per_broker=queues)
+    await cluster.route(name, min_revision=made.modified_revision)
+    return name
+
+
+async def nothing(_: Message) -> None:
+    """Handler without effect."""
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait until a condition holds. Raises TimeoutError after `SETTLED_SECONDS_MAX`."""
+    deadline = time.perf_counter() + SETTLED_SECONDS_MAX
+    while True:
+        with suppress(grpc.RpcError):
+            found = holds()
+            if await found if inspect.isawaitable(found) else found:
+                return
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"not settled after {SETTLED_SECONDS_MAX:.0f} s")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def is_settled(consumers: Sequence[PushConsumer], queues: int) -> bool:
+    """Return whether each queue has one owner, and the shares of the members are equal."""
+    shares = [len(consumer.assignment) for consumer in consumers]
+    return sum(shares) == queues and max(shares) - min(shares) <= 1
 
 
 async def send_closed(
-    producers: Sequence[Producer], topic: str, body: bytes, seconds: float
+    producers: Sequence[Producer], topic: str, body: bytes, seconds: float, **more: Any
 ) -> tuple[int, float]:
     """Let each producer send as fast as it gets acknowledgements; return messages and seconds.
 
-    The time ends when the last message is acknowledged.
+    The time ends when the last message is acknowledged. `more`: arguments of each send.
     """
     began = time.perf_counter()
     sent = 0
@@ -35,7 +106,7 @@ async def send_closed(
         send = producer.send
         while time.perf_counter() - began < seconds:
             for _ in range(turn):
-                send(topic, body)
+                send(topic, body, **more)
             sent += turn
             await producer.wait_capacity()
         await producer.flush()
@@ -107,31 +178,39 @@ async def wait_for(due: float) -> None:
         await asyncio.sleep(seconds)
 
 
-async def call_closed(
-    call: Callable[[int], Awaitable[None]], callers: int, seconds: float
-) -> tuple[int, float, list[float]]:
-    """Run callers with one call in flight each; return calls, seconds, and seconds of each call.
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Result of a closed loop of calls.
 
-    Args:
-        call: makes a call; its argument is the number of the caller.
-        callers: number of callers.
-        seconds: duration.
+    Attributes:
+        seconds: elapsed time.
+        waits: latency of each call in seconds, in any order.
     """
-    done = 0
-    took: list[float] = []
+
+    seconds: float
+    waits: list[float]
+
+    @property
+    def per_second(self) -> float:
+        return len(self.waits) / self.seconds
+
+
+async def call_closed(
+    call: Callable[[int], Awaitable[object]], callers: int, seconds: float
+) -> Calls:
+    """Run callers with one call in flight each; `call` gets the number of its caller."""
+    waits: list[float] = []
     began = time.perf_counter()
 
     async def run(number: int) -> None:
-        nonlocal done
         while (start := time.perf_counter()) - began < seconds:
             await call(number)
-            took.append(time.perf_counter() - start)
-            done += 1
+            waits.append(time.perf_counter() - start)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(callers):
             tasks.create_task(run(number), name=f"caller {number}")
-    return done, time.perf_counter() - began, took
+    return Calls(time.perf_counter() - began, waits)
 
 
 async def in_parallel(
@@ -153,7 +232,7 @@ async def in_parallel(
 
 async def append_in_streams(
     stub: Any, requests: Iterator[AppendRequest], seconds: float = float("inf")
-) -> tuple[int, float, list[float]]:
+) -> Calls:
     """Append batches on several streams, with several batches in flight on each.
 
     Args:
@@ -162,7 +241,7 @@ async def append_in_streams(
         seconds: maximum duration.
 
     Returns:
-        Number of acknowledged batches, elapsed seconds, and seconds of each batch.
+        The acknowledged batches as calls.
     """
     took: list[float] = []
     began = time.perf_counter()
@@ -190,4 +269,43 @@ async def append_in_streams(
     async with asyncio.TaskGroup() as tasks:
         for number in range(STREAMS):
             tasks.create_task(run(), name=f"stream {number}")
-    return len(took), time.perf_counter() - began, took
+    return Calls(time.perf_counter() - began, took)
+
+
+async def read_columns(
+    cluster: rockoon.Cluster,
+    topic: str,
+    seconds: float,
+    read: Callable[[int, int], None],
+    *,
+    stored: int | None = None,
+) -> float:
+    """Read offsets and bodies of all queues as columns, from the beginning.
+
+    At least one batch is read, even after the time, so that a rate exists.
+
+    Args:
+        seconds: maximum duration.
+        read: called with the messages and the bytes of the records of each batch.
+        stored: number of stored messages, which are read again and again; None reads once.
+
+    Returns:
+        The elapsed seconds.
+    """
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign_all(topic)
+        await consumer.seek_to_beginning()
+        began, elapsed, left, has_read = time.perf_counter(), 0.0, stored, False
+        while not has_read or elapsed < seconds:
+            timeout = seconds - elapsed if has_read else FIRST_SECONDS_MAX
+            batch = await consumer.poll_batch(timeout=timeout)
+            elapsed = time.perf_counter() - began
+            if batch is None:
+                break
+            has_read = True
+            assert len(batch.bodies) == len(batch.offsets)
+            read(len(batch), int(batch.columns.lengths.sum()))
+            if left is not None and (left := left - len(batch)) <= 0:
+                await consumer.seek_to_beginning()
+                left = stored
+        return elapsed
