@@ -22,7 +22,7 @@ DIGITS = 3
 REASON_CHARACTERS_MAX = 160
 # Processes with a smaller share are not shown.
 SHARE_TOLD_MIN = 0.01
-_BLOCK = re.compile(r"(<!-- begin (\S+) -->\n)(.*?)(<!-- end \2 -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- begin (\S+) -->\n)(.*?)(<!-- end \2 -->)", re.DOTALL)
 
 
 def told(line: str) -> None:
@@ -91,7 +91,7 @@ def fill(page: Path, made: Callable[[str], str | None]) -> None:
         content = made(found[2])
         return found[0] if content is None else f"{found[1]}{content}\n{found[4]}"
 
-    page.write_text(_BLOCK.sub(filled, page.read_text()))
+    page.write_text(BLOCK.sub(filled, page.read_text()))
 
 
 def write(page: Path, made: str, block: str = FIGURES) -> None:
@@ -110,7 +110,7 @@ def between(page: Path, block: str = FIGURES) -> str:
     Raises:
         ValueError: the page has no such block.
     """
-    for found in _BLOCK.finditer(page.read_text()):
+    for found in BLOCK.finditer(page.read_text()):
         if found[2] == block:
             return found[3].rstrip("\n")
     raise ValueError(f"{page} has no markers of {block}")

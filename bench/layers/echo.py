@@ -70,7 +70,7 @@ class Classes(NamedTuple):
 def layer(name: str) -> Classes:
     """Return the server and the channel of a layer.
 
-    The process of the layer `former` must have the packages of `servers.COMMIT` on its path.
+    The process of the layer `former` must have the packages of `checkout.COMMIT` on its path.
 
     Raises:
         ImportError: the former layer would be imported from another folder than its own.

@@ -10,7 +10,6 @@ from bench.capacity import model, page
 from bench.capacity.__main__ import measured
 from bench.capacity.bench_cluster import LOAD, Meter
 from bench.capacity.model import Costs, Demand, Shape
-from bench.capacity.page import BLOCK, MISSING
 from bench.capacity.point import (
     QUICK,
     Part,
@@ -21,6 +20,7 @@ from bench.capacity.point import (
     read_parts,
     slope,
 )
+from bench.tables import BLOCK, MISSING
 from rockoon.local import LocalCluster
 
 TINY = replace(QUICK, seconds=0.1, groups=(3, 6, 9), body_bytes=(100, 5 << 20))

@@ -96,7 +96,7 @@ def test_goals_are_of_the_rounds_median_and_of_the_ratio_in_each_round(tmp_path:
     lines = comparison.text().splitlines()
     assert f"| server: {BURST_FULL} | ≤ 2 CPU µs a message | 1.75 | yes |" in lines
     assert f"| server: {LONG_IN} | ≤ 1.1 times the former layer's | 1.20 | **no** |" in lines
-    assert "| server: 1 MiB out | ≤ 1.1 times the former layer's | not measured |  |" in lines
+    assert "| server: 1 MiB out | ≤ 1.1 times the former layer's | not measured | |" in lines
 
 
 def test_the_page_has_a_place_for_the_tables() -> None:

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 from rockoon.testing.disposable import DisposableCluster
 from tools.demo_spark import __main__ as demo
-from tools.demo_spark.records import PackageRecord, newest, read_records
-from tools.demo_spark.versions import Version
+from tools.demo_spark.records import PackageRecord, Version, newest, read_records
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, EXACT, GroupConfig
 from tools.demo.copies import COPIES, lose_a_disk
 from tools.demo.records import SAMPLE, Record, read_records
-from tools.demo.starts import print_starts
-from tools.demo.verified import Received, Verified
+from tools.demo.verified import Received, Verified, print_starts
 
 TOPIC = "packages"
 ARRIVAL_SECONDS_MAX = 30.0

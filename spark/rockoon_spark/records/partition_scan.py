@@ -23,8 +23,15 @@ from numpy.typing import NDArray
 
 from rockoon_format import kernel
 from rockoon_format.frames import IntArray, locate, sliding
-from rockoon_format.record import AT_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from rockoon_format.record import HEAD_BYTES, record_heads
+from rockoon_format.record import (
+    AT_MAGIC,
+    HEAD_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    record_heads,
+)
 from rockoon_format.scan import RECORDS_MAX_DEFAULT, ScanEnd, scan, sizes_in_place
 from rockoon_spark.records.window import touch_pages
 
