@@ -16,7 +16,8 @@ from offset.journals import Outcomes, numbered
 from rockoon_core.disk import Disk
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_offset.journal import frames, journal
+from rockoon_offset.journal import former_frames as frames
+from rockoon_offset.journal import journal
 from rockoon_offset.journal.generation_files import read_contents
 from rockoon_offset.journal.journal import Journal
 from rockoon_proto.v1 import nameserver_pb2 as ns

@@ -12,7 +12,7 @@ from offset.journals import FaultyDisk, Outcomes, newest, numbered, opened, writ
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 from rockoon_offset.journal.generation_files import (
     Contents,
     read_contents,

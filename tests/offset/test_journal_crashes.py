@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from rockoon_offset.replication.frames import whole_frames
-from rockoon_offset.replication.journal_log import JournalLog
-from rockoon_offset.replication.replay import Replay
+from rockoon_offset.journal.frames import whole_frames
+from rockoon_offset.journal.journal_log import JournalLog
+from rockoon_offset.journal.replay import Replay
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.journal_logs import append, content, ledger_state, state_of, step
 from support.seeds import seeds

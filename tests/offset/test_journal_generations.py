@@ -9,7 +9,7 @@ import pytest
 from offset.journals import newest, numbered, opened, write
 
 from rockoon_core.errors import StoreCorrupt
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 from rockoon_offset.journal.generation_files import (
     generations,
     journal_path,

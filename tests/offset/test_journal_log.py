@@ -13,12 +13,12 @@ import pytest
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt
 from rockoon_core.replication_rules import consistent_point, rank_of
+from rockoon_offset.journal import frames, journal_files, journal_log
+from rockoon_offset.journal.conversion import STATE_BYTES_MAX, state_payloads
+from rockoon_offset.journal.frames import unpack
 from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.records import encode
-from rockoon_offset.replication import frames, journal_files, journal_log
-from rockoon_offset.replication.conversion import STATE_BYTES_MAX, state_payloads
-from rockoon_offset.replication.frames import unpack
-from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
 from support.journal_logs import append, change, content, state_of, step

@@ -14,7 +14,7 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.frames import mark
+from rockoon_offset.journal.former_frames import mark
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_proto.v1 import nameserver_pb2 as ns

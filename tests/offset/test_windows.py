@@ -21,7 +21,7 @@ from rockoon_offset.in_flight.deliveries import (
 from rockoon_offset.in_flight.receivers import Delivered, Heard, Receivers, VisibilityEntry
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.in_flight.windows import ENTRIES_MIN, ClientName
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation

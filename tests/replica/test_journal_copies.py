@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rockoon_core.disk import Disk
+from rockoon_offset.journal.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from rockoon_offset.journal.generation_files import generations, journal_path
-from rockoon_offset.replication.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
-from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_replica import copy_check
 from support.eventually import eventually
 from support.journal_logs import append, content, state_of, step

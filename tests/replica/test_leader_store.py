@@ -8,7 +8,7 @@ import pytest
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_node.store_directory import StoreCluster
-from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.replication.leader_store import LeaderStore
 from support.eventually import eventually
 from support.journal_logs import change, content, state_of

@@ -14,9 +14,9 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import queue_to_wire
+from rockoon_offset.journal.conversion import convert_journal
 from rockoon_offset.journal.generation_files import generations
-from rockoon_offset.replication.conversion import convert_journal
-from rockoon_offset.replication.journal_log import FILES_HELD_MAX
+from rockoon_offset.journal.journal_log import FILES_HELD_MAX
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub

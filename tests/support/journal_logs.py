@@ -7,9 +7,9 @@ from rockoon_core.errors import StoreFailed
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.journal import Journal
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import OffsetCommitted, Record, encode
-from rockoon_offset.replication.journal_log import JournalLog
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 NOW_MS = 1_700_000_000_000

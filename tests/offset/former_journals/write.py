@@ -1,8 +1,10 @@
 """Write the journals in this directory by the offset service of commit 8e2a733.
 
     git archive 8e2a733 core format protos services | tar x -C OLD
-    PYTHONPATH=OLD/services/offset:OLD/services/node:OLD/services/runtime:OLD/core:OLD/format:OLD/protos \\
-        python tests/offset/former_journals/write.py tests/offset/former_journals
+    cd tests/offset/former_journals
+    PYTHONPATH=$(printf %s: OLD/{core,format,protos,services/{node,offset,runtime}}) python write.py .
+
+`OLD` is an absolute path.
 
 `NAME/` is the directory of a journal, `NAME.state` its ledger: one record a line, in sorted order.
 

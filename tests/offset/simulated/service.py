@@ -26,7 +26,7 @@ from rockoon_core.disk import Disk
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import NewQueueRule, QueueState
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 from rockoon_offset.journal.generation_files import (
     journal_path,
     read_contents,

@@ -8,11 +8,11 @@ from pathlib import Path
 from replica.simulation.truth import Violation
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Boundary
+from rockoon_offset.journal.frames import FrameKind, LogFrame, unpack, whole_frames
 from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.journal.journal_log import JournalLog
+from rockoon_offset.journal.replay import Replay
 from rockoon_offset.progress.records import decode, encode
-from rockoon_offset.replication.frames import FrameKind, LogFrame, unpack, whole_frames
-from rockoon_offset.replication.journal_log import JournalLog
-from rockoon_offset.replication.replay import Replay
 from rockoon_replica.log import Generation
 from support.byte_log import VALUE, LogRecord
 from support.journal_logs import change, ledger_state

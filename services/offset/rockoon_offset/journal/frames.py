@@ -1,148 +1,256 @@
-"""Format of the files of a single-copy journal. Pure.
+"""Format of the files of a replicated journal. Pure.
 
-    file    = header frame*
-    header  = magic 8s | generation u64 | first sequence u64 | CRC-32 u32        28 bytes
-    frame   = magic u32 | payload bytes u32 | sequence u64 | records u32 | CRC-32 u32 | payload
-                                                                                 24 bytes + payload
-    payload = (bytes u32 | record)*
+    file    = header synced frame*
+    header  = magic 8s | generation u64 | position u64 | CRC-32 u32                  28 bytes
+    synced  = position u64 | CRC-32 u32                                              12 bytes
+    frame   = magic u32 | kind u32 | payload bytes u32 | position u64 | committed u64 |
+              CRC-32 u32 | payload                                         32 bytes + payload
 
-All numbers are little-endian. A checksum covers the header before it, and the payload. Each frame
-has its own sync: the writer starts the next frame after the sync of the former frame has returned.
-A frame without records is a mark: all bytes before it were synced. The newest frame of a journal is
-followed by a mark, which is written after the sync and before callers are notified. The next frame
-overwrites the mark. The mark is synced only when the journal is closed, so a power cut may lose it.
+    EPOCH     payload is JSON, see `EpochPayload`
+    STATE     (bytes u32 | record)*, a part of the state before the file's first frame
+    STATE_END no payload: end of the state
+    RECORDS   (bytes u32 | record)*, one change
 
-So an invalid frame before a valid one is damage to acknowledged data. An invalid frame after a mark
-is an unfinished write. If neither a mark precedes nor a valid frame follows an invalid frame, it is
-either an unfinished write, or the newest frame: damaged, with a mark that a power cut lost.
+All numbers are little-endian. A checksum covers the header before it, and the payload.
 
-`sequence` counts records over all files; a gap means that records are missing.
+A position counts the bytes of frames since the first frame of the log, over all files. The position
+in a file's header is the position of its first frame. Frames are the same in all replicas. The file
+header and `synced` belong to one replica: all bytes below `synced` were once synced to this disk,
+so an unreadable frame below it is damage, and not an unfinished write.
+
+`committed` is the committed position that the leader knew when it wrote the frame. It stays valid
+even if the frame itself is cut later, so a start can use it immediately.
 """
 
+import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
+from rockoon_offset.journal.former_frames import COPIED_MAGIC as MAGIC
+
 FILE_HEADER = struct.Struct("<8sQQ")
-FRAME_HEADER = struct.Struct("<IIQI")
+SYNCED = struct.Struct("<Q")
+FRAME_HEADER = struct.Struct("<IIIQQ")
 U32 = struct.Struct("<I")
-JOURNAL_MAGIC = b"RKOJRNL1"
-SNAPSHOT_MAGIC = b"RKOSNAP1"
-# Magic of a replicated journal, see replication/frames.py.
-COPIED_MAGIC = b"RKOJRNL2"
-FRAME_MAGIC = 0x464F4B52
+FRAME_MAGIC = 0x474F4B52
 FRAME_MAGIC_BYTES = U32.pack(FRAME_MAGIC)
-FILE_HEADER_BYTES = FILE_HEADER.size + U32.size
+SYNCED_AT = FILE_HEADER.size + U32.size
+FILE_HEADER_BYTES = SYNCED_AT + SYNCED.size + U32.size
 FRAME_HEADER_BYTES = FRAME_HEADER.size + U32.size
 
-assert FILE_HEADER_BYTES == 28
-assert FRAME_HEADER_BYTES == 24
+assert FILE_HEADER_BYTES == 40
+assert FRAME_HEADER_BYTES == 32
+
+# A larger change is split into frames: a frame is sent to other replicas in one message.
+PART_BYTES_MAX = 16 << 20
+# An EPOCH frame names the newest epochs, at most this many.
+EPOCHS_MAX = 64
 
 
-class Frame(NamedTuple):
-    """A frame of a journal file, with its byte range in the file."""
+class FrameKind(IntEnum):
+    """Kind of a frame, by its content."""
 
-    start: int
+    EPOCH = 1
+    STATE = 2
+    STATE_END = 3
+    RECORDS = 4
+
+
+KINDS = frozenset(FrameKind)
+
+
+class LogFrame(NamedTuple):
+    """A decoded frame, and its position in the log."""
+
+    kind: FrameKind
+    position: int
     end: int
-    sequence: int
-    records: list[bytes]
+    committed: int
+    payload: bytes
 
 
-class FileHeader(NamedTuple):
-    """Header of a journal or snapshot file."""
+class EpochPayload(NamedTuple):
+    """Payload of an EPOCH frame.
+
+    Attributes:
+        is_first: the frame is the first of its file, and the state follows.
+        is_empty: the frame is the first of the log, and there is no state.
+        leader: the replica that wrote the frame.
+        known: (epoch, first position), up to the epoch of the frame.
+    """
+
+    is_first: bool
+    is_empty: bool
+    leader: str
+    known: tuple[tuple[int, int], ...]
+
+
+class LogFileHeader(NamedTuple):
+    """Header of a file of the journal; `synced` applies to the whole log."""
 
     generation: int
-    # Sequence of the first record of the journal; for a snapshot, of the first record after it.
-    first_sequence: int
-
-
-class FrameDamage(NamedTuple):
-    """The first position of a file at which no valid frame begins."""
-
     position: int
-    reason: str
-    # A valid frame follows, so it is no unfinished write.
-    followed: bool
+    synced: int
 
 
-def file_header(magic: bytes, header: FileHeader) -> bytes:
-    head = FILE_HEADER.pack(magic, *header)
+def encode_header(header: LogFileHeader) -> bytes:
+    head = FILE_HEADER.pack(MAGIC, header.generation, header.position)
+    return head + U32.pack(zlib.crc32(head)) + encode_synced(header.synced)
+
+
+def encode_synced(position: int) -> bytes:
+    """Encode the position up to which the log is synced, for the file header at SYNCED_AT."""
+    head = SYNCED.pack(position)
     return head + U32.pack(zlib.crc32(head))
 
 
-def read_file_header(data: bytes, magic: bytes) -> FileHeader | None:
-    """Return the header of a file; None if it is damaged or belongs to another kind of file."""
-    if len(data) < FILE_HEADER_BYTES:
+def decode_header(data: bytes) -> LogFileHeader | None:
+    """Return the header of a file; None if it was never completely written.
+
+    Raises:
+        ValueError: the header is damaged, or the file is no replicated journal.
+    """
+    if not any(data[FILE_HEADER.size : SYNCED_AT]):
         return None
-    found, generation, first_sequence = FILE_HEADER.unpack_from(data)
-    (checksum,) = U32.unpack_from(data, FILE_HEADER.size)
-    if found != magic or checksum != zlib.crc32(data[: FILE_HEADER.size]):
-        return None
-    return FileHeader(generation, first_sequence)
+    if len(data) < SYNCED_AT or U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(
+        data[: FILE_HEADER.size]
+    ):
+        raise ValueError("its header is not valid")
+    magic, generation, position = FILE_HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError("the file is no replicated journal")
+    return LogFileHeader(generation, position, decode_synced(data[SYNCED_AT:FILE_HEADER_BYTES]))
 
 
-def frame(sequence: int, records: Iterable[bytes]) -> bytes:
-    """Encode a frame of records; `sequence` is that of its first record."""
-    parts: list[bytes] = []
-    for record in records:
-        parts += (U32.pack(len(record)), record)
-    payload = b"".join(parts)
-    head = FRAME_HEADER.pack(FRAME_MAGIC, len(payload), sequence, len(parts) // 2)
+def decode_synced(data: bytes) -> int:
+    """Decode the position up to which the log is synced; 0 if the bytes are damaged."""
+    if len(data) < SYNCED.size:
+        return 0
+    (position,) = SYNCED.unpack_from(data)
+    return position if encode_synced(position) == data else 0
+
+
+def encode(kind: FrameKind, position: int, committed: int, payload: bytes = b"") -> bytes:
+    head = FRAME_HEADER.pack(FRAME_MAGIC, kind, len(payload), position, committed)
     return head + U32.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
 
-def mark(sequence: int) -> bytes:
-    """Encode a mark (a frame without records); `sequence` is that of the next record."""
-    return frame(sequence, ())
+def pack(records: Iterable[bytes]) -> bytes:
+    """Encode records as the payload of a frame."""
+    return b"".join(part for record in records for part in (U32.pack(len(record)), record))
 
 
-def read_frame(data: bytes, start: int) -> Frame | None:
-    """Return the frame at `start`; None if it is invalid."""
-    if len(data) - start < FRAME_HEADER_BYTES:
+def parts(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Split the records of a change so that each part fits one frame."""
+    begin = size = 0
+    for at, record in enumerate(records):
+        size += len(record) + U32.size
+        if size > PART_BYTES_MAX and at > begin:
+            yield records[begin:at]
+            begin, size = at, len(record) + U32.size
+    yield records[begin:]
+
+
+def unpack(payload: bytes) -> Iterator[bytes]:
+    """Yield the records in the payload of a frame."""
+    at = 0
+    while at < len(payload):
+        (size,) = U32.unpack_from(payload, at)
+        at += U32.size
+        yield payload[at : at + size]
+        at += size
+
+
+def encode_epochs(epochs: EpochPayload) -> bytes:
+    fields = {
+        "first": epochs.is_first,
+        "empty": epochs.is_empty,
+        "leader": epochs.leader,
+        "epochs": epochs.known[-EPOCHS_MAX:],
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_epochs(payload: bytes) -> EpochPayload:
+    """Decode the payload of an EPOCH frame. Raises ValueError."""
+    try:
+        fields = json.loads(payload)
+        known = tuple((int(epoch), int(first)) for epoch, first in fields["epochs"])
+        if not known:
+            raise ValueError("the EPOCH frame names no epoch")
+        return EpochPayload(fields["first"], fields["empty"], fields["leader"], known)
+    except (KeyError, TypeError) as failure:
+        raise ValueError(f"invalid payload of an EPOCH frame: {failure!r}") from failure
+
+
+def frame_bytes(data: bytes, at: int, position: int) -> int:
+    """Return the length of the frame at `data[at]`, from its header; 0 without a frame of this
+    position.
+    """
+    if len(data) - at < FRAME_HEADER_BYTES:
+        return 0
+    magic, _, payload_bytes, found, _ = FRAME_HEADER.unpack_from(data, at)
+    is_frame = magic == FRAME_MAGIC and found == position
+    return FRAME_HEADER_BYTES + payload_bytes if is_frame else 0
+
+
+def decode(data: bytes, at: int, position: int) -> LogFrame | None:
+    """Return the frame at `data[at]`; None without a complete and valid frame of this position."""
+    size = frame_bytes(data, at, position)
+    if size == 0 or at + size > len(data):
         return None
-    magic, payload_bytes, sequence, count = FRAME_HEADER.unpack_from(data, start)
-    begin = start + FRAME_HEADER_BYTES
-    end = begin + payload_bytes
-    if magic != FRAME_MAGIC or end > len(data):
+    _, kind, _, _, committed = FRAME_HEADER.unpack_from(data, at)
+    begin = at + FRAME_HEADER_BYTES
+    payload = data[begin : at + size]
+    crc = zlib.crc32(payload, zlib.crc32(data[at : at + FRAME_HEADER.size]))
+    if U32.unpack_from(data, at + FRAME_HEADER.size)[0] != crc or kind not in KINDS:
         return None
-    (checksum,) = U32.unpack_from(data, start + FRAME_HEADER.size)
-    view = memoryview(data)
-    head = zlib.crc32(view[start : start + FRAME_HEADER.size])
-    if checksum != zlib.crc32(view[begin:end], head):
-        return None
-    records = []
-    position = begin
-    for _ in range(count):
-        (record_bytes,) = U32.unpack_from(data, position)
-        position += U32.size
-        records.append(data[position : position + record_bytes])
-        position += record_bytes
-    return Frame(start, end, sequence, records)
+    return LogFrame(FrameKind(kind), position, position + size, committed, payload)
 
 
-def read_frames(data: bytes, expected_sequence: int) -> Iterator[Frame | FrameDamage]:
-    """Yield the frames of a file after its header; the last item may be a FrameDamage."""
-    position = FILE_HEADER_BYTES
-    while position < len(data):
-        found = read_frame(data, position)
-        if found is None:
-            followed = has_valid_frame_after(data, position)
-            yield FrameDamage(position, "a frame fails its checksum", followed)
-            return
-        if found.sequence != expected_sequence:
-            reason = f"records {expected_sequence} to {found.sequence - 1} are missing"
-            yield FrameDamage(position, reason, followed=True)
-            return
-        yield found
-        position, expected_sequence = found.end, found.sequence + len(found.records)
+def whole_frames(data: bytes, position: int) -> list[LogFrame]:
+    """Return the frames in `data`.
+
+    Raises:
+        ValueError: the bytes are not complete frames starting at this position.
+    """
+    found: list[LogFrame] = []
+    at = 0
+    while at < len(data):
+        frame = decode(data, at, position + at)
+        if frame is None:
+            raise ValueError(f"no valid frame at {position + at}")
+        found.append(frame)
+        at = frame.end - position
+    return found
 
 
-def has_valid_frame_after(data: bytes, position: int) -> bool:
-    """True if a valid frame starts anywhere after `position`."""
-    found = data.find(FRAME_MAGIC_BYTES, position + 1)
-    while found >= 0:
-        if read_frame(data, found) is not None:
-            return True
-        found = data.find(FRAME_MAGIC_BYTES, found + 1)
+def whole_bytes(data: bytes, position: int) -> int:
+    """Return the length of the complete frames at the start of `data`, from their headers."""
+    at = 0
+    while (size := frame_bytes(data, at, position + at)) and at + size <= len(data):
+        at += size
+    return at
+
+
+def has_whole_frame(data: bytes) -> bool:
+    """True if `data` contains a complete and valid frame of any position."""
+    at = data.find(FRAME_MAGIC_BYTES)
+    while at >= 0:
+        if len(data) - at >= FRAME_HEADER_BYTES:
+            position = FRAME_HEADER.unpack_from(data, at)[3]
+            if decode(data, at, position) is not None:
+                return True
+        at = data.find(FRAME_MAGIC_BYTES, at + 1)
     return False
+
+
+def joined(
+    known: Sequence[tuple[int, int]], newer: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the known epochs, replaced from the first epoch of `newer` on."""
+    older = [each for each in known if each[0] < newer[0][0]]
+    return [*older, *newer]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 
 log = logging.getLogger(__name__)
 

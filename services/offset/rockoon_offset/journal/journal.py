@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from rockoon_core.disk import SHORTAGES, Disk
 from rockoon_core.errors import Busy, StoreFailed, StoreNotWritable
-from rockoon_offset.journal import frames
+from rockoon_offset.journal import former_frames as frames
 from rockoon_offset.journal.generation_files import (
     Contents,
     SyncFailed,

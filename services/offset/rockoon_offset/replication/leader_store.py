@@ -22,9 +22,9 @@ from rockoon_core.errors import (
 )
 from rockoon_node.store_directory import StoreCluster
 from rockoon_offset.journal.journal import JournalCounts
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record, encode
-from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_replica.log import LogFull
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rockoon_core.errors import NotLeader, StoreCorrupt
 from rockoon_format.checksums import crc32
 from rockoon_node.store_directory import StoreCluster
-from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.replication.leader_store import LeaderStore
 from rockoon_replica.replica import Replica
 from rockoon_runtime.process import ExitStatus, Fatal, Stop

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.frames import FILE_HEADER_BYTES, LogFileHeader, LogFrame
 from rockoon_offset.journal.generation_files import generations, journal_path
-from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import FILE_HEADER_BYTES, LogFileHeader, LogFrame
 
 log = logging.getLogger(__name__)
 

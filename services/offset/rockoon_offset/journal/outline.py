@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Boundary
-from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs, joined
+from rockoon_offset.journal.frames import FrameKind, LogFrame, decode_epochs, joined
 
 
 class JournalGeneration(NamedTuple):

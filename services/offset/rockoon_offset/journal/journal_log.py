@@ -22,16 +22,16 @@ from pathlib import Path
 from rockoon_core.disk import Disk
 from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
 from rockoon_core.replication_rules import Boundary
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.conversion import STATE_RECORDS, convert_journal, state_payloads
+from rockoon_offset.journal.frames import EpochPayload, FrameKind, LogFrame
 from rockoon_offset.journal.journal import ROTATION_RETRY_SECONDS, is_shortage, not_stored
+from rockoon_offset.journal.journal_files import JournalFiles
+from rockoon_offset.journal.outline import Outline, is_first
+from rockoon_offset.journal.replay import Replay
+from rockoon_offset.journal.reserve import Reserve
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import encode
-from rockoon_offset.replication import frames
-from rockoon_offset.replication.conversion import STATE_RECORDS, convert_journal, state_payloads
-from rockoon_offset.replication.frames import EpochPayload, FrameKind, LogFrame
-from rockoon_offset.replication.journal_files import JournalFiles
-from rockoon_offset.replication.outline import Outline, is_first
-from rockoon_offset.replication.replay import Replay
-from rockoon_offset.replication.reserve import Reserve
 from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 ROOM_SECONDS = 1.0

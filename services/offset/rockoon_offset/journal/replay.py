@@ -5,9 +5,9 @@ state. A replica that has the ledger already skips the state. A replica that sta
 applies the state first, and then the changes between its parts.
 """
 
+from rockoon_offset.journal.frames import FrameKind, LogFrame, decode_epochs, unpack
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode
-from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs, unpack
 
 
 class Replay:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
-from rockoon_offset.journal.frames import JOURNAL_MAGIC
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.former_frames import JOURNAL_MAGIC
+from rockoon_offset.journal.frames import EpochPayload, FrameKind, LogFileHeader
 from rockoon_offset.journal.generation_files import (
     drop_clean,
     generations,
@@ -21,8 +23,6 @@ from rockoon_offset.journal.generation_files import (
 )
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode, encode
-from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import EpochPayload, FrameKind, LogFileHeader
 
 log = logging.getLogger(__name__)
 
