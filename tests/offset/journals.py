@@ -1,41 +1,23 @@
-"""Journals that tests write and open again."""
+"""Stores of one copy that tests write and open again: change number n begins the group "gn"."""
 
-import threading
+import shutil
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rockoon_core.disk import Disk
-from rockoon_core.errors import StoreFailed
-from rockoon_offset.journal.generation_files import (
-    generations,
-    journal_path,
-)
-from rockoon_offset.journal.journal import Journal
-
-
-class Outcomes:
-    """What the writer thread reported."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.synced = 0
-        self.failure: StoreFailed | None = None
-
-    def on_synced(self, batches: int) -> None:
-        with self.changed:
-            self.synced = batches
-            self.changed.notify_all()
-
-    def on_failed(self, failure: StoreFailed) -> None:
-        with self.changed:
-            self.failure = failure
-            self.changed.notify_all()
-
-    def wait_synced(self, batches: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.synced >= batches or self.failure, 10)
-            if self.failure is not None:
-                raise self.failure
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.frames import FrameKind
+from rockoon_offset.journal.journal_files import generations, journal_path
+from rockoon_offset.journal.journal_log import JournalLog
+from rockoon_offset.journal.store import JournalStore
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.records import encode
+from rockoon_replica.replica_file import AcknowledgedEnd
+from support.journal_logs import change
 
 
 class FaultyDisk(Disk):
@@ -55,7 +37,7 @@ class FaultyDisk(Disk):
         self._maybe_fail("fdatasync")
         super().fdatasync(fd)
 
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+    def pwrite(self, fd: int, data: Any, position: int) -> int:
         try:
             self._maybe_fail("pwrite")
         except OSError:
@@ -63,29 +45,56 @@ class FaultyDisk(Disk):
             raise
         return super().pwrite(fd, data, position)
 
-    def rename(self, source: Path, target: Path) -> None:
-        self._maybe_fail("rename")
-        super().rename(source, target)
+    def unlink(self, path: Path) -> None:
+        self._maybe_fail("unlink")
+        super().unlink(path)
 
 
-def opened(directory: Path, disk: Disk | None = None, **more: Any) -> tuple[Journal, Outcomes]:
-    outcomes = Outcomes()
-    book = Journal(directory, outcomes.on_synced, outcomes.on_failed, disk=disk, **more)
-    book.start()
-    return book, outcomes
+def opened(root: Path, disk: Disk | None = None, **more: Any) -> JournalStore:
+    return JournalStore(root, pytest.fail, disk=disk, **more)
 
 
-def write(directory: Path, batches: list[list[bytes]]) -> None:
+def put(store: JournalStore, numbers: Iterable[int], size: int = 0) -> None:
+    """One change, whose records have `size` bytes more."""
+    ledger = store.ledger
+    records = [each for number in numbers for each in change(ledger, f"g{number}", number)]
+    if size:
+        (first,) = change(ledger, f"g{next(iter(numbers))}", 1)
+        records += ledger.apply_all([first._replace(metadata="x" * size)])
+    store.write(records)
+
+
+async def write(root: Path, batches: Iterable[Iterable[int]], **more: Any) -> None:
     """One frame per batch."""
-    book, outcomes = opened(directory)
+    store = opened(root, **more)
     for batch in batches:
-        outcomes.wait_synced(book.append(batch))
-    book.close()
+        put(store, batch)
+        await store.durable()
+    store.close()
 
 
-def numbered(first: int, last: int) -> list[bytes]:
-    return [b"record %d" % number for number in range(first, last)]
+def numbers(ledger: Ledger) -> list[int]:
+    return sorted(int(group[1:]) for group in ledger.groups())
 
 
-def newest(directory: Path) -> Path:
-    return journal_path(directory, generations(directory, "journal")[-1])
+def found(root: Path) -> list[int]:
+    """What the next start finds; the store stays as it is."""
+    with tempfile.TemporaryDirectory() as place:
+        directory = shutil.copytree(root / "journal", Path(place) / "journal")
+        synced = AcknowledgedEnd(root, Disk()).end
+        log = JournalLog(directory, "r", failed=pytest.fail, lost=None, synced=synced)
+        log.commit(log.end)
+        log.close()
+        return numbers(log.ledger)
+
+
+def newest(root: Path) -> Path:
+    return journal_path(root / "journal", generations(root / "journal")[-1])
+
+
+def frame_after(path: Path, group_numbers: Iterable[int]) -> bytes:
+    """What a store would write next into this first file, which it has synced."""
+    end = path.stat().st_size - frames.FILE_HEADER_BYTES
+    ledger = Ledger()
+    records = [each for number in group_numbers for each in change(ledger, f"g{number}", number)]
+    return frames.encode(FrameKind.RECORDS, end, end, frames.pack(map(encode, records)))

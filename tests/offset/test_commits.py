@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
+from rockoon_offset.journal.journal_files import generations
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -175,7 +176,7 @@ async def test_a_journal_of_many_generations_comes_back_whole(cluster: Cluster) 
     for offset in range(1, 400):
         await cluster.commit(offset, epoch)
     journal = cluster.store_path / "journal"
-    await cluster.until(lambda: any(journal.glob("*.snapshot")))
+    await cluster.until(lambda: generations(journal)[0] > 2)
     # Beside the reserve.
     assert sum(path.stat().st_size for path in journal.glob("0*")) < 64 * 1024
     await cluster.restart_service()

@@ -4,29 +4,27 @@ import asyncio
 import contextlib
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpc import aio
 from offset.cluster import GROUP, Cluster, running
-from offset.journals import Outcomes, numbered
+from offset.journals import found, numbers, opened, put, write
 
-from rockoon_core.disk import Disk
+from rockoon_core.disk import Disk, Shortage
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_offset.journal import former_frames as frames
-from rockoon_offset.journal import journal
-from rockoon_offset.journal.generation_files import read_contents
-from rockoon_offset.journal.journal import Journal
+from rockoon_offset.journal import frames, journal_log, reserve
+from rockoon_offset.journal import store as store_module
+from rockoon_offset.journal.journal_files import generations
+from rockoon_offset.journal.store import JournalStore
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Stop
 from support.descriptors import no_descriptors
 from support.eventually import answered, eventually
-from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 class FullDisk(Disk):
@@ -45,7 +43,7 @@ class FullDisk(Disk):
     def _used_bytes(self) -> int:
         used = 0
         for path in self._directory.iterdir():
-            # The snapshot's thread renames and removes files meanwhile.
+            # The store removes files at the same time.
             with contextlib.suppress(FileNotFoundError):
                 used += path.stat().st_size
         return used
@@ -63,190 +61,184 @@ class FullDisk(Disk):
         super().allocate(fd, count)
 
 
-class Held(Outcomes):
-    """Knows also of what is held up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held = threading.Event()
-
-    def on_held(self, refusal: StoreNotWritable) -> None:
-        assert refusal.retriable
-        self.held.set()
-
-
 @pytest.fixture(autouse=True)
 def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(journal, "RESERVE_BYTES", 4096)
-    monkeypatch.setattr(journal, "ROTATION_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(store_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(reserve, "RESERVE_BYTES", 4096)
+    monkeypatch.setattr(journal_log, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(journal_log, "ROTATION_RETRY_SECONDS", 0.0)
 
 
-def opened(directory: Path, disk: Disk, **more: Any) -> tuple[Journal, Held]:
-    outcomes = Held()
-    book = Journal(
-        directory,
-        outcomes.on_synced,
-        outcomes.on_failed,
-        on_held=outcomes.on_held,
-        disk=disk,
-        **more,
-    )
-    book.start()
-    return book, outcomes
+def full_disk(root: Path) -> FullDisk:
+    (root / "journal").mkdir(exist_ok=True)
+    return FullDisk(root / "journal")
 
 
-def is_refused(book: Journal) -> bool:
+def is_refused(store: JournalStore) -> bool:
     try:
-        book.admit()
-    except StoreNotWritable:
+        store.admit()
+    except StoreNotWritable as refusal:
+        assert refusal.retriable
         return True
     return False
 
 
-def test_what_was_taken_is_stored_and_the_rest_refused_until_there_is_room(
-    tmp_path: Path,
+async def test_what_was_taken_is_stored_and_the_rest_refused_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
+    disk = full_disk(tmp_path)
+    store = opened(tmp_path, disk)
+    put(store, range(3))
+    await store.durable()
     disk.fill()
-    outcomes.wait_synced(book.append(numbered(3, 5)))
+    put(store, range(3, 5))
+    await store.durable()
     with pytest.raises(StoreNotWritable, match="No space left") as refused:
-        book.admit()
+        store.admit()
     assert refused.value.retriable
-    assert "No space left" in book.counts().shortage
+    assert "No space left" in store.journal_counts().shortage
     disk.room_bytes += 100_000
-    wait_until(lambda: not is_refused(book), "room")
-    outcomes.wait_synced(book.append(numbered(5, 6)))
-    assert not outcomes.held.is_set()
-    book.close()
-    assert read_contents(tmp_path).records == numbered(0, 6)
+    # Without a request.
+    await eventually(lambda: "progress is stored again" in caplog.text)
+    assert not is_refused(store)
+    put(store, [5])
+    await store.durable()
+    assert caplog.text.count("progress is not stored until there is room") == 1
+    store.close()
+    assert found(tmp_path) == list(range(6))
 
 
-def test_what_not_even_the_reserve_takes_waits_until_there_is_room(tmp_path: Path) -> None:
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk)
+async def test_what_not_even_the_reserve_takes_waits_until_there_is_room(tmp_path: Path) -> None:
+    disk = full_disk(tmp_path)
+    store = opened(tmp_path, disk)
     disk.fill()
-    waiting = book.append([b"x" * 10_000])
-    assert outcomes.held.wait(DEADLINE_SECONDS)
-    behind = book.append(numbered(0, 1))
-    assert outcomes.synced == 0
-    assert outcomes.failure is None
+    put(store, [0], 10_000)
+    with pytest.raises(StoreNotWritable, match="No space left"):
+        await store.durable()
+    assert store.is_held
+    assert is_refused(store)
+    put(store, [1])
+    with pytest.raises(StoreNotWritable):
+        await store.durable()
+    assert found(tmp_path) == []
     disk.room_bytes += 100_000
-    outcomes.wait_synced(waiting)
-    outcomes.wait_synced(behind)
-    wait_until(lambda: not is_refused(book), "room")
-    book.close()
-    assert read_contents(tmp_path).records == [b"x" * 10_000, *numbered(0, 1)]
+    await eventually(lambda: not store.is_held)
+    await store.durable()
+    await eventually(lambda: not is_refused(store))
+    store.close()
+    assert found(tmp_path) == [0, 1]
 
 
-def test_a_stop_on_a_full_disk_leaves_out_what_nobody_was_told_of(tmp_path: Path) -> None:
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
-    disk.fill()
-    book.append([b"x" * 10_000])
-    assert outcomes.held.wait(DEADLINE_SECONDS)
-    book.close()
-    assert read_contents(tmp_path).records == numbered(0, 3)
-
-
-def test_a_stop_on_a_full_disk_stores_nothing_behind_what_it_leaves_out(tmp_path: Path) -> None:
+async def test_a_stop_on_a_full_disk_leaves_out_what_nobody_was_told_of_and_all_behind_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Later records may make no sense without those before them."""
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
+    disk = full_disk(tmp_path)
+    store = opened(tmp_path, disk)
+    put(store, range(3))
+    await store.durable()
     disk.fill()
     disk.room_bytes += 1000
-    book.append([b"x" * 10_000])
-    assert outcomes.held.wait(DEADLINE_SECONDS)
-    book.append([b"small"])
-    book.close()
-    assert read_contents(tmp_path).records == numbered(0, 3)
+    put(store, [3], 10_000)
+    with pytest.raises(StoreNotWritable):
+        await store.durable()
+    put(store, [4])
+    store.close()
+    assert "dropped changes of progress that were not acknowledged" in caplog.text
+    assert found(tmp_path) == [0, 1, 2]
 
 
-def test_a_generation_is_not_begun_behind_an_end_that_is_torn(tmp_path: Path) -> None:
-    """There was no room for the mark, and there is for the next journal."""
-
-    class TornMark(Disk):
-        def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
-            if bytes(data) == frames.mark(4):
-                super().pwrite(fd, memoryview(data)[:10], position)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().pwrite(fd, data, position)
-
-    book, outcomes = opened(tmp_path, TornMark(), bytes_max=1)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
-    outcomes.wait_synced(book.append(numbered(3, 4)))
-    book.rotate(iter(numbered(0, 4)))
-    outcomes.wait_synced(book.append(numbered(4, 5)))
-    book.close()
-    # As a kill before there is a snapshot leaves it.
-    for path in tmp_path.glob("*.snapshot"):
-        path.unlink()
-    assert read_contents(tmp_path).records == numbered(0, 5)
-
-
-def test_a_start_on_a_full_disk_reads_and_refuses_changes(tmp_path: Path) -> None:
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
-    book.close()
-    (tmp_path / journal.RESERVE_FILE).unlink()
+async def test_a_start_on_a_full_disk_reads_and_refuses_changes(tmp_path: Path) -> None:
+    disk = full_disk(tmp_path)
+    await write(tmp_path, [range(3)], disk=disk)
+    (tmp_path / "journal" / reserve.RESERVE_FILE).unlink()
     disk.fill()
-    book, outcomes = opened(tmp_path, disk)
-    assert book.records == numbered(0, 3)
-    assert is_refused(book)
+    store = opened(tmp_path, disk)
+    assert numbers(store.ledger) == [0, 1, 2]
+    assert is_refused(store)
     disk.room_bytes += 100_000
-    wait_until(lambda: not is_refused(book), "room")
-    book.close()
+    await eventually(lambda: not store.journal_counts().shortage)
+    assert not is_refused(store)
+    store.close()
 
 
-@pytest.mark.parametrize("room_bytes", [0, frames.FILE_HEADER_BYTES + 10])
-def test_a_generation_or_snapshot_without_room_ends_nothing_and_comes_later(
+@pytest.mark.parametrize("room_bytes", [0, frames.FILE_HEADER_BYTES + 10, 300])
+async def test_a_file_or_a_state_without_room_ends_nothing_and_comes_later(
     tmp_path: Path, room_bytes: int
 ) -> None:
-    disk = FullDisk(tmp_path)
-    book, outcomes = opened(tmp_path, disk, bytes_max=1)
-    records = numbered(0, 50)
-    outcomes.wait_synced(book.append(records))
+    """It does not use the reserve either, which is for changes."""
+    disk = full_disk(tmp_path)
+    store = opened(tmp_path, disk, journal_bytes_max=1)
+    put(store, range(50))
+    await store.durable()
+    await eventually(lambda: not store._has_state)
     disk.fill()
-    disk.room_bytes += room_bytes
-    book.rotate(iter(records))
-    wait_until(lambda: book.wants_rotation, "the end of the attempt")
-    assert outcomes.failure is None
+    # As much as the next change needs.
+    disk.room_bytes += room_bytes + 500
+    number = 50
+    while not is_refused(store):
+        put(store, [number])
+        await store.durable()
+        number += 1
     disk.room_bytes += 100_000
-    records += numbered(50, 60)
-    outcomes.wait_synced(book.append(numbered(50, 60)))
-    wait_until(lambda: book.wants_rotation, "room")
-    book.rotate(iter(list(records)))
-    outcomes.wait_synced(book.append(numbered(60, 61)))
-    book.close()
-    newest = journal.generations(tmp_path, "journal")[-1]
-    assert journal.generations(tmp_path, "snapshot") == [newest]
-    assert read_contents(tmp_path).records == [*records, *numbered(60, 61)]
-    assert not list(tmp_path.glob("*.new"))
+    await eventually(lambda: not is_refused(store))
+    while generations(tmp_path / "journal")[0] < 2:
+        put(store, [number])
+        await store.durable()
+        number += 1
+    store.close()
+    assert found(tmp_path) == list(range(number))
+    assert not list((tmp_path / "journal").glob("*.new"))
 
 
-def test_without_descriptors_progress_is_stored_and_the_generation_comes_later(
+async def test_without_descriptors_progress_is_stored_and_the_next_file_comes_later(
     tmp_path: Path,
 ) -> None:
-    book, outcomes = opened(tmp_path, Disk(), bytes_max=1)
-    outcomes.wait_synced(book.append(numbered(0, 50)))
+    store = opened(tmp_path, Disk(), journal_bytes_max=1000)
+    put(store, range(2))
+    await store.durable()
     with no_descriptors():
-        book.rotate(iter(numbered(0, 50)))
-        wait_until(lambda: book.wants_rotation, "the end of the attempt")
-        outcomes.wait_synced(book.append(numbered(50, 60)))
-        assert not is_refused(book)
-    book.rotate(iter(numbered(0, 60)))
-    outcomes.wait_synced(book.append(numbered(60, 61)))
-    book.close()
-    assert journal.generations(tmp_path, "snapshot") == [2]
-    assert read_contents(tmp_path).records == numbered(0, 61)
+        for number in range(2, 50):
+            put(store, [number])
+            await store.durable()
+            assert not is_refused(store)
+        assert generations_before(store) == 1
+    put(store, [50])
+    await store.durable()
+    assert generations(tmp_path / "journal") == [1, 2]
+    store.close()
+    assert found(tmp_path) == list(range(51))
 
 
-def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> None:
+def generations_before(store: JournalStore) -> int:
+    return len(store._journal._files.files)
+
+
+async def test_a_directory_that_is_not_synced_for_lack_of_a_descriptor_is_synced_later(
+    tmp_path: Path,
+) -> None:
+    class NoDescriptor(Disk):
+        refuses = False
+
+        def sync_directory(self, path: Path) -> None:
+            if self.refuses:
+                raise Shortage(errno.EMFILE, os.strerror(errno.EMFILE))
+            super().sync_directory(path)
+
+    disk = NoDescriptor()
+    store = opened(tmp_path, disk, journal_bytes_max=1)
+    disk.refuses = True
+    put(store, [0])
+    with pytest.raises(StoreNotWritable, match="Too many open files"):
+        await store.durable()
+    disk.refuses = False
+    await eventually(lambda: not store.is_held)
+    await store.durable()
+    store.close()
+    assert found(tmp_path) == [0]
+
+
+async def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> None:
     class NoRoomAtSync(Disk):
         full = False
 
@@ -256,13 +248,13 @@ def test_a_sync_that_finds_no_room_is_a_failed_sync(tmp_path: Path) -> None:
             super().fdatasync(fd)
 
     disk = NoRoomAtSync()
-    book, outcomes = opened(tmp_path, disk)
+    store = JournalStore(tmp_path, lambda _: None, disk=disk)
     disk.full = True
-    refused = book.append(numbered(0, 1))
+    put(store, [0])
     with pytest.raises(StoreFailed):
-        outcomes.wait_synced(refused)
+        await store.durable()
     with pytest.raises(StoreFailed):
-        book.close()
+        store.close()
 
 
 async def test_commits_are_refused_while_the_disk_is_full_and_taken_again_without_a_restart(

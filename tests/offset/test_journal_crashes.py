@@ -14,7 +14,7 @@ from rockoon_offset.journal.frames import whole_frames
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.journal.replay import Replay
 from support.crashing_disk import CrashingDisk, PowerGone
-from support.journal_logs import append, content, ledger_state, state_of, step
+from support.journal_logs import append, content, former, ledger_state, state_of
 from support.seeds import seeds
 
 SEEDS = pytest.mark.parametrize("seed", seeds(1))
@@ -180,7 +180,7 @@ def test_a_cut_leaves_the_old_end_or_the_new_one(seed: int, tmp_path: Path) -> N
 
 @SEEDS
 def test_an_older_journal_is_taken_over_whole(seed: int, tmp_path: Path) -> None:
-    state = step(tmp_path / "before", 5)
+    state = former("later", tmp_path / "before")
     for crash in crashes(made(tmp_path / "taken"), seed, tmp_path / "before", lambda *_: None):
         log = opened(crash.root)
         log.commit(log.end)

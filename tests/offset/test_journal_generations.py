@@ -1,128 +1,147 @@
-"""Generations of the journal: a snapshot, and the records behind it."""
+"""Files of the journal of one copy: each begins with the state before it."""
 
-import os
-import threading
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
-from offset.journals import newest, numbered, opened, write
+from offset.journals import found, newest, numbers, opened, put, write
 
 from rockoon_core.errors import StoreCorrupt
-from rockoon_offset.journal import former_frames as frames
-from rockoon_offset.journal.generation_files import (
-    generations,
-    journal_path,
-    read_contents,
-    snapshot_path,
-)
-from support.waiting import DEADLINE_SECONDS
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameKind
+from rockoon_offset.journal.journal_files import generations, journal_path
+from rockoon_replica.replica_file import ACKNOWLEDGED
 
 
-def rotated(directory: Path, rounds: int) -> list[bytes]:
-    """A directory that went through some generations; returns all records."""
-    book, outcomes = opened(directory, bytes_max=1)
-    records: list[bytes] = []
-    for number in range(rounds):
-        batch = numbered(number * 10, number * 10 + 3)
-        records += batch
-        outcomes.wait_synced(book.append(batch))
-        thread = book._snapshot_thread
-        if thread is not None:
-            thread.join()
-        assert book.wants_rotation
-        book.rotate(iter(list(records)))
-        outcomes.wait_synced(book.append([b"mark %d" % number]))
-        records.append(b"mark %d" % number)
-    book.close()
-    return records
+async def rotated(root: Path, files: int) -> list[int]:
+    """A store that went through some files; returns all changes."""
+    store = opened(root, journal_bytes_max=1)
+    number = 0
+    while generations(root / "journal")[-1] < files or store._has_state:
+        put(store, [number])
+        await store.durable()
+        number += 1
+    store.close()
+    return list(range(number))
 
 
-def test_a_journal_past_its_bound_begins_a_new_generation(tmp_path: Path) -> None:
-    records = rotated(tmp_path, 5)
-    assert generations(tmp_path, "snapshot") == [5, 6]
-    assert generations(tmp_path, "journal") == [5, 6]
-    assert read_contents(tmp_path).records == records
+def damage_state(path: Path) -> None:
+    """Change a byte of each frame of a state in a file."""
+    data = bytearray(path.read_bytes())
+    header = frames.decode_header(bytes(data))
+    assert header is not None
+    at = FILE_HEADER_BYTES
+    while frame := frames.decode(bytes(data), at, header.position + at - FILE_HEADER_BYTES):
+        if frame.kind is FrameKind.STATE:
+            data[at + FRAME_HEADER_BYTES] ^= 1
+        at += frame.end - frame.position
+    path.write_bytes(data)
 
 
-def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
+async def test_a_journal_past_its_bound_begins_a_new_file(tmp_path: Path) -> None:
+    records = await rotated(tmp_path, 5)
+    assert generations(tmp_path / "journal") == [4, 5]
+    assert found(tmp_path) == records
+
+
+async def test_a_damaged_state_costs_nothing_while_the_file_before_is_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    records = rotated(tmp_path, 3)
-    path = snapshot_path(tmp_path, 4)
+    records = await rotated(tmp_path, 4)
+    path = newest(tmp_path)
     whole = path.read_bytes()
-    for position in range(0, len(whole), 7):
+    header = frames.decode_header(whole)
+    assert header is not None
+    first = frames.decode(whole, FILE_HEADER_BYTES, header.position)
+    assert first is not None
+    state = frames.decode(whole, FILE_HEADER_BYTES + first.end - first.position, first.end)
+    assert state is not None
+    assert state.kind is FrameKind.STATE
+    begin = FILE_HEADER_BYTES + first.end - first.position + FRAME_HEADER_BYTES
+    for position in range(begin, begin + len(state.payload), 7):
         bad = bytearray(whole)
         bad[position] ^= 0x01
         path.write_bytes(bytes(bad))
-        assert read_contents(tmp_path).records == records
-    path.write_bytes(whole[:-1])
-    assert read_contents(tmp_path).records == records
-    assert "reading the former generation instead" in caplog.text
+        assert found(tmp_path) == records
+    assert "damaged frame of a state" in caplog.text
+    # The next change begins a file with another state.
+    store = opened(tmp_path)
+    while store._has_state or generations(tmp_path / "journal") != [4, 5]:
+        put(store, [len(records)])
+        records.append(len(records))
+        await store.durable()
+    store.close()
+    assert found(tmp_path) == records
+    await rotated(tmp_path, 7)
 
 
-def test_a_damaged_first_snapshot_costs_nothing_either(tmp_path: Path) -> None:
-    records = rotated(tmp_path, 1)
-    snapshot_path(tmp_path, 2).write_bytes(b"no snapshot at all")
-    assert read_contents(tmp_path).records == records
+async def test_two_damaged_states_are_refused(tmp_path: Path) -> None:
+    await rotated(tmp_path, 4)
+    for generation in generations(tmp_path / "journal"):
+        damage_state(journal_path(tmp_path / "journal", generation))
+    with pytest.raises(StoreCorrupt, match="a frame of the state fails its checksum"):
+        opened(tmp_path)
 
 
-def test_two_damaged_snapshots_are_refused(tmp_path: Path) -> None:
-    rotated(tmp_path, 3)
-    for generation in (3, 4):
-        snapshot_path(tmp_path, generation).write_bytes(b"no snapshot at all")
-    with pytest.raises(StoreCorrupt, match="snapshot"):
-        read_contents(tmp_path)
+@pytest.mark.parametrize("power_cut", [True, False])
+async def test_an_acknowledged_frame_cut_off_an_older_file_is_refused(
+    tmp_path: Path, *, power_cut: bool
+) -> None:
+    await rotated(tmp_path, 4)
+    if power_cut:
+        (tmp_path / ACKNOWLEDGED).unlink()
+    path = journal_path(tmp_path / "journal", 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreCorrupt, match="no valid frame at"):
+        opened(tmp_path)
 
 
-@pytest.mark.parametrize("generation", [3, 4])
-def test_a_missing_journal_is_refused(tmp_path: Path, generation: int) -> None:
-    rotated(tmp_path, 3)
-    snapshot_path(tmp_path, 4).write_bytes(b"damaged, so that both are needed")
-    journal_path(tmp_path, generation).unlink()
-    with pytest.raises(StoreCorrupt):
-        read_contents(tmp_path)
+async def test_a_missing_newest_file_is_refused(tmp_path: Path) -> None:
+    await rotated(tmp_path, 4)
+    newest(tmp_path).unlink()
+    with pytest.raises(StoreCorrupt, match="no valid frame at"):
+        opened(tmp_path)
 
 
-def test_an_acknowledged_frame_cut_off_an_older_journal_is_refused(tmp_path: Path) -> None:
-    rotated(tmp_path, 3)
-    snapshot_path(tmp_path, 4).unlink()
-    path = journal_path(tmp_path, 3)
-    mark = len(frames.frame(0, [b"mark 1"]))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: frames.FILE_HEADER_BYTES + mark])
-    with pytest.raises(StoreCorrupt, match="expected"):
-        read_contents(tmp_path)
+async def test_a_kill_while_the_state_was_written_loses_nothing(tmp_path: Path) -> None:
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    store = opened(root, journal_bytes_max=3 << 20)
+    # So long that the state has some parts.
+    for number in range(3):
+        put(store, [number], 1 << 20)
+        await store.durable()
+    put(store, [3])
+    await store.durable()
+    assert generations(root / "journal") == [1, 2]
+    assert store._has_state
+    put(store, [4])
+    await store.durable()
+    shutil.copytree(root, copy)
+    store.close()
+    assert found(copy) == [0, 1, 2, 3, 4]
+    await write(copy, [(5,)])
+    assert found(copy) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_crash_while_the_snapshot_was_written_loses_nothing(tmp_path: Path) -> None:
-    book, outcomes = opened(tmp_path, bytes_max=1)
-    outcomes.wait_synced(book.append(numbered(0, 3)))
-    wait = threading.Event()
-
-    def snapshot() -> Iterator[bytes]:
-        yield from numbered(0, 3)
-        assert wait.wait(DEADLINE_SECONDS)
-
-    book.rotate(snapshot())
-    outcomes.wait_synced(book.append(numbered(3, 5)))
-    # What a killed process would leave at this moment.
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in tmp_path.glob("0*"):
-        (copy / path.name).write_bytes(path.read_bytes())
-    (copy / "000000000002.snapshot.new").write_bytes(b"half a snap")
-    assert not book.wants_rotation
-    wait.set()
-    book.close()
-    assert read_contents(copy).records == numbered(0, 5)
-    write(copy, [numbered(5, 6)])
-    assert read_contents(copy).records == numbered(0, 6)
-    assert not list(copy.glob("*.new"))
+async def test_the_state_has_no_change_twice(tmp_path: Path) -> None:
+    """Changes that wait while a file begins are in its state or behind it, never in both."""
+    store = opened(tmp_path, journal_bytes_max=1)
+    for number in range(40):
+        for each in range(3):
+            put(store, [3 * number + each])
+        if number % 3:
+            await store.durable()
+    await store.durable()
+    before = sorted(store.ledger.snapshot(), key=repr)
+    store.close()
+    again = opened(tmp_path)
+    assert sorted(again.ledger.snapshot(), key=repr) == before
+    assert numbers(again.ledger) == list(range(120))
+    again.close()
 
 
-def test_the_lock_and_temporary_files_of_others_are_no_generation(tmp_path: Path) -> None:
-    write(tmp_path, [numbered(0, 1)])
-    (tmp_path / "notes.txt").write_text("x")
-    assert generations(tmp_path, "journal") == [1]
-    assert os.path.getsize(newest(tmp_path)) > frames.FILE_HEADER_BYTES
+async def test_other_files_are_no_generation(tmp_path: Path) -> None:
+    await write(tmp_path, [(0,)])
+    (tmp_path / "journal" / "notes.txt").write_text("x")
+    assert generations(tmp_path / "journal") == [1]
+    assert found(tmp_path) == [0]

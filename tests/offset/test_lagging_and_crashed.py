@@ -10,7 +10,7 @@ from offset.test_handover import Service
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.generation_files import read_contents
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Record, decode, encode
@@ -34,10 +34,10 @@ async def test_a_member_that_heard_that_it_joined_is_known_after_a_crash_at_that
         await service.join(member)
         crashed = tmp_path / member
         shutil.copytree(cluster.store_path / "journal", crashed)
-        ledger = Ledger()
-        for data in read_contents(crashed).records:
-            ledger.apply(decode(data))
-        (remembered,) = [each for each in ledger.members() if each.group == GROUP]
+        log = JournalLog(crashed, "r", failed=pytest.fail, lost=None)
+        log.commit(log.end)
+        log.close()
+        (remembered,) = [each for each in log.ledger.members() if each.group == GROUP]
         assert member in {each.member_id for each in remembered.members}
 
 

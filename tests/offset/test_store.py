@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,16 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.former_frames import mark
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.journal_files import journal_path
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.progress.reconciliation import Reconciliation
+from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
+from rockoon_offset.replication.serving import OffsetCopy
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from rockoon_replica.replica_file import ACKNOWLEDGED
 from rockoon_runtime.process import ExitStatus, Stop
 from support.waiting import DEADLINE_SECONDS
 
@@ -58,26 +63,46 @@ async def test_a_store_that_was_closed_comes_back(tmp_path: Path) -> None:
 async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, power_cut: bool
 ) -> None:
-    """A power cut may take the mark behind it: then nobody can tell whether it was promised."""
+    """Without the acknowledged end, which a power cut may lose, the start cannot tell."""
     first = JournalStore(tmp_path, pytest.fail)
+    begin = first.journal_counts().bytes
     start_at(first, 7)
     first.close()
-    path = tmp_path / "journal" / "000000000001.journal"
+    path = journal_path(tmp_path / "journal", 1)
     data = bytearray(path.read_bytes())
-    if power_cut:
-        del data[-len(mark(0)) :]
-    data[40] ^= 1
+    data[-1] ^= 1
     path.write_bytes(data)
     if not power_cut:
-        with pytest.raises(StoreCorrupt, match="at byte 28"):
+        with pytest.raises(StoreCorrupt, match=f"no valid frame at {begin}"):
             JournalStore(tmp_path, pytest.fail)
         return
+    (tmp_path / ACKNOWLEDGED).unlink()
     again = JournalStore(tmp_path, pytest.fail)
     assert again.ledger.find("g", QUEUE) is None
     again.close()
-    assert f"{len(data) - 28} bytes" in caplog.text
-    assert "at byte 28" in caplog.text
-    assert "the commits of the last write are lost" in caplog.text
+    assert path.stat().st_size == frames.FILE_HEADER_BYTES + begin
+    assert f"cut {path} at {begin}" in caplog.text
+    assert "after a power cut, the newest changes, which are lost then" in caplog.text
+
+
+async def test_a_damaged_store_of_one_copy_is_not_started_as_one_of_three(tmp_path: Path) -> None:
+    """No other copy has its records."""
+    first = JournalStore(tmp_path, pytest.fail)
+    start_at(first, 7)
+    first.close()
+    path = journal_path(tmp_path / "journal", 1)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    settings: Any = SimpleNamespace(store_path=tmp_path, journal_bytes_max=1 << 20)
+    lost: list[str] = []
+    copy = OffsetCopy(settings, first.store_id, LeaderEndpoint(), Stop(), Disk(), pytest.fail)
+    with pytest.raises(StoreCorrupt, match="although it was synced"):
+        copy.open_log(lost.append)
+    path.write_bytes(data)
+    log = copy.open_log(lost.append)
+    assert log.end == len(data) - frames.FILE_HEADER_BYTES
+    log.close()
+    assert not lost
 
 
 async def test_a_store_has_one_owner_also_within_a_process(tmp_path: Path) -> None:
@@ -107,7 +132,7 @@ async def test_a_store_whose_lock_cannot_be_had_is_not_called_locked(tmp_path: P
 
 async def test_a_record_of_an_unknown_kind_is_refused_not_skipped(tmp_path: Path) -> None:
     store = JournalStore(tmp_path, pytest.fail)
-    store._journal.append([b'["from the future",1]'])
+    store._waiting.append(b'["from the future",1]')
     store.close()
     with pytest.raises(
         StoreCorrupt, match="a newer version of the offset service wrote this record"

@@ -5,49 +5,50 @@ import random
 from pathlib import Path
 
 import pytest
-from offset.journals import numbered, opened
+from offset.journals import found, numbers, opened, put
 
 from rockoon_core.errors import StoreFailed
-from rockoon_offset.journal.generation_files import read_contents
+from rockoon_offset.journal.store import JournalStore
 from support.page_cache import CachedDisk, PageCache
 from support.seeds import seeds
 
 
 @pytest.mark.parametrize("drops_clean", [True, False])
-def test_what_a_start_reads_after_a_failed_sync_outlives_a_power_cut(
+async def test_what_a_start_reads_after_a_failed_sync_outlives_a_power_cut(
     tmp_path: Path, drops_clean: bool
 ) -> None:
-    directory = tmp_path / "journal"
-    directory.mkdir()
-    cache = PageCache(directory, drops_clean=drops_clean)
+    root = tmp_path / "store"
+    root.mkdir()
+    cache = PageCache(root, drops_clean=drops_clean)
     disk = CachedDisk(cache)
-    book, outcomes = opened(directory, disk)
-    outcomes.wait_synced(book.append(numbered(0, 20)))
+    store = JournalStore(root, lambda _: None, disk=disk)
+    put(store, range(20))
+    await store.durable()
     disk.fail_sync = lambda _: errno.EIO
-    refused = book.append(numbered(20, 200))
+    put(store, range(20, 200))
     with pytest.raises(StoreFailed):
-        outcomes.wait_synced(refused)
+        await store.durable()
     with pytest.raises(StoreFailed):
-        book.close()
-    disk = CachedDisk(cache)
-    book, outcomes = opened(directory, disk)
-    shown = book.records
-    assert shown[:20] == numbered(0, 20)
-    assert read_contents(cache.cut(tmp_path / "shown")).records == shown
-    outcomes.wait_synced(book.append(numbered(900, 901)))
-    assert read_contents(cache.cut(tmp_path / "behind")).records == [*shown, *numbered(900, 901)]
-    book.close()
+        store.close()
+    store = opened(root, CachedDisk(cache))
+    shown = numbers(store.ledger)
+    assert shown[:20] == list(range(20))
+    assert found(cache.cut(tmp_path / "shown")) == shown
+    put(store, [900])
+    await store.durable()
+    assert found(cache.cut(tmp_path / "behind")) == [*shown, 900]
+    store.close()
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_whatever_sync_fails_what_was_told_is_there_and_the_next_start_succeeds(
+async def test_whatever_sync_fails_what_was_told_is_there_and_the_next_start_succeeds(
     tmp_path: Path, seed: int
 ) -> None:
     choose = random.Random(seed)
-    directory = tmp_path / "journal"
-    directory.mkdir()
-    cache = PageCache(directory, drops_clean=choose.random() < 0.5)
-    told: list[bytes] = []
+    root = tmp_path / "store"
+    root.mkdir()
+    cache = PageCache(root, drops_clean=choose.random() < 0.5)
+    told: list[int] = []
     for run in range(12):
         disk = CachedDisk(cache)
         left = choose.randrange(1, 12)
@@ -59,23 +60,21 @@ def test_whatever_sync_fails_what_was_told_is_there_and_the_next_start_succeeds(
 
         disk.fail_sync = fails
         try:
-            book, outcomes = opened(directory, disk, bytes_max=4000)
+            store = JournalStore(root, lambda _: None, disk=disk, journal_bytes_max=4000)
         except OSError:
             continue
-        records = list(book.records)
+        records = numbers(store.ledger)
         assert records[: len(told)] == told, run
         told = list(records)
         try:
-            for number in range(6):
-                batch = [b"%d of run %d" % (number, run) + bytes(choose.randrange(900))]
-                records += batch
-                outcomes.wait_synced(book.append(batch))
+            for _ in range(6):
+                records.append(len(records))
+                put(store, records[-1:], choose.randrange(900))
+                await store.durable()
                 told = list(records)
-                if book.wants_rotation:
-                    book.rotate(iter(list(records)))
-            book.close()
+            store.close()
         except StoreFailed:
             with pytest.raises(StoreFailed):
-                book.close()
-        found = read_contents(cache.cut(tmp_path / str(run))).records
-        assert found[: len(told)] == told, run
+                store.close()
+        present = found(cache.cut(tmp_path / str(run)))
+        assert present[: len(told)] == told, run

@@ -21,7 +21,7 @@ from rockoon_offset.in_flight.deliveries import (
 from rockoon_offset.in_flight.receivers import Delivered, Heard, Receivers, VisibilityEntry
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.in_flight.windows import ENTRIES_MIN, ClientName
-from rockoon_offset.journal import former_frames as frames
+from rockoon_offset.journal import frames
 from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
@@ -506,23 +506,21 @@ def test_a_journal_cut_at_any_byte_gives_back_what_it_had_up_to_there(seed: int)
     world = World(seed, fifo=bool(seed % 2))
     for _ in range(60):
         world.step()
-    header = frames.file_header(frames.JOURNAL_MAGIC, frames.FileHeader(1, 0))
-    data, ends, sequence = bytearray(header), [len(header)], 0
+    data, ends = bytearray(), [0]
     for batch in world.batches:
-        data += frames.frame(sequence, map(encode, batch))
-        sequence += len(batch)
+        payload = frames.pack(map(encode, batch))
+        data += frames.encode(frames.FrameKind.RECORDS, len(data), 0, payload)
         ends.append(len(data))
     states = [
         state(replayed([record for batch in world.batches[:count] for record in batch]))
         for count in range(len(ends))
     ]
-    cuts = {world.chance.randrange(len(header), len(data)) for _ in range(60)}
+    cuts = {world.chance.randrange(len(data)) for _ in range(60)}
     for cut in sorted(cuts | set(ends) | {end - 1 for end in ends[1:]}):
         found = [
             decode(record)
-            for frame in frames.read_frames(bytes(data[:cut]), 0)
-            if isinstance(frame, frames.Frame)
-            for record in frame.records
+            for frame in frames.valid_frames(bytes(data[:cut]))
+            for record in frames.unpack(frame.payload)
         ]
         whole = len([end for end in ends if end <= cut]) - 1
         assert state(replayed(found)) == states[whole]

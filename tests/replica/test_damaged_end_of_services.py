@@ -13,7 +13,7 @@ from replica.test_damaged_copies import LOG, NAMES, Brokers
 from replica.test_offset_copies import Reading, led_by_three, world
 from rockoon_core.disk import Disk
 from rockoon_format.scan import scan
-from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.journal.journal_files import generations, journal_path
 from rockoon_replica.replica_file import AcknowledgedEnd
 from support.etcd import EtcdServer
 from support.eventually import answered, eventually

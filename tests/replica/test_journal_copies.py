@@ -6,11 +6,11 @@ import pytest
 
 from rockoon_core.disk import Disk
 from rockoon_offset.journal.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
-from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.journal.journal_files import generations, journal_path
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_replica import copy_check
 from support.eventually import eventually
-from support.journal_logs import append, content, state_of, step
+from support.journal_logs import append, content, former, state_of
 from support.log_copies import copies
 
 FILE_BYTES = 4000
@@ -106,7 +106,7 @@ async def test_a_bit_flips_in_a_journal_and_another_copy_restarts(
 
 async def test_a_journal_of_one_copy_is_copied_with_all_it_had(tmp_path: Path) -> None:
     async with copies(tmp_path, gated=False, open_log=JournalCopy) as logs:
-        before = step(tmp_path / "a" / "log", 7)
+        before = former("later", tmp_path / "a" / "log")
         first = await logs.start()
         assert first.name == "a"
         await logs.equal(first.log.end)

@@ -10,12 +10,10 @@ from grpc import aio
 
 import rockoon
 from rockoon.admin.logs import LogDescription
-from rockoon_core.disk import Disk
 from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import queue_to_wire
-from rockoon_offset.journal.conversion import convert_journal
-from rockoon_offset.journal.generation_files import generations
+from rockoon_offset.journal.journal_files import generations
 from rockoon_offset.journal.journal_log import FILES_HELD_MAX
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -195,16 +193,3 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             await reading.send(producer, 10)
         assert reading.seen == list(range(70))
         assert (await client.admin.progress(GROUP, TOPIC))[0].offset == 70
-
-
-async def test_a_journal_that_was_made_one_with_copies_and_was_no_copy_yet_goes_on_alone(
-    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
-) -> None:
-    async with world(tmp_path, shared_etcd, cluster) as (services, client):
-        reading = Reading(client)
-        services.start("offset-0", copies=1)
-        assert await reading.read(10) == 10
-        await services.stop("offset-0")
-        convert_journal(tmp_path / "offset-0" / "journal", "another", Disk())
-        services.start("offset-0", copies=1)
-        assert await reading.read(10) == 20

@@ -1,15 +1,14 @@
-"""Journals with copies, in a test's hands."""
+"""Journals, in a test's hands."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
-from rockoon_core.errors import StoreFailed
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.journal import Journal
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import OffsetCommitted, Record, encode
+from rockoon_offset.progress.records import OffsetCommitted, Record, decode, encode
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 NOW_MS = 1_700_000_000_000
@@ -47,20 +46,10 @@ def ledger_state(ledger: Ledger) -> list[Any]:
     return sorted(ledger.snapshot(), key=lambda record: encode(record))
 
 
-def step(directory: Path, changes: int) -> list[Record]:
-    """Write a journal of one copy; returns what its ledger holds."""
-    directory.mkdir(exist_ok=True)
-
-    def failed(failure: StoreFailed) -> None:
-        raise failure
-
-    journal = Journal(directory, lambda _: None, failed)
-    journal.start()
-    ledger = Ledger()
-    for number in range(changes):
-        records = change(ledger, f"g{number % 3}", number)
-        journal.append([encode(record) for record in records])
-        if number == 2:
-            journal.rotate(map(encode, ledger.snapshot()))
-    journal.close()
-    return ledger_state(ledger)
+def former(name: str, directory: Path) -> list[Record]:
+    """Put a journal of the former format there; returns what its ledger holds. See
+    `offset/former_journals/write.py`."""
+    journals = Path(__file__).parent.parent / "offset" / "former_journals"
+    shutil.copytree(journals / name, directory, dirs_exist_ok=True)
+    lines = (journals / name).with_suffix(".state").read_bytes().splitlines()
+    return [decode(line) for line in lines]

@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-from offset.journals import Outcomes, opened
+from offset.journals import found, numbers, opened, put
 
 from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.settings import Flush
 from rockoon_core.errors import StoreFailed as JournalFailed
-from rockoon_offset.journal.generation_files import read_contents
-from rockoon_offset.journal.journal import Journal
+from rockoon_offset.journal.store import JournalStore
+from support.eventually import eventually
 from support.loop_device import LoopDisk, why_not
 from support.store_directory import Owner, recovered, settings
 from support.waiting import wait_until
@@ -30,12 +30,13 @@ def fill(owner: Owner, acknowledged: list[bytes]) -> None:
         acknowledged.append(body)
 
 
-def write_on(book: Journal, outcomes: Outcomes, told: list[bytes]) -> None:
+async def write_on(store: JournalStore, told: list[int]) -> None:
     """Write until the disk refuses."""
     while True:
-        record = os.urandom(60_000)
-        outcomes.wait_synced(book.append([record]))
-        told.append(record)
+        number = len(told)
+        put(store, [number], 60_000)
+        await store.durable()
+        told.append(number)
 
 
 def test_a_broker_takes_nothing_back_that_it_showed(tmp_path: Path) -> None:
@@ -67,24 +68,24 @@ def test_a_broker_takes_nothing_back_that_it_showed(tmp_path: Path) -> None:
         owner.store.close()
 
 
-def test_an_offset_service_takes_nothing_back_and_starts_again(tmp_path: Path) -> None:
+async def test_an_offset_service_takes_nothing_back_and_starts_again(tmp_path: Path) -> None:
     with LoopDisk(tmp_path, room_mib=16) as disk:
-        directory = disk.path / "journal"
-        directory.mkdir()
-        book, outcomes = opened(directory)
-        told: list[bytes] = []
+        root = disk.path / "store"
+        store = JournalStore(root, lambda _: None)
+        told: list[int] = []
         with pytest.raises(JournalFailed):
-            write_on(book, outcomes, told)
+            await write_on(store, told)
         with pytest.raises(JournalFailed):
-            book.close()
+            store.close()
         disk.grow()
-        book, outcomes = opened(directory)
-        records = list(book.records)
-        assert records[: len(told)] == told
-        assert read_contents(disk.cut() / "journal").records == records
-        outcomes.wait_synced(book.append([b"behind"]))
-        assert read_contents(disk.cut() / "journal").records == [*records, b"behind"]
-        book.close()
+        store = opened(root)
+        shown = numbers(store.ledger)
+        assert shown[: len(told)] == told
+        assert found(disk.cut() / "store") == shown
+        put(store, [99_999])
+        await store.durable()
+        assert found(disk.cut() / "store") == [*shown, 99_999]
+        store.close()
 
 
 def fill_up(path: Path) -> None:
@@ -102,7 +103,7 @@ def fill_up(path: Path) -> None:
     os.close(fd)
 
 
-def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_path: Path) -> None:
+async def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_path: Path) -> None:
     with LoopDisk(tmp_path, room_mib=512) as disk:
         filler = disk.path / "filler"
         configured = settings(
@@ -110,13 +111,14 @@ def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_path: 
         )
         owner = Owner(configured)
         owner.append_durably(bodies=[b"stored"])
-        (disk.path / "journal").mkdir()
-        book, outcomes = opened(disk.path / "journal")
-        outcomes.wait_synced(book.append([b"before"]))
+        progress = opened(disk.path / "progress")
+        put(progress, [0])
+        await progress.durable()
         fill_up(filler)
-        outcomes.wait_synced(book.append([b"x" * 100_000]))
-        assert "No space left" in book.counts().shortage
-        book.close()
+        put(progress, [1], 100_000)
+        await progress.durable()
+        assert "No space left" in progress.journal_counts().shortage
+        progress.close()
         owner.append_durably(bodies=[b"reserved before"])
         owner.write_point()
         owner.store._syncer.stop()
@@ -126,11 +128,12 @@ def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_path: 
         assert again.bodies() == [b"stored", b"reserved before"]
         again.append_durably(bodies=[b"after"])
         again.store.close()
-        book, outcomes = opened(disk.path / "journal")
-        assert book.records == [b"before", b"x" * 100_000]
-        wait_until(lambda: book.counts().shortage, "the shortage")
+        progress = opened(disk.path / "progress")
+        assert numbers(progress.ledger) == [0, 1]
+        assert progress.journal_counts().shortage
         filler.unlink()
-        wait_until(lambda: not book.counts().shortage, "room")
-        book.admit()
-        outcomes.wait_synced(book.append([b"behind"]))
-        book.close()
+        await eventually(lambda: not progress.journal_counts().shortage)
+        progress.admit()
+        put(progress, [2])
+        await progress.durable()
+        progress.close()

@@ -16,7 +16,7 @@ from grpc import aio
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
-from rockoon_broker.replication.going_alone import leave_store_copies, open_own_epoch
+from rockoon_broker.replication.going_alone import open_own_epoch
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
@@ -36,6 +36,7 @@ from rockoon_node.registration import NodeLease, Registration
 from rockoon_node.store_directory import keep_private, read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.copy_process import CopyProcess
+from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
@@ -336,7 +337,10 @@ async def open_broker(
 ) -> Broker | None:
     """Open the broker; None if the start was interrupted, Fatal if the store is refused."""
     store_host = await resolve_store_host(settings.store_host or address)
-    facts = await leave_store_copies(settings.store_path, settings.name, nameservers, stop, disk)
+    id_file = settings.store_path / CONFIG_DIRECTORY / STORE_ID_FILE
+    facts = await leave_copies(
+        nameservers, BROKER, settings.name, settings.store_path, id_file, disk, stop
+    )
     if stop.requested:
         return None
 

@@ -18,6 +18,7 @@ from rockoon_nameserver.etcd_data import (
     KeyValue,
     PutKey,
     absent,
+    not_put_since,
     only,
     unchanged,
 )
@@ -71,11 +72,13 @@ class Entries(NamedTuple):
 
     Attributes:
         holder: the present owner. A key that exists is live: the end of its lease deletes it.
+        replicas_put: revision of the newest entry of a replica of its log; 0: it has none.
         is_named: a live node, not this replica, has the name of its log.
         log: the state of its log, if there is one.
     """
 
     holder: KeyValue | None
+    replicas_put: int
     is_named: bool
     log: KeyValue | None
 
@@ -133,7 +136,7 @@ class Nodes:
             if not lease_id:
                 lease_id, ttl_seconds = await self._etcd.grant_lease(self._lease_seconds)
             put = PutKey(self._keyspace.key(key), node_value(node), lease_id)
-            conditions, operations = self._registration_operations(key, put, holder)
+            conditions, operations = self._registration_operations(key, put, entries)
             for condition, operation in log_changes:
                 conditions.append(condition)
                 operations.append(operation)
@@ -228,7 +231,8 @@ class Nodes:
         state = next(iter(logs), None)
         others = [each for each in (*nodes, *replicas) if self._name_in(each.key) != node.name]
         if others:
-            return Entries(others[0], is_named=False, log=state)
+            return Entries(others[0], 0, is_named=False, log=state)
+        replicas_put = max((each.mod_revision for each in replicas), default=0)
         replica_key = keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
         same = [each for each in replicas if each.key == replica_key]
         if isinstance(key, NodeKey):
@@ -236,12 +240,12 @@ class Nodes:
                 # Replicas that are not, or no longer, copies of its log.
                 replicas = []
             holder = next(iter([*nodes, *same, *replicas]), None)
-            return Entries(holder, is_named=False, log=state)
+            return Entries(holder, replicas_put, is_named=False, log=state)
         before = [
             each for each in nodes if read_node(as_node, each.value).store_id == node.store_id
         ]
         is_named = bool(nodes) and not before
-        return Entries(next(iter([*same, *before]), None), is_named, state)
+        return Entries(next(iter([*same, *before]), None), replicas_put, is_named, state)
 
     def _name_in(self, key: str) -> str:
         """Return the name of the node or log that a key belongs to."""
@@ -276,17 +280,21 @@ class Nodes:
         return [(unchanged(name, revision), PutKey(name, log_value(after)))]
 
     def _registration_operations(
-        self, key: NodeKey | ReplicaKey, put: PutKey, holder: KeyValue | None
+        self, key: NodeKey | ReplicaKey, put: PutKey, entries: Entries
     ) -> tuple[list[KeyCondition], list[PutKey | DeleteKey]]:
-        """Return the transaction that registers a node and removes the entry of `holder`."""
+        """Return the transaction that registers a node and removes the entry of the present
+        owner.
+        """
+        holder = entries.holder
         if holder is not None:
             conditions = [unchanged(holder.key, holder.mod_revision)]
             if holder.key == put.key:
                 return conditions, [put]
             return [*conditions, unchanged(put.key, 0)], [put, DeleteKey(only(holder.key))]
         if key.kind == OFFSET_SERVICE and isinstance(key, NodeKey):
-            key_ranges = (self._keyspace.nodes(key.kind), self._keyspace.replicas(key.kind))
-            return [absent(key_range) for key_range in key_ranges], [put]
+            # Replicas that copy nothing may be registered already (`_entries`).
+            no_other = not_put_since(self._keyspace.replicas(key.kind), entries.replicas_put)
+            return [absent(self._keyspace.nodes(key.kind)), no_other], [put]
         return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:

@@ -105,7 +105,9 @@ SETTLING_REFUSED = counter(
     "Messages whose acknowledgement or visibility change was refused, because another receiver "
     "has them or the queue was started again",
 )
-JOURNAL_BYTES = gauge("rockoon_journal_bytes", "Size of the journal since its last snapshot")
+JOURNAL_BYTES = gauge(
+    "rockoon_journal_bytes", "Size of the journal's files, with the state that each begins with"
+)
 JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
 JOURNAL_SYNC_SECONDS = counter(
     "rockoon_journal_sync_seconds_total", "Time of writing and syncing the journal, seconds"

@@ -14,11 +14,12 @@ from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
-from rockoon_offset.replication.process import has_been_copy, serve_copy
+from rockoon_offset.replication.process import STORE_ID_FILE, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
+from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_runtime.process import (
     ExitStatus,
@@ -65,12 +66,19 @@ async def serve(
     rules = {**RULES, **REPLICATION_RULES}
     frontend = NodeFrontend("offset", settings, rules, NodeLease("the offset service"))
     try:
-        if settings.copies > 1 or has_been_copy(settings.store_path):
+        if settings.copies > 1:
             await serve_copy(settings, frontend, stop, disk, announce)
             return
-        store = open_store(settings, stop, disk)
+        root = settings.store_path
+        nameservers, id_file = frontend.nameservers, root / STORE_ID_FILE
+        facts = await leave_copies(
+            nameservers, OFFSET_SERVICE, settings.name, root, id_file, disk, stop
+        )
+        if stop.requested:
+            return
+        store = open_store(settings, stop, disk, 0 if facts is None else facts.led)
         try:
-            parts = assembled(settings, store, frontend.nameservers)
+            parts = assembled(settings, store, nameservers)
             try:
                 await run_parts(settings, frontend, stop, store, parts, announce, quiet_seconds)
             finally:
@@ -81,7 +89,7 @@ async def serve(
         await frontend.nameservers.close()
 
 
-def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> JournalStore:
+def open_store(settings: OffsetSettings, stop: Stop, disk: Disk, epoch: int) -> JournalStore:
     def disk_failed(failure: StoreFailed) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
 
@@ -91,6 +99,7 @@ def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> JournalStore
             disk_failed,
             disk=disk,
             journal_bytes_max=settings.journal_bytes_max,
+            epoch=epoch,
         )
     except (StoreCorrupt, StoreLocked) as failure:
         raise Fatal(ExitStatus.STORE, str(failure)) from failure

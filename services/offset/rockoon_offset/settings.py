@@ -84,7 +84,7 @@ class OffsetSettings(CopySettings):
     )
     journal_bytes_max: int = setting(
         64 << 20,
-        "size at which the journal is replaced by a snapshot and a new journal, bytes",
+        "bytes of changes after which the journal begins a new file with its state",
         minimum=4096,
     )
     accept_etcd_cluster_id: str = setting(

@@ -7,15 +7,19 @@ acknowledged ones. Only nameservers know the voters; so the store is not opened 
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rockoon_core.clock import Backoff
-from rockoon_core.errors import RockoonError
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
+from rockoon_core.errors import RockoonError, StoreCorrupt
 from rockoon_node.nameservers import Nameservers
+from rockoon_node.store_directory import read_or_make_store_id
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_replica.log_state import StateVersion
 from rockoon_replica.replica_facts import ReplicaFacts, facts_alone
+from rockoon_replica.replica_file import ReplicaFile
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
 
     from rockoon_proto.v1.logs_pb2_grpc import LogsAsyncStub
     from rockoon_proto.v1.nameserver_pb2 import NodeKind
-    from rockoon_replica.replica_file import ReplicaFile
 
 log = logging.getLogger(__name__)
 
@@ -34,30 +37,43 @@ async def leave_copies(
     nameservers: Nameservers,
     kind: "NodeKind",
     log_name: str,
-    replica_id: str,
-    file: "ReplicaFile",
+    store_path: Path,
+    id_file: Path,
+    disk: Disk,
     stop: Stop,
 ) -> ReplicaFacts | None:
-    """Turn the store of a replica into the only copy of its log, before the log is opened.
+    """Turn a store that was a replica into the only copy of its log, before the log is opened; no
+    effect if it never was a replica.
 
     Args:
-        nameservers, kind, log_name, replica_id, stop: see `go_on_alone`.
-        file: the replica's facts. No other process may open its store at the same time.
+        nameservers, kind, log_name, stop: see `go_on_alone`.
+        store_path: directory of the store.
+        id_file: file in it with the store's id, beside the replica's files.
 
     Returns:
-        The new facts, durable; None if it never was a copy, or `stop` was requested.
+        The store's facts, durable; None if it has none, or if `stop` was requested in between.
 
     Raises:
-        Fatal: the nameservers refuse.
-        StoreCorrupt, OSError: see `ReplicaFile`.
+        Fatal: the store must stay a replica, or cannot be used.
     """
-    facts = file.read()
-    if facts is None:
-        return None
-    after = await go_on_alone(nameservers, kind, log_name, replica_id, facts, stop)
-    if after is not None and after != facts:
-        await asyncio.to_thread(file.write, after)
-    return after
+    file = ReplicaFile(id_file.parent, disk)
+    try:
+        # Before the lock, which creates a file: a store that is refused later stays unchanged.
+        facts = file.read()
+        if facts is None:
+            return None
+        # Prevents another process from leading with it.
+        lock = DirectoryLock(store_path)
+        try:
+            replica_id = read_or_make_store_id(id_file, disk.replace_file)
+            after = await go_on_alone(nameservers, kind, log_name, replica_id, facts, stop)
+            if after is not None and after != facts:
+                await asyncio.to_thread(file.write, after)
+            return after
+        finally:
+            lock.release()
+    except (DirectoryLocked, StoreCorrupt, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
 
 
 async def go_on_alone(

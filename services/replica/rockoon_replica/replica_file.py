@@ -91,6 +91,11 @@ class AcknowledgedEnd:
         if end < self.end:
             self._disk.fdatasync(self._write(end))
 
+    def sync(self) -> None:
+        """Make the position durable. Raises OSError."""
+        if self._fd is not None:
+            self._disk.fdatasync(self._fd)
+
     def close(self) -> None:
         """Close the acknowledged-end file."""
         if self._fd is not None:

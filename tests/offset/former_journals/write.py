@@ -2,7 +2,8 @@
 
     git archive 8e2a733 core format protos services | tar x -C OLD
     cd tests/offset/former_journals
-    PYTHONPATH=$(printf %s: OLD/{core,format,protos,services/{node,offset,runtime}}) python write.py .
+    export PYTHONPATH=$(printf %s: OLD/{core,format,protos,services/{node,offset,runtime}})
+    python write.py .
 
 `OLD` is an absolute path.
 
@@ -13,16 +14,18 @@
     later    the third generation: a snapshot and a journal each of the last two
 """
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.journal.journal import Journal
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import encode
 
+# A module of the former version.
+Journal: Any = importlib.import_module("rockoon_offset.journal.journal").Journal
 NOW_MS = 1_700_000_000_000
 
 

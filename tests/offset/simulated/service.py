@@ -1,8 +1,8 @@
 """The offset service of the simulation: its real parts on a disk and a clock that chance drives.
 
-Real: the ledger, the journal's bytes and their recovery, membership, hand-over, resolver, commits,
-reset plans, and what routes mean for them. Not real: the journal's thread (a sync happens when the
-simulation says so), gRPC, and the calls to brokers and nameservers.
+Real: the ledger, the journal's files and their recovery, membership, hand-over, resolver, commits,
+reset plans, and what routes mean for them. Not real: the moments of writes and syncs (they happen
+when the simulation says so), gRPC, and the calls to brokers and nameservers.
 """
 
 import random
@@ -26,20 +26,17 @@ from rockoon_core.disk import Disk
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import NewQueueRule, QueueState
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal import former_frames as frames
-from rockoon_offset.journal.generation_files import (
-    journal_path,
-    read_contents,
-    snapshot_path,
-    write_snapshot,
-)
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.frames import FrameKind
+from rockoon_offset.journal.journal_files import generations, journal_path
+from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
-from rockoon_offset.progress.records import Record, decode, encode
+from rockoon_offset.progress.records import Record, encode
 from rockoon_offset.progress.reset_plans import ResetPlans
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
@@ -49,6 +46,7 @@ HEARTBEAT_SECONDS = 3.0
 HANDOVER_SECONDS = 10.0
 ROUTE_WAIT_SECONDS = 2.0
 PLAN_SECONDS = 60.0
+FILE_BYTES_MAX = 20_000
 
 
 class QuietDisk(Disk):
@@ -60,9 +58,12 @@ class QuietDisk(Disk):
     def sync_directory(self, path: Path) -> None:
         pass
 
+    def allocate(self, fd: int, count: int) -> None:
+        pass
+
 
 class SimulatedStore(JournalStore):
-    """The ledger with a journal in memory, synced when the simulation says so.
+    """The ledger with its journal, which is written when the simulation says so.
 
     Args:
         directory: recovered; empty at first.
@@ -79,30 +80,21 @@ class SimulatedStore(JournalStore):
         self._directory = directory
         self._on_written = on_written
         self._on_durable = on_durable
-        self.ledger = Ledger()
-        contents = read_contents(directory)
-        for data in contents.records:
-            self.ledger.apply(decode(data))
-        self.torn_bytes = contents.torn_bytes
-        self._sequence = contents.next_sequence
-        self._begin_generation(contents.generation + 1)
-        self._unsynced: deque[list[Record]] = deque()
-        self._appended = self._synced_batches = 0
-
-    def _begin_generation(self, generation: int) -> None:
-        for old in self._directory.iterdir():
-            old.unlink()
-        header = frames.FileHeader(generation, self._sequence)
-        self._path = journal_path(self._directory, generation)
-        self._path.write_bytes(frames.file_header(frames.JOURNAL_MAGIC, header))
-        self._written_bytes = bytearray()
-        write_snapshot(
-            QuietDisk(),
-            snapshot_path(self._directory, generation),
-            generation,
-            self._sequence,
-            map(encode, self.ledger.snapshot()),
+        self._journal = JournalLog(
+            directory,
+            "simulated",
+            failed=_failed,
+            lost=None,
+            disk=QuietDisk(),
+            bytes_max=FILE_BYTES_MAX,
         )
+        self._journal.retain_from = self._journal.end
+        self._journal.commit(self._journal.end)
+        if not self._journal.boundaries():
+            self._journal.open_epoch(0)
+            self._journal.commit(self._journal.end)
+        self._unsynced: deque[list[Record]] = deque()
+        self.changes = self._synced_batches = 0
 
     def admit(self) -> None:
         pass
@@ -111,50 +103,56 @@ class SimulatedStore(JournalStore):
         if records:
             self._on_written(records)
             self._unsynced.append(records)
-            self._appended += 1
-
-    @property
-    def changes(self) -> int:
-        return self._appended
+            self.changes += 1
 
     async def durable(self) -> None:
-        wanted = self._appended
+        wanted = self.changes
         while self._synced_batches < wanted:
             await Pause()
 
     def sync(self) -> None:
-        """Make all that was written durable, in one frame, as the journal's thread does."""
+        """Make all that was written durable, in one frame, as the store does."""
+        journal = self._journal
         if self._unsynced:
-            self._written_bytes += self._frame(len(self._unsynced))
+            journal.append(self._encoded(len(self._unsynced)))
             while self._unsynced:
                 self._on_durable(self._unsynced.popleft())
-            self._synced_batches = self._appended
+            self._synced_batches = self.changes
+            if journal.wants_generation:
+                journal.start_generation()
+        journal.append_state()
+        journal.sync_nowait()
+        journal.retain_from = journal.end
+        journal.commit(journal.end)
 
-    def _frame(self, batches: int) -> bytes:
-        records = [encode(record) for batch in list(self._unsynced)[:batches] for record in batch]
-        data = frames.frame(self._sequence, records)
-        self._sequence += len(records)
-        return data
+    def _encoded(self, batches: int) -> list[bytes]:
+        return [encode(record) for batch in list(self._unsynced)[:batches] for record in batch]
 
     def crash(self, chance: random.Random) -> None:
         """End as by kill -9 or power cut: of the write under way any part may be on disk."""
         batches = chance.randint(0, len(self._unsynced))
-        if batches:
-            frame = self._frame(batches)
-            fate = chance.random()
-            if fate < 0.3:
-                # Whole, and nobody was told.
-                self._written_bytes += frame
-                for _ in range(batches):
-                    self._on_durable(self._unsynced.popleft())
-            elif fate < 0.8:
-                self._written_bytes += frame[: chance.randrange(len(frame))]
-            else:
-                damaged = bytearray(frame)
-                damaged[chance.randrange(len(frame))] ^= 1 << chance.randrange(8)
-                self._written_bytes += damaged
-        with self._path.open("ab") as file:
-            file.write(self._written_bytes)
+        end = self._journal.end
+        self._journal.close()
+        if not batches:
+            return
+        written = frames.encode(FrameKind.RECORDS, end, end, frames.pack(self._encoded(batches)))
+        fate = chance.random()
+        if fate < 0.3:
+            # Whole, and not acknowledged.
+            for _ in range(batches):
+                self._on_durable(self._unsynced.popleft())
+        elif fate < 0.8:
+            written = written[: chance.randrange(len(written))]
+        else:
+            damaged = bytearray(written)
+            damaged[chance.randrange(len(written))] ^= 1 << chance.randrange(8)
+            written = bytes(damaged)
+        with journal_path(self._directory, generations(self._directory)[-1]).open("ab") as file:
+            file.write(written)
+
+
+def _failed(failure: OSError) -> None:
+    raise failure
 
 
 class SimulatedGroups(Groups):

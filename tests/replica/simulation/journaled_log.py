@@ -9,7 +9,7 @@ from replica.simulation.truth import Violation
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal.frames import FrameKind, LogFrame, unpack, whole_frames
-from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.journal.journal_files import generations, journal_path
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.journal.replay import Replay
 from rockoon_offset.progress.records import decode, encode

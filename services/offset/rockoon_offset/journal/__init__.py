@@ -1,1 +1,1 @@
-"""Single-copy journal of progress."""
+"""Journal of progress: format, files, and the store of an offset service with one copy."""

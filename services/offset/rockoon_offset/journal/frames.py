@@ -1,4 +1,4 @@
-"""Format of the files of a replicated journal. Pure.
+"""Format of the files of a journal. Pure.
 
     file    = header synced frame*
     header  = magic 8s | generation u64 | position u64 | CRC-32 u32                  28 bytes
@@ -29,8 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from rockoon_offset.journal.former_frames import COPIED_MAGIC as MAGIC
-
+MAGIC = b"RKOJRNL2"
 FILE_HEADER = struct.Struct("<8sQQ")
 SYNCED = struct.Struct("<Q")
 FRAME_HEADER = struct.Struct("<IIIQQ")
@@ -46,6 +45,9 @@ assert FRAME_HEADER_BYTES == 32
 
 # A larger change is split into frames: a frame is sent to other replicas in one message.
 PART_BYTES_MAX = 16 << 20
+# Bounds on one STATE frame.
+STATE_RECORDS_MAX = 1000
+STATE_BYTES_MAX = 1 << 20
 # An EPOCH frame names the newest epochs, at most this many.
 EPOCHS_MAX = 64
 
@@ -53,13 +55,15 @@ EPOCHS_MAX = 64
 class FrameKind(IntEnum):
     """Kind of a frame, by its content."""
 
+    # Never written: a STATE frame that is damaged.
+    DAMAGED_STATE = 0
     EPOCH = 1
     STATE = 2
     STATE_END = 3
     RECORDS = 4
 
 
-KINDS = frozenset(FrameKind)
+KINDS = frozenset(FrameKind) - {FrameKind.DAMAGED_STATE}
 
 
 class LogFrame(NamedTuple):
@@ -111,17 +115,15 @@ def decode_header(data: bytes) -> LogFileHeader | None:
     """Return the header of a file; None if it was never completely written.
 
     Raises:
-        ValueError: the header is damaged, or the file is no replicated journal.
+        ValueError: the header is damaged, or the file is no journal of this format.
     """
-    if not any(data[FILE_HEADER.size : SYNCED_AT]):
+    if len(data) < SYNCED_AT or not any(data[FILE_HEADER.size : SYNCED_AT]):
         return None
-    if len(data) < SYNCED_AT or U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(
-        data[: FILE_HEADER.size]
-    ):
+    if U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(data[: FILE_HEADER.size]):
         raise ValueError("its header is not valid")
     magic, generation, position = FILE_HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError("the file is no replicated journal")
+        raise ValueError("the file is no journal of this format")
     return LogFileHeader(generation, position, decode_synced(data[SYNCED_AT:FILE_HEADER_BYTES]))
 
 
@@ -236,16 +238,47 @@ def whole_bytes(data: bytes, position: int) -> int:
     return at
 
 
-def has_whole_frame(data: bytes) -> bool:
-    """True if `data` contains a complete and valid frame of any position."""
+def decode_damaged(data: bytes, at: int, position: int) -> LogFrame | None:
+    """Return the damaged STATE frame at `data[at]`; None if no valid frame follows it.
+
+    Records are not lost with it: files before this one have the state.
+    """
+    size = frame_bytes(data, at, position)
+    if not size or decode(data, at + size, position + size) is None:
+        return None
+    if FRAME_HEADER.unpack_from(data, at)[1] != FrameKind.STATE:
+        return None
+    return LogFrame(FrameKind.DAMAGED_STATE, position, position + size, 0, b"")
+
+
+def valid_frames(data: bytes) -> Iterator[LogFrame]:
+    """Yield the complete and valid frames of any position in `data`."""
     at = data.find(FRAME_MAGIC_BYTES)
     while at >= 0:
         if len(data) - at >= FRAME_HEADER_BYTES:
-            position = FRAME_HEADER.unpack_from(data, at)[3]
-            if decode(data, at, position) is not None:
-                return True
+            frame = decode(data, at, FRAME_HEADER.unpack_from(data, at)[3])
+            if frame is not None:
+                yield frame
         at = data.find(FRAME_MAGIC_BYTES, at + 1)
-    return False
+
+
+def state_payloads(
+    records: Iterable[bytes], records_max: int = STATE_RECORDS_MAX
+) -> Iterator[bytes]:
+    """Yield the payloads of the STATE frames of a state, each within the maximum size of a
+    frame.
+    """
+    part: list[bytes] = []
+    size = 0
+    for record in records:
+        part.append(record)
+        size += len(record)
+        # The window of one queue may have half a megabyte.
+        if len(part) == records_max or size >= STATE_BYTES_MAX:
+            yield pack(part)
+            part, size = [], 0
+    if part:
+        yield pack(part)
 
 
 def joined(

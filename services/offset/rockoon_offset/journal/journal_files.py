@@ -1,4 +1,4 @@
-"""Files of a replicated journal on one disk.
+"""Files of a journal on one disk.
 
     <generation>.journal    see frames.py; a new file starts with each generation of the leader
     truncation              position at which the log is being cut; removed afterwards
@@ -6,11 +6,12 @@
 
 Generations number the files of one directory; other replicas may use other numbers.
 
-Opening cuts an unfinished write at the end, and fails if a frame is damaged: see `synced` in
+Opening cuts an unfinished write at the end, and fails if a synced frame is damaged: see `synced` in
 frames.py. All frames are synced again before they are used.
 """
 
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Callable
@@ -18,20 +19,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_core.disk import Disk
+from rockoon_core.disk import SHORTAGES, Disk, Shortage
 from rockoon_core.errors import StoreCorrupt
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.frames import FILE_HEADER_BYTES, LogFileHeader, LogFrame
-from rockoon_offset.journal.generation_files import generations, journal_path
 
 log = logging.getLogger(__name__)
 
+FILE_NAME = re.compile(r"(\d{12})\.(journal|snapshot)")
 TRUNCATION = "truncation"
 LOST = "lost"
 # Cuts are only kept so that an operator can search them for lost changes.
 CUTS_KEPT_MAX = 8
 # `synced` is written again after this many bytes.
 SYNCED_BYTES = 64 << 10
+
+
+def journal_path(directory: Path, generation: int) -> Path:
+    return directory / f"{generation:012}.journal"
+
+
+def generations(directory: Path, kind: str = "journal") -> list[int]:
+    """Return the numbers of generations with a file of this kind, oldest first. Snapshots are files
+    of the former format.
+    """
+    matches = (FILE_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(int(match[1]) for match in matches if match and match[2] == kind)
 
 
 @dataclass
@@ -55,10 +68,14 @@ class JournalFiles:
     Args:
         directory: an existing directory.
         found: called with each existing frame, in order.
-        lost: called with the reason before frames are cut that may have been synced.
+        lost: called with the reason before frames are cut that may have been synced. None: this is
+            the only copy of the log, whose leader syncs all frames before it commits them. Then
+            damage to synced frames is an error. A damaged STATE frame is skipped, because the file
+            before it has the state.
+        synced: position up to which the log is known to be synced.
 
     Raises:
-        StoreCorrupt: a frame below `synced` cannot be read.
+        StoreCorrupt: a synced frame cannot be read.
         OSError: the disk failed.
     """
 
@@ -67,7 +84,8 @@ class JournalFiles:
         directory: Path,
         disk: Disk,
         found: Callable[[LogFrame], None],
-        lost: Callable[[str], None],
+        lost: Callable[[str], None] | None,
+        synced: int = 0,
     ) -> None:
         self._directory = directory
         self._disk = disk
@@ -77,7 +95,7 @@ class JournalFiles:
         self._dirty: list[JournalFile] = []
         self._names_changed = False
         # Last written value of `synced`.
-        self._synced = 0
+        self._synced = synced
         # Guards `_syncs` and `_retired`: a descriptor is not closed while another thread syncs it.
         self._guard = threading.Lock()
         self._syncs = 0
@@ -101,7 +119,7 @@ class JournalFiles:
     # Opening.
 
     def _open(self) -> None:
-        for generation in generations(self._directory, "journal"):
+        for generation in generations(self._directory):
             path = journal_path(self._directory, generation)
             fd = self._disk.open(path)
             # Before reading: after a failed sync, the page cache may have bytes that never reached
@@ -134,6 +152,8 @@ class JournalFiles:
                     continue
             self._cut_tail(number, end, known_synced)
             break
+        if self._lost is None:
+            self._check_end(self.files[-1] if self.files else None, self.end, known_synced)
         for file in self.files:
             if file.end > known_synced or file is self.files[-1]:
                 kept = max(file.begin, min(known_synced, file.end))
@@ -147,34 +167,56 @@ class JournalFiles:
     def _read_file(self, file: JournalFile, found: Callable[[LogFrame], None]) -> int:
         data = self._disk.pread(file.fd, file.at(file.end), 0)
         position = file.begin
-        while frame := frames.decode(data, file.at(position), position):
+        while True:
+            at = file.at(position)
+            frame = frames.decode(data, at, position)
+            if frame is None and self._lost is None:
+                frame = frames.decode_damaged(data, at, position)
+                if frame is not None:
+                    log.error("%s has a damaged frame of a state at %d", file.path, position)
+            if frame is None:
+                return position
             found(frame)
             position = frame.end
-        return position
 
     def _cut_tail(self, number: int, end: int, known_synced: int) -> None:
         """Cut the log at `end`, after its last valid frame. If later frames are valid, report them
         as lost first. Raises StoreCorrupt if `end` is before the synced position.
         """
         file = self.files[number]
-        if end < known_synced:
-            reason = f"no valid frame at {end}, although it was synced up to {known_synced}"
-            raise StoreCorrupt(path=file.path, reason=reason)
-        has_later = any(each.end > each.begin for each in self.files[number + 1 :])
-        if has_later or self._has_frames_after(file, end):
+        self._check_end(file, end, known_synced)
+        later = self._frames_after(number, end)
+        if self._lost is None:
+            # A leader without followers commits exactly the synced frames.
+            self._check_end(file, end, max((each.committed for each in later), default=0))
+        elif later or any(each.end > each.begin for each in self.files[number + 1 :]):
             # Later frames may have been synced together with the unreadable frame, or after it.
             self._lost(f"cut valid records after {end}, where {file.path} cannot be read")
-        log.warning("cut %s at %d: the bytes after it are an unfinished write", file.path, end)
+        log.warning(
+            "cut %s at %d: the bytes after it are an unfinished write, or, after a power cut, the "
+            "newest changes, which are lost then",
+            *(file.path, end),
+        )
         keeps_file = 0 <= file.begin <= end and (file.begin < end or number == 0)
         while len(self.files) > number + keeps_file:
             self._remove(self.files.pop())
         for last in self.files[-1:]:
             last.end = end
 
-    def _has_frames_after(self, file: JournalFile, end: int) -> bool:
-        size = self._disk.facts(file.path).bytes
-        begin = file.at(end) if 0 <= file.begin <= end else FILE_HEADER_BYTES
-        return frames.has_whole_frame(self._disk.pread(file.fd, max(0, size - begin), begin))
+    def _check_end(self, last: JournalFile | None, end: int, known_synced: int) -> None:
+        if end < known_synced:
+            reason = f"no valid frame at {end}, although it was synced up to {known_synced}"
+            raise StoreCorrupt(path=last.path if last else self._directory, reason=reason)
+
+    def _frames_after(self, number: int, end: int) -> list[LogFrame]:
+        """Return the valid frames after `end`, in the file of this number and in later files."""
+        found: list[LogFrame] = []
+        for file in self.files[number:]:
+            begin = max(file.at(end), FILE_HEADER_BYTES) if file.begin >= 0 else FILE_HEADER_BYTES
+            size = self._disk.facts(file.path).bytes
+            data = self._disk.pread(file.fd, max(0, size - begin), begin)
+            found += frames.valid_frames(data)
+        return found
 
     # Reading and writing.
 
@@ -249,7 +291,7 @@ class JournalFiles:
                 self._disk.set_size(file.fd, file.at(end))
 
     def _start_file(self, position: int) -> None:
-        generation = max([0, *generations(self._directory, "journal")]) + 1
+        generation = max([0, *generations(self._directory)]) + 1
         path = journal_path(self._directory, generation)
         fd = self._disk.open(path, create=True)
         file = JournalFile(path, generation, fd, position, position)
@@ -288,6 +330,10 @@ class JournalFiles:
                     self._disk.fdatasync(file.fd)
                 if names:
                     self._disk.sync_directory(self._directory)
+            except Shortage:
+                # No descriptor was free: the next sync repeats it.
+                self._names_changed = True
+                raise
             finally:
                 with self._guard:
                     self._syncs -= 1
@@ -308,8 +354,14 @@ class JournalFiles:
             return
         if self._synced and position < self._synced + SYNCED_BYTES:
             return
+        try:
+            self._disk.write_all(file.fd, frames.encode_synced(position), frames.SYNCED_AT)
+        except OSError as failure:
+            if failure.errno not in SHORTAGES:
+                raise
+            # Tried again after the next sync.
+            return
         self._synced = position
-        self._disk.write_all(file.fd, frames.encode_synced(position), frames.SYNCED_AT)
         if file not in self._dirty:
             self._dirty.append(file)
 

@@ -1,4 +1,4 @@
-"""Replicated journal: implements `rockoon_replica.log.ReplicatedLog`.
+"""Journal of progress: implements `rockoon_replica.log.ReplicatedLog`.
 
 Invariants:
 - The ledger contains the committed records, and on a leader also its own appended records. After
@@ -16,27 +16,30 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from rockoon_core.disk import Disk
-from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
+from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed, StoreNotWritable
 from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal import frames
-from rockoon_offset.journal.conversion import STATE_RECORDS, convert_journal, state_payloads
+from rockoon_offset.journal.former_format import convert_journal
 from rockoon_offset.journal.frames import EpochPayload, FrameKind, LogFrame
-from rockoon_offset.journal.journal import ROTATION_RETRY_SECONDS, is_shortage, not_stored
 from rockoon_offset.journal.journal_files import JournalFiles
 from rockoon_offset.journal.outline import Outline, is_first
 from rockoon_offset.journal.replay import Replay
-from rockoon_offset.journal.reserve import Reserve
+from rockoon_offset.journal.reserve import Reserve, is_shortage
 from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.progress_store import JournalCounts
 from rockoon_offset.progress.records import encode
 from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 ROOM_SECONDS = 1.0
 PROBE_BYTES = 64 << 10
 WAITING_BYTES_MAX = 64 << 20
+# Pause after a new file that found no room.
+ROTATION_RETRY_SECONDS = 30.0
 FILES_HELD_MAX = 8
 """Number of old files kept for followers. A follower that lacks more files than these and the
 newest two loses its vote.
@@ -44,15 +47,16 @@ newest two loses its vote.
 
 
 class JournalLog:
-    """The replicated journal of one replica: writes its frames, and applies committed records to
-    the ledger. Use it only from the event loop's thread.
+    """The journal of one replica: writes its frames, and applies committed records to the ledger.
+    Use it only from the event loop's thread.
 
     Args:
         directory: an existing directory that only this object writes to.
         replica: id of this replica.
         failed: called when the disk failed; the process must end.
         lost: called at the start with the reason, before records are cut that this replica may have
-            acknowledged.
+            acknowledged; None for the only copy, see `JournalFiles`.
+        synced: see `JournalFiles`.
         bytes_max: a leader starts a new file after this many bytes since the last state.
 
     Attributes:
@@ -69,7 +73,8 @@ class JournalLog:
         replica: str,
         *,
         failed: Callable[[OSError], None],
-        lost: Callable[[str], None] = lambda _: None,
+        lost: Callable[[str], None] | None = lambda _: None,
+        synced: int = 0,
         disk: Disk | None = None,
         bytes_max: int = 64 << 20,
     ) -> None:
@@ -94,7 +99,7 @@ class JournalLog:
         self.appended_batches = self.syncs = 0
         self.sync_seconds = 0.0
         convert_journal(directory, replica, self._disk)
-        self._files = JournalFiles(directory, self._disk, self._found, lost)
+        self._files = JournalFiles(directory, self._disk, self._found, lost, synced)
         try:
             self._committed = max(self._committed, self.min_offset)
             self._skip_old()
@@ -247,8 +252,8 @@ class JournalLog:
         """Wait until all bytes written before are durable. Raises OSError if the disk failed."""
         wanted = self.end
         while self._durable < min(wanted, self.end):
-            cuts, end, began = self._cuts, self.end, time.perf_counter()
-            syncing = asyncio.get_running_loop().run_in_executor(None, self._files.sync())
+            sync, record = self.begin_sync()
+            syncing = asyncio.get_running_loop().run_in_executor(None, sync)
             try:
                 # Shielded: the sync must run even if this call is cancelled, as it also closes
                 # removed files.
@@ -256,13 +261,19 @@ class JournalLog:
             except OSError as failure:
                 self._fail(failure)
                 raise
-            self._synced(cuts, end, began)
+            record()
 
     def sync_nowait(self) -> None:
         """Sync the files in this thread, which blocks the event loop."""
-        cuts, end, began = self._cuts, self.end, time.perf_counter()
-        self._files.sync()()
-        self._synced(cuts, end, began)
+        sync, record = self.begin_sync()
+        sync()
+        record()
+
+    def begin_sync(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return a function that syncs all bytes written so far, which another thread may call, and
+        a function that records its success. Both raise OSError.
+        """
+        return self._files.sync(), partial(self._synced, self._cuts, self.end, time.perf_counter())
 
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset`, durably; see `ReplicatedLog`.
@@ -330,7 +341,7 @@ class JournalLog:
             StoreFailed: the disk failed.
         """
         if self.end - self._committed > WAITING_BYTES_MAX:
-            raise Busy(reason=f"{self.end - self._committed} bytes of progress wait for a quorum")
+            raise Busy(reason=f"{self.end - self._committed} bytes of progress are not committed")
         if self._failure is not None:
             raise StoreFailed(reason=str(self._failure))
         self._check_room()
@@ -375,7 +386,7 @@ class JournalLog:
         """Start a new file. `append_state` writes the current ledger to it in parts."""
         epochs = EpochPayload(True, False, self._replica, tuple(self._outline.epochs))
         # Set until the state is complete or abandoned.
-        self._state = state_payloads(map(encode, self.ledger.snapshot()), STATE_RECORDS)
+        self._state = frames.state_payloads(map(encode, self.ledger.snapshot()))
         self._append_state(FrameKind.EPOCH, frames.encode_epochs(epochs))
 
     def append_state(self) -> bool:
@@ -390,6 +401,10 @@ class JournalLog:
             else:
                 self._append_state(FrameKind.STATE, payload)
         return self._state is not None
+
+    def counts(self) -> JournalCounts:
+        size = self.end - self.min_offset
+        return JournalCounts(size, self.syncs, self.sync_seconds, self.shortage)
 
     @property
     def shortage(self) -> str:
@@ -442,11 +457,11 @@ class JournalLog:
             del self._outline.generations[0]
             self._files.delete_first()
 
-    def _append(self, kind: FrameKind, payload: bytes) -> None:
+    def _append(self, kind: FrameKind, payload: bytes, *, spends_reserve: bool = True) -> None:
         """Append a frame that does not change the ledger."""
         data = frames.encode(kind, self.end, self._committed, payload)
         frame = frames.whole_frames(data, self.end)[0]
-        self._write_own(data, new_file=is_first(frame))
+        self._write_own(data, new_file=is_first(frame), spends_reserve=spends_reserve)
         self._outline.add(frame)
         self._pending.append(frame)
         if len(self._pending) == 1 and self._replay.is_whole:
@@ -455,13 +470,15 @@ class JournalLog:
 
     def _append_state(self, kind: FrameKind, payload: bytes) -> None:
         try:
-            self._append(kind, payload)
+            self._append(kind, payload, spends_reserve=False)
         except LogFull:
             # The state of this file stays incomplete; another file is started later.
             self._state = None
             self._state_after = time.monotonic() + ROTATION_RETRY_SECONDS
 
-    def _write_own(self, data: bytes, *, new_file: bool = False) -> None:
+    def _write_own(
+        self, data: bytes, *, new_file: bool = False, spends_reserve: bool = True
+    ) -> None:
         while True:
             try:
                 self._files.append(data, new_file=new_file)
@@ -469,7 +486,7 @@ class JournalLog:
                 if not is_shortage(failure):
                     self._fail(failure)
                     raise
-                if not self._reserve.release(failure):
+                if not (spends_reserve and self._reserve.release(failure)):
                     raise LogFull(str(failure)) from failure
             else:
                 return
@@ -513,3 +530,7 @@ class JournalLog:
         if self._failure is None:
             self._failure = failure
             self._failed(failure)
+
+
+def not_stored(shortage: str) -> StoreNotWritable:
+    return StoreNotWritable(f"progress cannot be stored now: {shortage}")

@@ -1,4 +1,4 @@
-"""Outline of a replicated journal: positions of its epochs and files. Pure."""
+"""Outline of a journal: positions of its epochs and files. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,10 +13,12 @@ class JournalGeneration(NamedTuple):
     Attributes:
         begin: position of its first frame.
         whole_at: end position of its initial state; None while the state is incomplete.
+        is_damaged: a frame of the state is damaged, so the state never is whole.
     """
 
     begin: int
     whole_at: int | None
+    is_damaged: bool = False
 
 
 class Outline:
@@ -67,9 +69,11 @@ class Outline:
             if epochs.is_first:
                 whole_at = frame.end if epochs.is_empty else None
                 self.generations.append(JournalGeneration(frame.position, whole_at))
+        elif frame.kind is FrameKind.DAMAGED_STATE:
+            self.generations[-1] = self.generations[-1]._replace(is_damaged=True)
         elif frame.kind is FrameKind.STATE_END:
             newest = self.generations[-1]
-            if newest.whole_at is None:
+            if newest.whole_at is None and not newest.is_damaged:
                 self.generations[-1] = newest._replace(whole_at=frame.end)
 
     def cut(self, end: int, min_offset: int) -> None:
@@ -79,8 +83,8 @@ class Outline:
         self.epochs = [] if is_empty else [each for each in self.epochs if each[1] < end]
         kept = [each for each in self.generations if each.begin < end]
         self.generations = [
-            JournalGeneration(begin, whole_at if whole_at is not None and whole_at <= end else None)
-            for begin, whole_at in kept
+            each if each.whole_at is None or each.whole_at <= end else each._replace(whole_at=None)
+            for each in kept
         ]
 
     def newest_whole(self, committed: int) -> int:

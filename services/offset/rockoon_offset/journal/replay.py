@@ -1,4 +1,4 @@
-"""Replay: builds a ledger from the frames of a replicated journal. Pure.
+"""Replay: builds a ledger from the frames of a journal. Pure.
 
 A file starts with the state before its first frame, and changes may come between the parts of the
 state. A replica that has the ledger already skips the state. A replica that starts with this file
@@ -40,6 +40,9 @@ class Replay:
             case FrameKind.STATE:
                 if not self.is_whole:
                     self._apply(frame.payload)
+            case FrameKind.DAMAGED_STATE:
+                if not self.is_whole:
+                    raise ValueError("a frame of the state fails its checksum")
             case FrameKind.STATE_END:
                 if not self.is_whole:
                     self.is_whole = True

@@ -3,8 +3,10 @@
 import contextlib
 from pathlib import Path
 
-from rockoon_core.disk import Disk
-from rockoon_offset.journal.journal import RESERVE_BYTES, RESERVE_FILE, is_shortage
+from rockoon_core.disk import SHORTAGES, Disk
+
+RESERVE_FILE = "reserve"
+RESERVE_BYTES = 1 << 20
 
 
 class Reserve:
@@ -71,3 +73,8 @@ class Reserve:
             return False
         self._disk.unlink(self._path)
         return True
+
+
+def is_shortage(failure: OSError) -> bool:
+    """True if a write failed because the disk is full; it may be retried."""
+    return failure.errno in SHORTAGES

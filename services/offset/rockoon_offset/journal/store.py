@@ -1,39 +1,66 @@
-"""`ProgressStore` on a single-copy journal: a ledger, its journal, and its directory.
+"""`ProgressStore` of an offset service with one copy: a ledger, its journal, and its directory.
 
     store directory/
         lock              held by the one process that may write here
         store_id          created once; identifies a restarted service to the nameservers
         cluster_id        cluster that progress belongs to
-        journal/          the durable records, see journal.py
+        journal/          the durable records, see journal_files.py
+        acknowledged      position up to which the journal was synced
         config/<broker>/consumerOffset.json    an export in RocketMQ's format, never read
 
-The event loop's thread changes the ledger in memory and queues the records without an await in
-between, so the journal has the order of the changes. Every reply, also one without a change, waits
-until all records queued before it are on disk. So a crash never undoes a state that a reply has
-reported.
+The store is the leader of a journal without followers: records are committed as soon as they are
+synced. It needs no election, and no nameserver.
+
+The ledger changes in memory, and the records are queued without an await in between, so the journal
+has the order of the changes. Every reply, also one without a change, waits until all records queued
+before it are on disk. So a crash never undoes a state that a reply has reported.
+
+Records that arrive during a sync share the next write and its sync, so the number of syncs does not
+grow with the number of concurrent changes.
+
+A failed sync, or a write that failed for another reason than a full disk, ends the store: the
+contents of the disk are then unknown, and a retry does not help (the kernel may have dropped the
+pages and report success for the next sync). The owner must end the process. The next start drops
+cached pages, reads the journal from the disk, and writes and syncs its valid frames again.
+
+A full disk does not end the store. The first write without room deletes the reserve file, so that
+accepted changes can be stored. Changes are refused until the reserve can be allocated again. If the
+reserve is too small as well, the store keeps accepted changes and writes them when the disk has
+room; their callers get StoreNotWritable. A new file that finds no room is retried later.
 """
 
 import asyncio
-import contextlib
+import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
-from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
+from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk, Shortage
 from rockoon_core.errors import (
+    Busy,
     RockoonError,
-    StoreCorrupt,
     StoreFailed,
     StoreLocked,
     StoreNotWritable,
 )
 from rockoon_node.store_directory import StoreCluster, keep_private, read_or_make_store_id
-from rockoon_offset.journal.journal import Journal, JournalCounts
+from rockoon_offset.journal import frames
+from rockoon_offset.journal.journal_log import JournalLog, not_stored
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import Record, decode, encode
+from rockoon_offset.progress.progress_store import JournalCounts
+from rockoon_offset.progress.records import Record, encode
+from rockoon_replica.log import LogFull
+from rockoon_replica.replica_file import AcknowledgedEnd
 
 log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+WAITING_BYTES_MAX = 64 << 20
+# Beyond any position: no follower needs a file.
+NO_FOLLOWER = 1 << 62
 
 
 class JournalStore:
@@ -41,12 +68,14 @@ class JournalStore:
 
     Args:
         root: the directory; created if missing.
-        on_failed: called in the loop's thread when the disk failed; the process must then end.
-        journal_bytes_max: see Journal.
+        on_failed: called when the disk failed; the process must then end.
+        journal_bytes_max: see JournalLog.
+        epoch: of a store that was one of several copies: the epoch from which it is the only one.
 
     Raises:
         StoreLocked: another process has locked the directory.
-        StoreCorrupt: see Journal.
+        StoreCorrupt: see JournalLog.
+        OSError: the disk failed.
     """
 
     def __init__(
@@ -56,92 +85,109 @@ class JournalStore:
         *,
         disk: Disk | None = None,
         journal_bytes_max: int = 64 << 20,
+        epoch: int = 0,
     ) -> None:
         disk = disk or Disk()
         self.root = root
+        self.changes = 0
         self._loop = asyncio.get_running_loop()
         self._on_failed = on_failed
-        # Loop thread only: (batch to wait for, waiting future), ascending.
+        # (number of changes, waiting future), ascending.
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._synced = 0
-        self._failure: StoreFailed | None = None
-        # Error for waiting callers while queued records cannot be written.
+        # Encoded records that the next write includes, and frames of the present write.
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._parts: deque[Sequence[bytes]] = deque()
+        # Numbers of changes up to the present write, and of durable changes.
+        self._writing = self._synced = 0
+        self._has_state = False
+        self._is_scheduled = False
+        self._syncing: Future[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        # Error for callers while changes cannot be written.
         self._held: StoreNotWritable | None = None
-        self.ledger = Ledger()
-        directory = root / "journal"
+        self._is_short = False
+        self._is_closing = False
+        self._failure: StoreFailed | None = None
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
         try:
             self._lock = DirectoryLock(root)
         except DirectoryLocked:
             raise StoreLocked(path=root) from None
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             keep_private(root)
         try:
             replace = disk.replace_file
             self.store_id = read_or_make_store_id(root / "store_id", replace)
             self.cluster = StoreCluster(root / "cluster_id", replace)
-            self._journal = Journal(
-                directory,
-                self._synced_from_thread,
-                self._failed_from_thread,
-                on_held=self._held_from_thread,
-                disk=disk,
-                bytes_max=journal_bytes_max,
-            )
-            self._replay(directory)
+            self._acknowledged = AcknowledgedEnd(root, disk)
+            self._open(root / "journal", disk, journal_bytes_max, epoch)
         except BaseException:
             self._lock.release()
             raise
-        self._journal.start()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._report_room()
 
-    def _replay(self, directory: Path) -> None:
-        records, self._journal.records = self._journal.records, []
-        if self._journal.torn_bytes:
-            log.warning(
-                "cut %d bytes off the journal in %s at byte %d: an unfinished write; %s",
-                self._journal.torn_bytes,
-                directory,
-                self._journal.torn_at,
-                "its changes were not acknowledged"
-                if self._journal.torn_for_sure
-                else "or the newest progress, damaged after a power cut: then the commits of the "
-                "last write are lost, and groups get those messages again",
-            )
-        for number, data in enumerate(records):
-            try:
-                self.ledger.apply(decode(data))
-            except (ValueError, TypeError, KeyError) as failure:
-                raise StoreCorrupt(
-                    path=directory, reason=f"record {number} is invalid: {failure!r}"
-                ) from failure
+    def _open(self, directory: Path, disk: Disk, bytes_max: int, epoch: int) -> None:
+        for changed in disk.make_directory(directory):
+            disk.sync_directory(changed)
+        self._journal = journal = JournalLog(
+            directory,
+            self.store_id,
+            failed=lambda failure: self._fail(failure.strerror or str(failure)),
+            lost=None,
+            synced=self._acknowledged.end,
+            disk=disk,
+            bytes_max=bytes_max,
+        )
+        try:
+            journal.retain_from = NO_FOLLOWER
+            journal.commit(journal.end)
+            boundaries = journal.boundaries()
+            if not boundaries or boundaries[-1].epoch < epoch:
+                journal.open_epoch(epoch)
+                journal.sync_nowait()
+                journal.commit(journal.end)
+            self._acknowledged.raise_to(journal.end)
+        except LogFull as failure:
+            journal.close()
+            raise OSError(errno.ENOSPC, str(failure)) from failure
+        except BaseException:
+            journal.close()
+            raise
 
-    def admit(self) -> None:
-        """Raise an error if no change may be made now: Busy, StoreNotWritable, StoreFailed. See
-        `ProgressStore`.
-        """
-        self._journal.admit()
-
-    def write(self, records: list[Record]) -> None:
-        if not records:
-            return
-        self._journal.append([encode(record) for record in records])
-        if self._journal.wants_rotation:
-            # Immediately after the append: replay starts with the snapshot, so a change between the
-            # two would be lost with the former journal, or applied twice.
-            snapshot = self.ledger.snapshot()
-            self._journal.rotate(encoded(snapshot))
+    @property
+    def ledger(self) -> Ledger:
+        return self._journal.ledger
 
     @property
     def is_held(self) -> bool:
         return self._held is not None
 
-    @property
-    def changes(self) -> int:
-        return self._journal.appended_batches
-
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
+
+    def admit(self) -> None:
+        """Raise an error if no change may be made now: Busy, StoreNotWritable, StoreFailed. See
+        `ProgressStore`.
+        """
+        if (refusal := self._failure or self._held) is not None:
+            raise refusal
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
+        self._journal.admit()
+
+    def write(self, records: list[Record]) -> None:
+        if not records:
+            return
+        encoded = [encode(record) for record in records]
+        self._waiting += encoded
+        self._waiting_bytes += sum(map(len, encoded))
+        self.changes += 1
+        if not self._is_scheduled and self._syncing is None:
+            # All changes of this loop iteration share one write.
+            self._is_scheduled = True
+            self._loop.call_soon(self._write_waiting)
 
     async def durable(self) -> None:
         """Wait until all changes written so far are durable. Raises StoreNotWritable, StoreFailed.
@@ -151,7 +197,7 @@ class JournalStore:
             raise self._failure
         # All records, not only the caller's: the reply may depend on changes of other callers, and
         # a crash must not undo them after the reply.
-        wanted = self._journal.appended_batches
+        wanted = self.changes
         if self._synced >= wanted:
             return
         if self._held is not None:
@@ -161,52 +207,139 @@ class JournalStore:
         await future
 
     async def still_decides(self) -> None:
-        """Return immediately, because no other process can lead a single-copy journal; see
-        `ProgressStore`.
-        """
+        """Return immediately: no other process can lead the journal. See `ProgressStore`."""
 
     def close(self) -> None:
-        """Write waiting records, and unlock the directory. Raises StoreFailed."""
+        """Write waiting records, and unlock the directory. Raises StoreFailed.
+
+        On a full disk, changes without room and all later changes are dropped. They were not
+        acknowledged.
+        """
+        self._is_closing = True
         try:
-            self._journal.close()
+            while self._failure is None and (self._syncing or self._waiting or self._parts):
+                if self._syncing is not None:
+                    wait([self._syncing])
+                    self._sync_done()
+                    continue
+                self._write_waiting()
+                if self._held is not None:
+                    log.error(
+                        "dropped changes of progress that were not acknowledged: %s", self._held
+                    )
+                    break
+            if self._failure is None:
+                # A power cut then cannot make an unfinished write of the newest changes.
+                with suppress(OSError):
+                    self._acknowledged.sync()
         finally:
+            self._pool.shutdown()
+            if self._retry is not None:
+                self._retry.cancel()
+            self._acknowledged.close()
+            self._journal.close()
             self._lock.release()
+        if self._failure is not None:
+            raise self._failure
 
-    # Called by the journal's threads.
+    # Writing.
 
-    def _synced_from_thread(self, batches: int) -> None:
-        self._loop.call_soon_threadsafe(self._wake, batches)
+    def _write_waiting(self) -> None:
+        """Write all waiting records, and the next part of a new file's state; sync them."""
+        self._is_scheduled = False
+        if self._syncing is not None or self._failure is not None:
+            return
+        if self._waiting:
+            self._parts.extend(frames.parts(self._waiting))
+            self._waiting, self._waiting_bytes, self._writing = [], 0, self.changes
+        journal = self._journal
+        try:
+            while self._parts:
+                journal.append(self._parts[0])
+                self._parts.popleft()
+            if not self._is_closing:
+                if journal.wants_generation:
+                    # The ledger has no change that the journal lacks.
+                    journal.start_generation()
+                self._has_state = journal.append_state()
+        except LogFull:
+            self._hold(not_stored(journal.shortage))
+            return
+        except OSError:
+            # The journal has called `failed`.
+            return
+        sync, self._record_sync = journal.begin_sync()
+        self._syncing = self._pool.submit(sync)
+        self._syncing.add_done_callback(self._sync_done_in_thread)
 
-    def _held_from_thread(self, refusal: StoreNotWritable) -> None:
-        self._loop.call_soon_threadsafe(self._hold, refusal)
+    def _sync_done_in_thread(self, _: "Future[None]") -> None:
+        self._loop.call_soon_threadsafe(self._sync_done)
 
-    def _failed_from_thread(self, failure: StoreFailed) -> None:
-        self._loop.call_soon_threadsafe(self._fail, failure)
-
-    # Called in the loop's thread.
-
-    def _wake(self, batches: int) -> None:
-        self._synced, self._held = batches, None
-        while self._waiters and self._waiters[0][0] <= batches:
+    def _sync_done(self) -> None:
+        syncing = self._syncing
+        if syncing is None or not syncing.done():
+            # `close` has handled it.
+            return
+        self._syncing = None
+        journal = self._journal
+        try:
+            syncing.result()
+            self._record_sync()
+            # Before callers are notified: otherwise the next start would cut a damaged frame as an
+            # unfinished write.
+            self._acknowledged.raise_to(journal.durable_end)
+            journal.commit(journal.durable_end)
+        except Shortage as failure:
+            # The directory was not synced, for lack of a descriptor.
+            self._hold(not_stored(str(failure)))
+            return
+        except OSError as failure:
+            self._fail(failure.strerror or str(failure))
+            return
+        self._synced, self._held = self._writing, None
+        while self._waiters and self._waiters[0][0] <= self._synced:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
+        if journal.shortage or self._is_short:
+            self._report_room()
+        if (self._waiting or self._has_state) and not self._is_closing:
+            self._write_waiting()
 
     def _hold(self, refusal: StoreNotWritable) -> None:
+        """Refuse waiting callers, and try to write again later."""
         self._held = refusal
         self._refuse_waiters(refusal)
+        self._report_room()
 
-    def _fail(self, failure: StoreFailed) -> None:
-        self._failure = failure
-        self._refuse_waiters(failure)
-        self._on_failed(failure)
+    def _report_room(self) -> None:
+        """Log when changes are refused for lack of room, and when no more; check again later."""
+        shortage = self._journal.shortage
+        if bool(shortage) != self._is_short:
+            self._is_short = bool(shortage)
+            if shortage:
+                log.error("progress is not stored until there is room: %s", shortage)
+            else:
+                log.warning("progress is stored again: %s has room", self.root)
+        if (shortage or self._held) and self._retry is None and not self._is_closing:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._check_room)
 
-    def _refuse_waiters(self, failure: RockoonError) -> None:
+    def _check_room(self) -> None:
+        self._retry = None
+        if self._held is not None:
+            self._write_waiting()
+        else:
+            self._journal.check_writes()
+        self._report_room()
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = StoreFailed(reason=f"{reason} on {self.root}")
+            self._refuse_waiters(self._failure)
+            self._on_failed(self._failure)
+
+    def _refuse_waiters(self, refusal: RockoonError) -> None:
         for _, future in self._waiters:
             if not future.done():
-                future.set_exception(failure)
+                future.set_exception(refusal)
         self._waiters.clear()
-
-
-def encoded(records: Iterator[Record]) -> Iterator[bytes]:
-    return map(encode, records)

@@ -1,12 +1,22 @@
 """Interface of the store of progress, with a journal of one copy or of several replicas."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rockoon_node.store_directory import StoreCluster
-from rockoon_offset.journal.journal import JournalCounts
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Record
+
+
+class JournalCounts(NamedTuple):
+    """Size of the journal, and counts since the start of the process."""
+
+    bytes: int
+    syncs: int
+    # Including the writes.
+    sync_seconds: float
+    # Reason why changes are refused; empty: they are accepted.
+    shortage: str
 
 
 class ProgressStore(Protocol):

@@ -1,1 +1,1 @@
-"""Replicated journal of the offset service."""
+"""Replication of the journal of progress."""

@@ -21,9 +21,9 @@ from rockoon_core.errors import (
     StoreNotWritable,
 )
 from rockoon_node.store_directory import StoreCluster
-from rockoon_offset.journal.journal import JournalCounts
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.progress_store import JournalCounts
 from rockoon_offset.progress.records import Record, encode
 from rockoon_replica.log import LogFull
 from rockoon_replica.member import Role
@@ -81,10 +81,7 @@ class LeaderStore:
         return self._journal.appended_batches
 
     def journal_counts(self) -> JournalCounts:
-        journal = self._journal
-        return JournalCounts(
-            journal.end - journal.min_offset, journal.syncs, journal.sync_seconds, journal.shortage
-        )
+        return self._journal.counts()
 
     def admit(self) -> None:
         if self._refusal is not None:

@@ -8,10 +8,9 @@ from typing import cast
 from grpc import aio
 
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
-from rockoon_core.errors import StoreCorrupt, StoreLocked
+from rockoon_core.errors import StoreLocked
 from rockoon_node.frontend import NodeFrontend
-from rockoon_node.store_directory import keep_private, read_or_make_store_id
-from rockoon_offset.journal.generation_files import is_of_copies
+from rockoon_node.store_directory import keep_private
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -28,11 +27,10 @@ from rockoon_proto.v1.offset_pb2_grpc import (
     add_OffsetServiceServicer_to_server,
 )
 from rockoon_replica.copy_process import CopyProcess
-from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.log_copy import LogCopy
 from rockoon_replica.metrics import TABLE as TABLE_OF_COPIES
 from rockoon_replica.metrics import of_copy
-from rockoon_replica.replica_file import FILE, MARKER, ReplicaFile
+from rockoon_replica.replica_file import FILE, MARKER
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
 from rockoon_replica.settings import replica_identities
@@ -67,16 +65,6 @@ class CopyMetrics:
         return [*of_process(self._root, is_ready=is_ready), *of_copy(self._copy), *led]
 
 
-def has_been_copy(root: Path) -> bool:
-    """True if a store belongs or belonged to a replica, so its journal is a replicated one."""
-    directory = root / JOURNAL
-    return (
-        (root / FILE).exists()
-        or (root / MARKER).exists()
-        or (directory.is_dir() and is_of_copies(directory))
-    )
-
-
 async def serve_copy(
     settings: OffsetSettings,
     frontend: NodeFrontend,
@@ -86,12 +74,9 @@ async def serve_copy(
 ) -> None:
     """Run a replica of the offset service's journal until `stop` is requested.
 
-    With `copies` = 1 it is the only replica, and leads. It accepts no followers: a follower could
-    have records that a crash of this process loses, and the next process would reuse its epoch.
-
     Raises:
         SettingsError, ListenError: a setting cannot be used.
-        Fatal: the store cannot be used, or the log has other voting replicas.
+        Fatal: the store cannot be used.
     """
     replication = ReplicationService(replica_identities(settings))
     metrics, root = CopyMetrics(settings.store_path), settings.store_path
@@ -101,17 +86,12 @@ async def serve_copy(
         # LeaderEndpoint creates its methods from the service descriptors.
         add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, endpoint), server)
         add_InFlightServiceServicer_to_server(cast(InFlightServiceServicer, endpoint), server)
-        if settings.copies > 1:
-            add_replication(replication, server)
+        add_replication(replication, server)
 
     def parts_over(store: ProgressStore) -> OffsetParts:
         return assembled(settings, store, frontend.nameservers)
 
     with locked(root):
-        if settings.copies == 1:
-            await become_only_copy(settings, frontend, stop, disk)
-        if stop.requested:
-            return
         async with (
             frontend.telemetry(
                 TABLE + TABLE_OF_COPIES, metrics.measure, settings.process_name
@@ -136,21 +116,6 @@ async def serve_copy(
                 announce=announce,
                 follow=metrics.follow,
             ).run(lambda store_id: OffsetCopy(settings, store_id, endpoint, stop, disk, parts_over))
-
-
-async def become_only_copy(
-    settings: OffsetSettings, frontend: NodeFrontend, stop: Stop, disk: Disk
-) -> None:
-    """Make this store the only replica of the log. Raises Fatal if the nameservers refuse."""
-    root = settings.store_path
-    try:
-        replica_id = read_or_make_store_id(root / STORE_ID_FILE, disk.replace_file)
-        file = ReplicaFile(root, disk)
-        await leave_copies(
-            frontend.nameservers, OFFSET_SERVICE, settings.name, replica_id, file, stop
-        )
-    except (StoreCorrupt, OSError) as failure:
-        raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
 
 
 @contextmanager

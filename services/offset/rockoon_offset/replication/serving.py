@@ -13,6 +13,7 @@ from rockoon_node.store_directory import StoreCluster
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.replication.leader_store import LeaderStore
 from rockoon_replica.replica import Replica
+from rockoon_replica.replica_file import FILE, AcknowledgedEnd
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
@@ -68,11 +69,15 @@ class OffsetCopy:
         directory = self._settings.store_path / JOURNAL
         for changed in self._disk.make_directory(directory):
             self._disk.sync_directory(changed)
+        root = self._settings.store_path
+        # A store that never was a replica has no other copy to read lost records from.
+        is_only = not (root / FILE).exists()
         self._journal = JournalLog(
             directory,
             self._replica_id,
             failed=self._failed,
-            lost=lost,
+            lost=None if is_only else lost,
+            synced=AcknowledgedEnd(root, self._disk).end if is_only else 0,
             disk=self._disk,
             bytes_max=self._settings.journal_bytes_max,
         )
