@@ -161,7 +161,7 @@ Window = SimpleNamespace(at=general_path, following=general_path)
 
 
 class DeliveredAnswers:
-    """Leaves all messages to `rockoon_gateway.messages.delivered`."""
+    """Leaves all messages to `rockoon_gateway.delivered`."""
 
     def __init__(self, *_: Any) -> None:
         pass

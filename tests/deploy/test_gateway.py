@@ -15,7 +15,7 @@ from rockoon.admin.access_keys import Permission
 from rockoon.net.access import AccessKey
 from rockoon_core.channels import Tls
 from rockoon_core.signature import CLUSTER_KEY_ID
-from rockoon_gateway.scaling.scaler import Trigger
+from rockoon_gateway.scaler import Trigger
 from rockoon_gateway.signatures import signature_of
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from support.eventually import answered

@@ -37,8 +37,7 @@ from rockoon_format.properties import (
     encode,
 )
 from rockoon_format.record import Record, RecordError, encode_host, encode_record
-from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
-from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.delivered import Answers, _by_kernel, answers_to, to_wire
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
 from rockoon_rpc.session import PREFIX
@@ -245,7 +244,7 @@ def test_one_that_fails_as_no_one_foresaw_keeps_none_from_others(
             raise KeyError("a bug")
         return to_wire(message, *rest, **options)
 
-    monkeypatch.setattr("rockoon_gateway.messages.answers.to_wire", written)
+    monkeypatch.setattr("rockoon_gateway.delivered.to_wire", written)
     some = [Record(topic=b"orders", body=b"%d" % each, queue_offset=each) for each in range(3)]
     with using("numpy"):
         answers = answers_to(ReceivedMessages([run_of(some)]), TOPIC, VALID_UNTIL_MS)

@@ -10,9 +10,8 @@ from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.calls import GatewayCall
-from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import GatewayClient, Presence, check_owner
-from rockoon_gateway.clients.settings_checks import check_settings
+from rockoon_gateway.clients.client_settings import check_settings
+from rockoon_gateway.clients.presence import GatewayClient, Outbox, Presence, check_owner
 from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb

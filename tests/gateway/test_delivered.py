@@ -10,8 +10,7 @@ from rockoon.message import Batch, Message
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import SYS_FLAG_COMPRESSED, Record, encode_host, encode_record
-from rockoon_gateway.messages.delivered import to_wire
-from rockoon_gateway.producing.transaction_ids import transaction_id
+from rockoon_gateway.delivered import to_wire, transaction_id
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     DigestType,
     Encoding,

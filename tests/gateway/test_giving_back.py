@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import MessageQueue
-from rockoon_gateway.consuming.returned_messages import ReturnedMessages
+from rockoon_gateway.consuming.settling import ReturnedMessages
 from support.waiting import DEADLINE_SECONDS
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -7,16 +7,16 @@ from rockoon_format.hashes import TAG_HASHES_MAX
 from rockoon_format.names import GROUP_BYTES_MAX, LITE_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX
 from rockoon_format.sql92 import CHARACTERS_MAX
 from rockoon_gateway.calls import CLIENT_ID_BYTES_MAX
-from rockoon_gateway.clients import settings_checks
+from rockoon_gateway.clients import client_settings
 from rockoon_gateway.codes import BY_ERROR
 from rockoon_gateway.consoles.groups_report import TOPICS_MAX
 from rockoon_gateway.consuming import receive_rules
 from rockoon_gateway.consuming.handles import HANDLE_CHARACTERS_MAX
 from rockoon_gateway.consuming.settling import ENTRIES_MAX
+from rockoon_gateway.names import DURATION_SECONDS_MAX
 from rockoon_gateway.producing import message_checks
 from rockoon_gateway.producing.sending import HALF_MESSAGES_MAX
 from rockoon_gateway.routes import ADDRESSES_MAX, HOST_CHARACTERS_MAX
-from rockoon_gateway.times import DURATION_SECONDS_MAX
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.errors_pb2 import Error
 
@@ -48,11 +48,11 @@ FIGURES = {
     "filter": [receive_rules.FILTER_CHARACTERS_MAX, TAG_HASHES_MAX, CHARACTERS_MAX],
     "entries of one acknowledgement": [ENTRIES_MAX],
     "receipt handle": [HANDLE_CHARACTERS_MAX],
-    "settings": [settings_checks.SETTINGS_BYTES_MAX >> 10, settings_checks.TOPICS_MAX],
+    "settings": [client_settings.SETTINGS_BYTES_MAX >> 10, client_settings.TOPICS_MAX],
     "client properties": [
-        settings_checks.CLIENT_PROPERTIES_MAX,
-        settings_checks.CLIENT_PROPERTY_BYTES_MAX,
-        settings_checks.CLIENT_PROPERTIES_BYTES_MAX,
+        client_settings.CLIENT_PROPERTIES_MAX,
+        client_settings.CLIENT_PROPERTY_BYTES_MAX,
+        client_settings.CLIENT_PROPERTIES_BYTES_MAX,
     ],
     "topics of one report of the Admin service": [TOPICS_MAX],
     "any duration": [DURATION_SECONDS_MAX],

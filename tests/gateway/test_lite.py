@@ -13,8 +13,8 @@ from gateway.wire_client import WireClient, consumer_settings, message
 from rockoon.errors import GroupNotFound, TopicNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon_format.names import lite_topic_of, stored_lite_topic
-from rockoon_gateway.clients.settings_answer import GroupFacts, answered
-from rockoon_gateway.lite.lite_groups import lite_group
+from rockoon_gateway.clients.client_settings import GroupFacts, answered
+from rockoon_gateway.groups import lite_group
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb

@@ -15,8 +15,7 @@ from rockoon.admin.queue_ends import ask_queue_ends
 from rockoon.errors import BrokerUnavailable
 from rockoon.net.routes import TopicRoute
 from rockoon_format.names import stored_lite_topic
-from rockoon_gateway.lite.expiry import EXPIRATION, MINUTE_MS, Expiry
-from rockoon_gateway.lite.lite_topics import CLOSED, LiteTopics
+from rockoon_gateway.lite.lite_topics import CLOSED, EXPIRATION, MINUTE_MS, Expiry, LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 
 MINUTES = 30

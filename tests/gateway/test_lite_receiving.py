@@ -7,7 +7,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_format.names import stored_lite_topic
-from rockoon_gateway.lite.lite_receiving import LiteReceiving
+from rockoon_gateway.consuming.receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscription
 

@@ -9,8 +9,7 @@ from gateway.consumers import Consumer, handle, topic_with
 from gateway.gateways import RunningGateway
 from gateway.wire_client import WireClient, consumer_settings
 from rockoon_gateway.calls import GatewayCall
-from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import GatewayClient
+from rockoon_gateway.clients.presence import GatewayClient, Outbox
 from rockoon_gateway.clients.reports import Goodbye
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb

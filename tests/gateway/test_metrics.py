@@ -14,8 +14,8 @@ from gateway.metrics_page import MetricsPage, metrics_page
 from gateway.wire_client import WireClient, message
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.ports import choose_port
+from rockoon_gateway.calls import OTHERS, SERIES_MAX, SeriesCounts
 from rockoon_gateway.metrics import TABLE
-from rockoon_gateway.series_counts import OTHERS, SERIES_MAX, SeriesCounts
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code

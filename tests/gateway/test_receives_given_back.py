@@ -13,9 +13,9 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_record
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.consuming.receiving import Receiving
-from rockoon_gateway.consuming.returned_messages import ReturnedMessages
+from rockoon_gateway.consuming.settling import ReturnedMessages
 from rockoon_gateway.groups import CachedGroups
-from rockoon_gateway.topics import TopicRoutes
+from rockoon_gateway.routes import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig

@@ -11,7 +11,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, TICK_SECONDS, Reports
-from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
+from rockoon_gateway.lite.subscribing import SharedSubscriptions
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_proto.v1.in_flight_pb2 import ReportClientsReply, ReportClientsRequest
 from support.eventually import eventually

@@ -16,7 +16,7 @@ from rockoon.local.cluster import LocalCluster
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.errors import InvalidArgument
-from rockoon_gateway.scaling.scaler import Trigger, waiting
+from rockoon_gateway.scaler import Trigger, waiting
 from rockoon_proto.keda.externalscaler_pb2 import GetMetricsRequest, ScaledObjectRef
 from rockoon_proto.keda.externalscaler_pb2_grpc import ExternalScalerStub
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest

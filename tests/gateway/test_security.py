@@ -21,8 +21,8 @@ from rockoon.local.authority import Authority
 from rockoon.local.cluster import LocalCluster
 from rockoon.net.access import AccessKey
 from rockoon_format.names import stored_lite_topic
+from rockoon_gateway.delivered import transaction_id
 from rockoon_gateway.producing.sending import Recall, recall_handle
-from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_gateway.server import serve
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import parsed, signature_of

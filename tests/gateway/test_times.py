@@ -14,7 +14,7 @@ from gateway.gateways import RunningGateway
 from gateway.lite_consumers import lite_consumer
 from gateway.wire_client import WireClient, consumer_settings, message
 from rockoon_gateway.codes import Refusal
-from rockoon_gateway.times import checked_epoch_ms, duration_ms, epoch_ms
+from rockoon_gateway.names import checked_epoch_ms, duration_ms, epoch_ms
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as a
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb

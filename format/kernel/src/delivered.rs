@@ -1,6 +1,6 @@
 //! Records in the form for RocketMQ's 5.x clients: whole responses to a receive, back to back.
 //!
-//! The rules are those of `rockoon_gateway/messages/delivered.py`. Rare records (with a compressed
+//! The rules are those of `rockoon_gateway/delivered.py`. Rare records (with a compressed
 //! body, an IPv6 host, or text that is not UTF-8) are left to it.
 
 #![forbid(unsafe_code)]

@@ -10,7 +10,7 @@ from rockoon_runtime.allocator import run_with_system_allocator
 def __getattr__(name: str) -> Any:
     """Return PROGRAM. It is imported late, because `main` may restart the process first."""
     if name == "PROGRAM":
-        return importlib.import_module("rockoon_gateway.program").PROGRAM
+        return importlib.import_module("rockoon_gateway.server").PROGRAM
     raise AttributeError(name)
 
 

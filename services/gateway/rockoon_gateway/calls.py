@@ -6,7 +6,7 @@ x-mq-date-time (most put local time and call it UTC), and the words in x-mq-lang
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,13 +15,41 @@ from rockoon_core.errors import RockoonError
 from rockoon_core.valid_text import exception_text
 from rockoon_format.names import topic_resource
 from rockoon_gateway.codes import OK, Refusal, enum_name, status, status_of
-from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 from rockoon_runtime.access.keys import Action, KnownKey, require
 from rockoon_runtime.error_guard import method_name
 
 log = logging.getLogger(__name__)
+
+# The limit of topics and groups of a broker: clients that may create topics could create series
+# without limit, and each uses memory of the metrics' collector.
+SERIES_MAX = 10_000
+OTHERS = "(others)"
+
+
+class SeriesCounts:
+    """Counts by the labels of a metric's series. Series beyond the limit are counted as
+    `OTHERS`.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, *labels: str, count: int = 1) -> None:
+        """Add to the count of a series.
+
+        Args:
+            labels: of the series, always the same number.
+            count: to add.
+        """
+        if labels not in self._counts and len(self._counts) >= SERIES_MAX:
+            labels = (OTHERS,) * len(labels)
+        self._counts[labels] = self._counts.get(labels, 0) + count
+
+    def __iter__(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        return iter(self._counts.items())
+
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"

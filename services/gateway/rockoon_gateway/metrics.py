@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from rockoon_gateway.calls import SeriesCounts
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.producing.transactions import GatewayTransactions
-from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType
 from rockoon_runtime.telemetry.metrics import Measurement, counter, gauge

@@ -8,15 +8,62 @@ rotation.
 from collections.abc import Iterable
 
 from rockoon import Cluster
+from rockoon.errors import TopicNotFound
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
+from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import checked_topic
-from rockoon_gateway.topics import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Permission
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType, Permission
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import QueryRouteRequest, QueryRouteResponse
+
+ALL_TYPES = (
+    MessageType.NORMAL,
+    MessageType.FIFO,
+    MessageType.DELAY,
+    MessageType.TRANSACTION,
+)
+_BY_NAME = {
+    MessageType.Name(each): (each,) for each in (*ALL_TYPES, MessageType.LITE, MessageType.PRIORITY)
+}
+
+
+def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
+    """Message types that a topic accepts: four if its attribute is missing or MIXED."""
+    return _BY_NAME.get(route.attributes.get(MESSAGE_TYPE, "").upper(), ALL_TYPES)
+
+
+class TopicRoutes:
+    """Finds the routes of topics, mostly from a cache.
+
+    Args:
+        cluster: the connection.
+        create: whether missing topics are created.
+    """
+
+    def __init__(self, cluster: Cluster, *, create: bool) -> None:
+        self._cluster = cluster
+        self._create = create
+
+    async def route(self, name: str) -> TopicRoute:
+        """Return a topic's route, mostly from the cache.
+
+        Raises:
+            TopicNotFound: it does not exist, and is not to be created.
+            RockoonError: no nameserver replied.
+        """
+        known = self._cluster.routes.topic(name)
+        if known is not None:
+            return known
+        try:
+            return await self._cluster.route(name)
+        except TopicNotFound:
+            if not self._create:
+                raise
+            return await self._cluster.admin.create_topic(name, if_absent=True)
+
 
 ADDRESSES_MAX = 64
 HOST_CHARACTERS_MAX = 255

@@ -24,18 +24,16 @@ from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import CachedGroups
-from rockoon_gateway.lite.expiry import Expiry
-from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.lite.lite_topics import Expiry, LiteTopics
 from rockoon_gateway.metrics import TABLE, GatewayMetrics
 from rockoon_gateway.producing.message_checks import SendLimits
 from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.producing.transactions import GatewayTransactions
-from rockoon_gateway.routes import QueryRoutes
-from rockoon_gateway.scaling.scaler import Scaler
+from rockoon_gateway.routes import QueryRoutes, TopicRoutes
+from rockoon_gateway.scaler import Scaler
 from rockoon_gateway.service import MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import SecretFile, Signatures
-from rockoon_gateway.topics import TopicRoutes
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to_server
@@ -43,7 +41,7 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServi
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.frontend import Frontend
-from rockoon_runtime.process import Stop, announce
+from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
@@ -325,3 +323,8 @@ def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Clus
         also_listen=settings.scaler_listen,
         own_access=True,
     )
+
+
+PROGRAM = Program(
+    "gateway", "Rockoon's gateway: RocketMQ's 5.x clients on this cluster", GatewaySettings, serve
+)

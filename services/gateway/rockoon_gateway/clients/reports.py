@@ -21,7 +21,7 @@ from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.repeated_lines import limited
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import enum_name
-from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
+from rockoon_gateway.lite.subscribing import SharedSubscriptions
 from rockoon_gateway.names import cluster_name
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     SQL,

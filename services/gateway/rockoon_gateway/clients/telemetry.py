@@ -12,16 +12,13 @@ from google.protobuf.message import DecodeError
 
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_gateway.calls import GatewayCall
-from rockoon_gateway.clients.outbox import Outbox
-from rockoon_gateway.clients.presence import CONSUMERS, GatewayClient, Presence
-from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
-from rockoon_gateway.clients.settings_checks import check_settings
+from rockoon_gateway.clients.client_settings import GroupFacts, answered, check_settings, is_node
+from rockoon_gateway.clients.presence import CONSUMERS, GatewayClient, Outbox, Presence
 from rockoon_gateway.codes import OK, Refusal
-from rockoon_gateway.groups import CachedGroups
-from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
+from rockoon_gateway.groups import LITE_CLIENTS, CachedGroups
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_gateway.topics import TopicRoutes
+from rockoon_gateway.routes import TopicRoutes
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Settings
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 

@@ -17,11 +17,11 @@ from rockoon_gateway.names import (
     checked_group,
     checked_topic,
     cluster_name,
+    epoch_ms,
     is_in,
     plain_name,
     resource_of,
 )
-from rockoon_gateway.times import epoch_ms
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Broker,

@@ -12,10 +12,9 @@ from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import details_of
 from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.codes import OK, Refusal, code_of, status
-from rockoon_gateway.messages.delivered import to_wire
-from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_gateway.times import epoch_ms
-from rockoon_gateway.topics import TopicRoutes, accepted_types
+from rockoon_gateway.delivered import to_wire
+from rockoon_gateway.names import checked_group, checked_topic, epoch_ms
+from rockoon_gateway.routes import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (

@@ -13,23 +13,19 @@ from rockoon import Cluster
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import MessageQueue
 from rockoon_gateway.calls import GatewayCall
+from rockoon_gateway.clients.client_settings import request_timeout_ms
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.clients.reports import Reports
-from rockoon_gateway.clients.settings_checks import request_timeout_ms
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS, require_reader
-from rockoon_gateway.consuming.receiving import Receiving, Writer
-from rockoon_gateway.consuming.returned_messages import ReturnedMessages
-from rockoon_gateway.consuming.settling import Settling
+from rockoon_gateway.consuming.receiving import LiteReceiving, Receiving, Writer
+from rockoon_gateway.consuming.settling import ReturnedMessages, Settling
 from rockoon_gateway.groups import CachedGroups
-from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
-from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
-from rockoon_gateway.lite.subscribing import LiteSubscribing
+from rockoon_gateway.lite.subscribing import LiteSubscribing, SharedSubscriptions
 from rockoon_gateway.names import checked_group, checked_topic, cluster_name
-from rockoon_gateway.routes import checked_endpoints, live_queues, permission
-from rockoon_gateway.topics import TopicRoutes
+from rockoon_gateway.routes import TopicRoutes, checked_endpoints, live_queues, permission
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Resource

@@ -26,10 +26,8 @@ from rockoon_gateway.consuming.receive_rules import (
     require_reader,
     subscription_of,
 )
-from rockoon_gateway.messages.answers import ANSWER_BYTES_MAX
-from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
-from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_gateway.times import epoch_ms
+from rockoon_gateway.delivered import ANSWER_BYTES_MAX, UNDELIVERABLE, to_wire
+from rockoon_gateway.names import checked_group, checked_topic, epoch_ms
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Message, QueryOffsetPolicy
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageQueue as WireQueue

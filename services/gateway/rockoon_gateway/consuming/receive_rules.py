@@ -12,7 +12,7 @@ from rockoon.errors import InvalidExpression
 from rockoon.subscription import Subscription
 from rockoon_gateway.calls import GatewayCall
 from rockoon_gateway.codes import Refusal
-from rockoon_gateway.times import duration_ms
+from rockoon_gateway.names import duration_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     SQL,
     Code,

@@ -1,7 +1,7 @@
 """Lite subscriptions: the lite topics that each client reads.
 
 A client repeats them every half minute, at any gateway. Gateways share them through the offset
-service (`shared_subscriptions`). This module does no I/O.
+service (`SharedSubscriptions`). This module does no I/O.
 """
 
 import asyncio

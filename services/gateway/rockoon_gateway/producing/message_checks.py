@@ -31,8 +31,8 @@ from rockoon_format.properties import (
     encode,
 )
 from rockoon_gateway.codes import Refusal
-from rockoon_gateway.messages.reserved_names import is_reserved
-from rockoon_gateway.times import duration_ms, epoch_ms
+from rockoon_gateway.delivered import is_reserved
+from rockoon_gateway.names import duration_ms, epoch_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,
     Encoding,

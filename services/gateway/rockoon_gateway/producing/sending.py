@@ -31,9 +31,10 @@ from rockoon.transactions.transaction import Resolution
 from rockoon_core.clock import Clock
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import stored_lite_topic
-from rockoon_gateway.calls import GatewayCall
+from rockoon_gateway.calls import GatewayCall, SeriesCounts
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK, Refusal, common_status, status_of
+from rockoon_gateway.delivered import parse_transaction_id
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.names import checked_topic, cluster_name
 from rockoon_gateway.producing.message_checks import (
@@ -42,11 +43,8 @@ from rockoon_gateway.producing.message_checks import (
     all_accepted,
     check_transactions,
 )
-from rockoon_gateway.producing.transaction_ids import parse_transaction_id
 from rockoon_gateway.producing.transactions import GatewayTransactions
-from rockoon_gateway.routes import live_queues
-from rockoon_gateway.series_counts import SeriesCounts
-from rockoon_gateway.topics import TopicRoutes, accepted_types
+from rockoon_gateway.routes import TopicRoutes, accepted_types, live_queues
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,

@@ -18,10 +18,9 @@ from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_format.names import GROUP_BYTES_MAX, topic_resource
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import OK
-from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.delivered import TransactionPosition, to_wire, transaction_id
 from rockoon_gateway.producing.message_checks import AcceptedMessage, producer_group
-from rockoon_gateway.producing.transaction_ids import TransactionPosition, transaction_id
-from rockoon_gateway.topics import TopicRoutes, accepted_types
+from rockoon_gateway.routes import TopicRoutes, accepted_types
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageType, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
     RecoverOrphanedTransactionCommand,

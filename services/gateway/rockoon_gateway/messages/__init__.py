@@ -1,1 +1,0 @@
-"""Conversion of messages between Rockoon's records and RocketMQ's protobuf messages."""

@@ -1,1 +1,0 @@
-"""Replicas of consumers by lag: KEDA's external scaler."""
