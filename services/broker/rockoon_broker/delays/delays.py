@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.delays.batches import parts_by_queue, records_of
 from rockoon_broker.delays.delay_offsets import TimerCheckpoint
 from rockoon_broker.delays.delayed_queues import DelayedQueues
-from rockoon_broker.delays.delivery import DelayedDelivery
+from rockoon_broker.delays.delivery import DelayedDelivery, parts_by_queue, records_of
 from rockoon_broker.delays.rewriting import (
     AddressedRecord,
     DelayRules,
