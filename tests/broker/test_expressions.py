@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.expressions import select
+from rockoon_broker.pull import select
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core import errors
 from rockoon_format import sql92

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rockoon_broker.expressions import expression_of
-from rockoon_broker.pull import PullQuery, PullResult
+from rockoon_broker.pull import PullQuery, PullResult, expression_of
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.rpc.queue_states import DELETION_REASONS
 from rockoon_broker.store.reading.reader import GetStatus, NewestBatch
