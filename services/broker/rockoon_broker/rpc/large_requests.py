@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from rockoon_broker.idempotence.replay import takes_sequences
+from rockoon_broker.idempotence.memory import takes_sequences
 from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.wire_fields import Field, fields
