@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.idempotence.snapshot import decode_snapshot
+from rockoon_broker.idempotence.memory import decode_snapshot
 from rockoon_core.errors import (
     InvalidArgument,
     MalformedBatch,

@@ -14,7 +14,7 @@ from rockoon_broker.idempotence.ledger import (
     Run,
     SequenceLedger,
 )
-from rockoon_broker.idempotence.snapshot import SequenceSnapshot, SnapshotError, decode_snapshot
+from rockoon_broker.idempotence.memory import SequenceSnapshot, SnapshotError, decode_snapshot
 from rockoon_broker.store.log.batch import SequencedBatch, SequenceKey
 from rockoon_core.errors import InvalidArgument, SequenceGap, SequenceUnknown
 from rockoon_format.sequences import BATCH_MESSAGES_MAX, SEQUENCE_MAX

@@ -9,10 +9,11 @@ import pytest
 from rockoon_broker.applying import apply_piece
 from rockoon_broker.idempotence.ledger import RUNS_MAX, MemoryLimits, Run
 from rockoon_broker.idempotence.memory import (
+    FILE,
     SNAPSHOT_SECONDS,
     SequenceMemory,
+    decode_snapshot,
 )
-from rockoon_broker.idempotence.snapshot import FILE, decode_snapshot
 from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import SequenceKey
 from rockoon_broker.store.settings import Flush

@@ -20,7 +20,7 @@ from rockoon_broker.applying import apply_piece, apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.config_files import move_directories_away
-from rockoon_broker.idempotence import snapshot as sequence_snapshot
+from rockoon_broker.idempotence import memory as sequence_snapshot
 from rockoon_broker.idempotence.memory import SequenceMemory
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
