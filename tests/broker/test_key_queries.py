@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.index import follower, pace
+from rockoon_broker.index import follower
 from rockoon_core import errors
 from rockoon_format.batch import encode_batch
 from rockoon_format.checkpoint import decode_checkpoint
@@ -351,7 +351,7 @@ async def test_a_log_that_begins_with_many_messages_without_keys_is_no_lost_inde
 
     def pause_seconds(work_seconds: float, **more: Any) -> float:
         behind.append(more["behind_bytes"])
-        return pace.pause_seconds(work_seconds, **more)
+        return follower.pause_seconds(work_seconds, **more)
 
     monkeypatch.setattr(follower, "GAP_BYTES_MAX", 500)
     monkeypatch.setattr(follower, "PIECE_BYTES_MIN", 500)

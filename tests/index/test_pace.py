@@ -2,7 +2,7 @@
 
 import pytest
 
-from rockoon_broker.index.pace import (
+from rockoon_broker.index.follower import (
     BUSY_PAUSE_SECONDS_MAX,
     BUSY_SHARE_MAX,
     FAR_BEHIND_BYTES,
