@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.index.directory import IndexShape, is_index_name, name_after
-from rockoon_broker.index.lookup import UNITS_WALKED_MAX, KeyCandidates, KeySearch, search_files
+from rockoon_broker.index.key_index import UNITS_WALKED_MAX, KeyCandidates, KeySearch, search_files
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
 from support.key_index import (

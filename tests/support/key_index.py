@@ -7,8 +7,7 @@ from typing import Any
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import next_pieces
-from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, KeyCandidates, KeySearch
+from rockoon_broker.index.key_index import CANDIDATES_MAX, KeyCandidates, KeyIndex, KeySearch
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk

@@ -13,8 +13,7 @@ from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.index.follower import IndexFollower
-from rockoon_broker.index.key_index import KeyIndex
-from rockoon_broker.index.lookup import CANDIDATES_MAX, KeySearch
+from rockoon_broker.index.key_index import CANDIDATES_MAX, KeyIndex, KeySearch
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.store import Store
