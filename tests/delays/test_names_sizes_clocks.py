@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.pending.snapshot import encode_snapshot
+from rockoon_broker.pending.pending_index import encode_snapshot
 from rockoon_core.errors import BodyTooLarge, DelayedSettled, MessageNotFound
 from rockoon_format.message_id import decode_offset_id, encode_offset_id
 from rockoon_format.record import encode_host

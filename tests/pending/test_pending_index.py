@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, PendingIndex
-from rockoon_broker.pending.snapshot import decode_snapshot
+from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, PendingIndex, decode_snapshot
 from rockoon_broker.pending.sources import named_source, sources_of
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
