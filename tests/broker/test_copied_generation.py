@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rockoon_broker.replication.generations import may_replace
+from rockoon_broker.replication.serving import may_replace
 from rockoon_format.generation import LogTail, Manifest
 
 OWN = Manifest(
