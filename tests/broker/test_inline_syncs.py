@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.broker import INLINE_BYTES_MAX
-from rockoon_broker.store.log import sync_pace
 from rockoon_core import errors
 from rockoon_runtime.process import ExitStatus
 from support.broker import batch, running_broker

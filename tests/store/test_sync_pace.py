@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rockoon_broker.store.log.sync_pace import (
+from rockoon_broker.store.log.syncer import (
     EARNED_SECONDS,
     IN_A_ROW,
     OWED_SECONDS_MAX,

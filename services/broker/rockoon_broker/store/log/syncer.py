@@ -34,10 +34,44 @@ from rockoon_broker.store.log.removals import (
     RemovalRefused,
     removal,
 )
-from rockoon_broker.store.log.sync_pace import SyncPace
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.checkpoint import Checkpoint
+
+SHORT_SECONDS_MAX = 0.001
+"""Limit of a short sync in seconds; a longer sync counts as a delay of the owner."""
+IN_A_ROW = 4
+"""Number of consecutive short syncs after which the next one is expected to be short."""
+EARNED_SECONDS = 50e-6
+"""Seconds by which each short sync reduces the counted delay."""
+OWED_SECONDS_MAX = 0.01
+"""Limit of the counted delay in seconds; above it, the syncer's thread syncs."""
+OWED_SECONDS_MOST = 0.2
+"""Upper bound of the counted delay: after a disk stall of a minute, 4,000 short syncs reset it."""
+
+
+class SyncPace:
+    """Counts the delay by slow syncs, and decides which thread runs the next sync."""
+
+    def __init__(self) -> None:
+        self._short = 0
+        self._owed_seconds = 0.0
+
+    @property
+    def is_short(self) -> bool:
+        """True if the next sync is expected to be short."""
+        return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
+
+    def record(self, seconds: float, *, inline: bool) -> None:
+        """Record the duration of a sync in seconds; `inline`: it ran on the owner's thread."""
+        if seconds <= SHORT_SECONDS_MAX:
+            self._short += 1
+            self._owed_seconds = max(self._owed_seconds - EARNED_SECONDS, 0.0)
+            return
+        self._short = 0
+        if inline:
+            self._owed_seconds = min(self._owed_seconds + seconds, OWED_SECONDS_MOST)
+
 
 RETRY_SECONDS = 1.0
 
