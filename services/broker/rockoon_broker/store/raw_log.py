@@ -8,11 +8,11 @@ Invariants:
 
 import struct
 import zlib
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, ScannedChunk
@@ -33,6 +33,47 @@ from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_format.log_marks import EpochMark
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_format.scan import Scan, ScanEnd, scan
+
+# What arrives during one gathering period of the index at the write rate of a disk.
+KEPT_BYTES_MAX = 32 << 20
+# Overhead of a chunk besides its records, with a dozen columns.
+CHUNK_BYTES = 2048
+
+
+class CopiedChunks:
+    """Cache of the newest chunks in log order. Older chunks can be read from the log."""
+
+    def __init__(self) -> None:
+        # By start offset, in order of arrival.
+        self._chunks: OrderedDict[int, LogChunk] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, chunk: LogChunk) -> None:
+        """Add the chunk that follows the last one."""
+        self._chunks[chunk.start] = chunk
+        self._bytes += len(chunk.frames) + CHUNK_BYTES
+        while self._bytes > KEPT_BYTES_MAX:
+            self._evict_oldest()
+
+    def at(self, position: int, end: int) -> LogChunk | None:
+        """Return the cached chunk that begins at a physical offset, if all of it is below `end`."""
+        found = self._chunks.get(position)
+        return found if found is not None and found.next_offset <= end else None
+
+    def next_start(self, position: int) -> int | None:
+        """Return the start of the first chunk after a physical offset."""
+        return next((start for start in self._chunks if start > position), None)
+
+    def discard_below(self, position: int) -> None:
+        """Discard the chunks that begin below a physical offset, because all readers have used
+        them."""
+        while self._chunks and next(iter(self._chunks)) < position:
+            self._evict_oldest()
+
+    def _evict_oldest(self) -> None:
+        _, first = self._chunks.popitem(last=False)
+        self._bytes -= len(first.frames) + CHUNK_BYTES
+
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 _BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
