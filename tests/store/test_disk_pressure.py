@@ -9,7 +9,7 @@ import pytest
 
 from rockoon_broker.store.errors import AppendRefused
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_broker.store.retention.deletions import RANGES_MAX, DeletedRanges
+from rockoon_broker.store.retention.cleaner import RANGES_MAX, DeletedRanges
 from rockoon_broker.store.retention.expiry import LogGrowth, LossCause, earliest_loss
 from rockoon_broker.store.retention.foreign_store import MARK_FILE, OWN_FILES
 from rockoon_broker.store.retention.retention import (
