@@ -10,7 +10,7 @@ import pytest
 
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.follower import IndexFollower
-from rockoon_broker.transactions.outcomes import TransactionEnding
+from rockoon_broker.transactions.ends import TransactionEnding
 from rockoon_core.disk import Disk
 from rockoon_runtime.waking import Bell
 from support.aside_desk import TwoClocks

@@ -17,8 +17,8 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_broker.transactions.ends import TransactionEnding
 from rockoon_broker.transactions.half_queue import HALF_QUEUE
-from rockoon_broker.transactions.outcomes import TransactionEnding
 from rockoon_core.disk import Disk
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns

@@ -7,15 +7,16 @@ import pytest
 
 from rockoon_broker.transactions.asking import CHECKERS_MAX, QUEUED_MAX, Checkers
 from rockoon_broker.transactions.check_book import CheckBook, CheckRules
-from rockoon_broker.transactions.ends import WAIT_SECONDS_MAX, OpBook
-from rockoon_broker.transactions.half_messages import OP_BODY_BYTES_MAX, op_offsets, op_record
-from rockoon_broker.transactions.outcomes import (
+from rockoon_broker.transactions.ends import (
     REMEMBERED_MAX,
     SNAPSHOT_MAX,
+    WAIT_SECONDS_MAX,
+    OpBook,
     Outcomes,
     TransactionEnding,
     TransactionOutcome,
 )
+from rockoon_broker.transactions.half_messages import OP_BODY_BYTES_MAX, op_offsets, op_record
 from rockoon_core.errors import Busy
 from support.seeds import seeds
 

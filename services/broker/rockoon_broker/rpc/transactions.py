@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from rockoon_broker.transactions.outcomes import TransactionEnding
+from rockoon_broker.transactions.ends import TransactionEnding
 from rockoon_broker.transactions.transactions import Transactions
 from rockoon_core.errors import InvalidArgument
 from rockoon_format.names import group_fault
