@@ -1,6 +1,6 @@
 """What a log with copies has to say of topics, and what its next leader makes of it."""
 
-from rockoon_broker.topics.log_topics import (
+from rockoon_broker.topics.served_topics import (
     as_log_topics,
     change_of,
     served_before_routes,

@@ -14,7 +14,7 @@ import pytest
 from replica.simulation.node import Node
 from replica.simulation.script import Script
 from replica.simulation.topics import NAME, Routes
-from rockoon_broker.topics.log_topics import change_of, table_in_log
+from rockoon_broker.topics.served_topics import change_of, table_in_log
 from rockoon_broker.topics.topics import TopicTable, plan
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotReady, StoreCorrupt

@@ -35,8 +35,7 @@ from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
 from rockoon_broker.topics import topic_file as topics_json
-from rockoon_broker.topics.log_topics import record
-from rockoon_broker.topics.served_topics import ServedTopics
+from rockoon_broker.topics.served_topics import ServedTopics, record
 from rockoon_broker.topics.topic_file import TopicFile, refuse_batch_queues
 from rockoon_broker.topics.topics import TopicPlan
 from rockoon_broker.traffic import DELAY, TRANSACTION

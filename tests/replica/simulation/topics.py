@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from replica.simulation.stored_log import StoredLog
 from replica.simulation.truth import Violation
-from rockoon_broker.topics.log_topics import change_of, table_in_log
+from rockoon_broker.topics.served_topics import change_of, table_in_log
 from rockoon_broker.topics.topics import RouteChange, ServedTopic, TopicTable, plan
 from rockoon_format.log_marks import LogTopics
 from rockoon_node.deletions import Deletions

@@ -19,7 +19,7 @@ from rockoon_broker.store.log.integrity import rewrite_closed
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_broker.store.store import Store
-from rockoon_broker.topics.log_topics import as_log_topics
+from rockoon_broker.topics.served_topics import as_log_topics
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
 from rockoon_format.checksums import crc32
 from rockoon_format.file_names import file_name_to_offset
