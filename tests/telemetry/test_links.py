@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 
 from rockoon.tracing.spans import SpanStarter, context_in, contexts_in
 from rockoon_broker.pull import PullQuery, PullResult
-from rockoon_broker.rpc.pull_stream import PullTracing
+from rockoon_broker.rpc.pull_tracing import PullTracing
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_format.properties import SEARCHED_BYTES_MAX, TRACEPARENT_MARK, find_traceparents
 

@@ -63,7 +63,7 @@ from rockoon_runtime.error_guard import CallTimes
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from rockoon_broker.rpc.pull_stream import PullTracing
+    from rockoon_broker.rpc.pull_tracing import PullTracing
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
@@ -148,7 +148,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def trace(self, tracer: "Tracer") -> None:
         """Create a span for every traced batch, and for every pull that returns one."""
         from rockoon_broker.rpc.append_tracing import AppendTracing
-        from rockoon_broker.rpc.pull_stream import PullTracing
+        from rockoon_broker.rpc.pull_tracing import PullTracing
 
         self._pull_tracing = PullTracing(tracer)
         self._append_traced = AppendTracing(tracer, self._append).append
