@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.broker import INLINE_BYTES_MAX
+from rockoon_broker.store.log import syncer
 from rockoon_core import errors
 from rockoon_runtime.process import ExitStatus
 from support.broker import batch, running_broker
@@ -32,8 +33,8 @@ class WatchedDisk(FailingDisk):
 @pytest.fixture(autouse=True)
 def every_sync_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disks of test machines are as busy as they are."""
-    monkeypatch.setattr(sync_pace, "SHORT_SECONDS_MAX", math.inf)
-    monkeypatch.setattr(sync_pace, "IN_A_ROW", 0)
+    monkeypatch.setattr(syncer, "SHORT_SECONDS_MAX", math.inf)
+    monkeypatch.setattr(syncer, "IN_A_ROW", 0)
 
 
 async def test_small_appends_are_synced_before_they_are_answered_and_large_ones_in_the_thread(
