@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.steady_clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
+from rockoon_broker.clock import BELIEVED_AFTER_MS, JUMP_MS, SteadyClock
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.retention.retention import LogFileAge, corrected_ages
 from rockoon_runtime.access.authentication import UsedSignatures

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rockoon_broker.steady_clock import BELIEVED_AFTER_MS
+from rockoon_broker.clock import BELIEVED_AFTER_MS
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, batch, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.clock import BELIEVED_AFTER_MS
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
-from rockoon_broker.steady_clock import BELIEVED_AFTER_MS
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.recovery.verify import verify_store

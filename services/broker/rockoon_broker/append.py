@@ -17,9 +17,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from rockoon_broker.clock import Clock
+from rockoon_broker.clock import Clock, SteadyClock
 from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
-from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey, columns_of

@@ -17,7 +17,7 @@ from functools import partial
 
 from rockoon_broker.append import AppendLimits, AppendResult, Appends, GroupedBatch, check_keys
 from rockoon_broker.applying import apply_piece, apply_rest
-from rockoon_broker.clock import Clock
+from rockoon_broker.clock import Clock, SteadyClock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.config_files import move_directories_away
 from rockoon_broker.idempotence import memory as sequence_snapshot
@@ -29,7 +29,6 @@ from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import PullQuery, PullResult, Pulls
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.log.batch import AppendBatch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey

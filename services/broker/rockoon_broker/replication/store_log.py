@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rockoon_broker import cold_reads
-from rockoon_broker.clock import Clock
-from rockoon_broker.steady_clock import SteadyClock
+from rockoon_broker.clock import Clock, SteadyClock
 from rockoon_broker.store.errors import AppendFailed, AppendRefused, StoreClosed, StoreDamaged
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
