@@ -27,7 +27,6 @@ from rockoon_broker.store.appender import Appended, Appender
 from rockoon_broker.store.clock import SystemWallClock, WallClock
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
-from rockoon_broker.store.dues import Dues
 from rockoon_broker.store.errors import (
     AppendRefused,
     StoreBusy,
@@ -49,7 +48,7 @@ from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
-from rockoon_broker.store.reading.visible_store import VisibleStore
+from rockoon_broker.store.reading.visible_store import Dues, VisibleStore
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
 from rockoon_broker.store.recovery.epochs_found import find_epochs
 from rockoon_broker.store.recovery.recovery import (
