@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.file_reads import pages_resident
-from rockoon_broker.store.log.gathering import gather, gather_runs
+from rockoon_broker.store.log.file_reads import gather, gather_runs, pages_resident
 from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
 from rockoon_broker.store.queues.check import matching_count, plausible_count, records_to_read
 from rockoon_broker.store.queues.codes import proved_count
