@@ -15,7 +15,7 @@ from rockoon_broker.broker import Broker, prepared
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import MarkDamaged, StorageError, StoreDamaged
-from rockoon_broker.store.log.integrity import rewrite_closed
+from rockoon_broker.store.log.reading import rewrite_closed
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_broker.store.store import Store

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed, UnknownOffset
-from rockoon_broker.store.log import integrity
+from rockoon_broker.store.log import reading
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
@@ -307,13 +307,13 @@ class VisibleStore:
         return self._raw.blank_at(position)
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
-        """Return the first damaged record among bytes of the log; see `integrity.damaged_at`."""
-        return integrity.damaged_at(self._log.file_bytes, offset, data)
+        """Return the first damaged record among bytes of the log; see `reading.damaged_at`."""
+        return reading.damaged_at(self._log.file_bytes, offset, data)
 
     def record_before(self, position: int) -> int:
-        """Return the start of a record at or before a position; see `integrity.record_before`."""
+        """Return the start of a record at or before a position; see `reading.record_before`."""
         self.check_usable()
-        return integrity.record_before(self._log, position)
+        return reading.record_before(self._log, position)
 
     def file_begin(self, position: int) -> int:
         """Return the physical offset of the start of the CommitLog file with a position."""
