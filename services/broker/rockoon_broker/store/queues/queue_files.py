@@ -1,11 +1,17 @@
 """Files of ConsumeQueues: a bounded set of open ones, and those to be synced."""
 
+import logging
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.store.log.directory import move_to_lost
 from rockoon_broker.store.log.file_reads import pread
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.disk import Disk
-from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.consume_queue import ENTRY_BYTES
+from rockoon_format.file_names import file_name_to_offset, offset_to_file_name
 from rockoon_format.names import topic_fault
 
 # Below `consumequeue`: topics to be deleted. No topic can have this name.
@@ -156,3 +162,85 @@ def is_queue_name(directory: Path) -> bool:
     name = directory.name
     number = name.isascii() and name.isdigit() and str(int(name)) == name
     return number and topic_fault(directory.parent.name) is None
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Something below `consumequeue` that blocks the path of a queue file or directory."""
+
+    path: Path
+    reason: str
+    key: QueueKey | None = None
+    """The queue to which the file would belong."""
+    end: int = 0
+    """Queue offset after the last entry that the file could contain."""
+
+
+def find_misfits(root: Path, file_bytes: int, disk: Disk) -> list[Misfit]:
+    """Check every queue's directory; changes nothing.
+
+    Args:
+        root: the `consumequeue` directory.
+        file_bytes: size of each file.
+    """
+    if root.exists() and not root.is_dir():
+        return [Misfit(root, "no directory")]
+    found = list(_in_the_way(root))
+    for directory in queue_directories(root):
+        for path in sorted(directory.iterdir()):
+            found += _misfit(path, file_bytes, disk)
+    return found
+
+
+def move_misfits(misfits: list[Misfit], lost: Path, disk: Disk) -> None:
+    """Move misfits to `lost`; empty files are deleted. Raises OSError."""
+    for misfit in misfits:
+        path = misfit.path
+        if path.is_file() and disk.facts(path).bytes == 0:
+            disk.unlink(path)
+            log.warning(
+                "%s: %s; deleted, its entries are rebuilt from the log", path, misfit.reason
+            )
+        else:
+            target = move_to_lost(path, lost, disk)
+            log.warning(
+                "%s: %s; moved to %s, its entries are rebuilt from the log",
+                path,
+                misfit.reason,
+                target,
+            )
+        disk.sync_directory(path.parent)
+
+
+def _in_the_way(root: Path) -> Iterator[Misfit]:
+    """Yield non-directories at the path of a topic's or a queue's directory."""
+    for topic in sorted(root.iterdir()) if root.is_dir() else ():
+        if topic.name == DROPPED_DIRECTORY or topic_fault(topic.name) is not None:
+            continue
+        if not topic.is_dir():
+            yield Misfit(topic, "not a directory")
+            continue
+        for path in sorted(topic.iterdir()):
+            if is_queue_name(path) and not path.is_dir():
+                yield Misfit(path, "not a directory")
+
+
+def _misfit(path: Path, file_bytes: int, disk: Disk) -> Iterator[Misfit]:
+    key = (path.parent.parent.name, int(path.parent.name))
+    try:
+        start = file_name_to_offset(path.name)
+    except ValueError:
+        if not path.is_dir():
+            yield Misfit(path, "not a queue file")
+        return
+    end = (start // file_bytes + 1) * file_bytes // ENTRY_BYTES
+    found = disk.facts(path).bytes
+    if path.is_dir():
+        yield Misfit(path, "a directory instead of a file", key, end)
+    elif start % file_bytes:
+        yield Misfit(path, f"its name is not a multiple of {file_bytes}", key, end)
+    elif found != file_bytes:
+        yield Misfit(path, f"found {found} bytes, expected {file_bytes}", key, end)

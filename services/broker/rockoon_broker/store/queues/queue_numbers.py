@@ -13,7 +13,7 @@ from pathlib import Path
 from rockoon_broker.store.log.epochs import mark_of
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
-from rockoon_broker.store.queues.layout import Misfit
+from rockoon_broker.store.queues.queue_files import Misfit
 from rockoon_core.disk import Disk
 from rockoon_format.log_marks import LOG_TOPIC, EpochMark
 from rockoon_format.names import topic_fault

@@ -52,7 +52,7 @@ from rockoon_broker.store.queues.dispatch import (
     parted,
 )
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
-from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
+from rockoon_broker.store.queues.queue_files import Misfit, find_misfits, move_misfits
 from rockoon_broker.store.queues.queue_numbers import (
     read_first_mark,
     restore_next_offsets,
