@@ -35,6 +35,7 @@ from rockoon_broker.store.errors import (
 )
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import find_epochs
 from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import Syncer, finish_removals
@@ -50,7 +51,6 @@ from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import Dues, VisibleStore
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
-from rockoon_broker.store.recovery.epochs_found import find_epochs
 from rockoon_broker.store.recovery.recovery import (
     LOG_DIRECTORY,
     QUEUES_DIRECTORY,
