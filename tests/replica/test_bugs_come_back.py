@@ -14,7 +14,7 @@ from replica.simulation.node import Node
 from replica.simulation.truth import Violation
 from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.recovery import recovery
-from rockoon_broker.store.recovery.truncation import TruncationFile
+from rockoon_broker.store.recovery.cut import TruncationFile
 from rockoon_core.errors import RockoonError, StoreCorrupt
 from rockoon_format.log_marks import EpochMark, TopicChange
 from rockoon_nameserver import log_membership

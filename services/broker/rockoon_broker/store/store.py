@@ -51,6 +51,7 @@ from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import Dues, VisibleStore
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile, MarkerFiles, read_checkpoint
+from rockoon_broker.store.recovery.cut import TruncationFile
 from rockoon_broker.store.recovery.recovery import (
     LOG_DIRECTORY,
     QUEUES_DIRECTORY,
@@ -58,7 +59,6 @@ from rockoon_broker.store.recovery.recovery import (
     Recovery,
 )
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
-from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.retention.cleaner import Cleaner
 from rockoon_broker.store.retention.foreign_store import is_foreign, mark_foreign
 from rockoon_broker.store.retention.retention import FileReading, RetentionDecision

@@ -70,10 +70,9 @@ from rockoon_broker.store.recovery.checkpoint_files import (
     read_checkpoint,
     read_recovery_point,
 )
-from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut, lost_bytes
+from rockoon_broker.store.recovery.cut import FILE as TRUNCATION_FILE
+from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut, TruncationFile, lost_bytes
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
-from rockoon_broker.store.recovery.truncation import FILE as TRUNCATION_FILE
-from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
 from rockoon_format.batch import ScanEnd, scan
