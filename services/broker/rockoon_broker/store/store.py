@@ -35,9 +35,9 @@ from rockoon_broker.store.errors import (
 )
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.directory import DoomedDirectory
 from rockoon_broker.store.log.epochs import find_epochs
 from rockoon_broker.store.log.found_keys import FoundKeys
-from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import Syncer, finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import QueueKey

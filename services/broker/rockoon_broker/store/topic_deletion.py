@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rockoon_broker.store.compacted.compaction import Compaction
+from rockoon_broker.store.log.directory import DoomedDirectory
 from rockoon_broker.store.log.epochs import Renewal
-from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue

@@ -19,7 +19,7 @@ from rockoon_broker.store.compacted.open_generation import (
     check_file,
     open_generation,
 )
-from rockoon_broker.store.log.removals import DoomedDirectory, RemovalRefused, removal
+from rockoon_broker.store.log.directory import DoomedDirectory, RemovalRefused, removal
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import file_name_to_offset
 from rockoon_format.generation import (

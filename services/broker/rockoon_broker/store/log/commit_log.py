@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
+from rockoon_broker.store.log.directory import DoomedFile
 from rockoon_broker.store.log.file_reads import pread
-from rockoon_broker.store.log.removals import DoomedFile
 from rockoon_broker.store.log.syncer import SyncRequest, create_log_file
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_broker.store.log.removals import (
+from rockoon_broker.store.log.directory import (
     DoomedDirectory,
     DoomedFile,
     RemovalRefused,
