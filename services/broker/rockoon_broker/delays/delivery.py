@@ -28,9 +28,8 @@ from rockoon_broker.delays.rewriting import (
     unique_id_of,
 )
 from rockoon_broker.delays.timetable import due_times
-from rockoon_broker.pending.due_work import DueWork
 from rockoon_broker.pending.pending_queue import Pending, PendingQueue
-from rockoon_broker.pending.pending_records import CompletedMeanwhile
+from rockoon_broker.pending.pending_records import CompletedMeanwhile, DueWork
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.batch import AppendBatch, whole_columns_of
 from rockoon_broker.store.queues.consume_queue import QueueKey

@@ -15,8 +15,8 @@ from rockoon_broker.applying import apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
-from rockoon_broker.pending.due_work import DueWork
 from rockoon_broker.pending.pending_index import CapturedState, PendingIndex
+from rockoon_broker.pending.pending_records import DueWork
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StorageError
 from rockoon_broker.store.queues.consume_queue import QueueKey

@@ -12,8 +12,8 @@ import numpy as np
 
 from rockoon_broker.append import AppendResult, Appends
 from rockoon_broker.clock import Clock
-from rockoon_broker.pending.due_work import PAUSE_SECONDS, DueWork
 from rockoon_broker.pending.pending_index import PendingIndex
+from rockoon_broker.pending.pending_records import PAUSE_SECONDS, DueWork
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.asking import Asking
