@@ -1,17 +1,264 @@
 """Compaction in the broker: uploads, publishing, upkeep."""
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.compaction.publishing import Publishing, complete, remove_upload
-from rockoon_broker.compaction.uploads import Threads, Uploads
+from rockoon_broker.compaction.uploads import Threads, Uploads, check_upload_id
+from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
 from rockoon_broker.store.compacted.hold import Hold
 from rockoon_core.disk import Disk
-from rockoon_format.generation import Manifest
+from rockoon_core.errors import Busy, GenerationRefused, NotReady, RockoonError
+from rockoon_format.generation import (
+    MANIFEST_FILE,
+    GenerationError,
+    Manifest,
+    part_names,
+)
+
+PUBLICATIONS_MAX = 8
+REFUSALS_REMEMBERED_MAX = 64
+Outcome = RockoonError | None
+
+
+@dataclass(slots=True)
+class _Publication:
+    upload_id: str
+    text: bytes
+    """Its manifest.json."""
+    manifest: Manifest
+    outcome: "asyncio.Future[Outcome]"
+
+
+class Publishing:
+    """Passes uploads to the store. Used by the event loop's thread.
+
+    Args:
+        store: verifies and activates generations.
+        uploads: the uploaded files.
+        disk: the file layer.
+        threads: for writes and syncs.
+        offered: called when the store has been offered a generation.
+    """
+
+    def __init__(
+        self,
+        store: Compaction,
+        uploads: Uploads,
+        disk: Disk,
+        threads: Threads,
+        offered: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._disk = disk
+        self._threads = threads
+        self._offered = offered
+        self._queue: deque[_Publication] = deque()
+        self._wake = asyncio.Event()
+        self._ticked = asyncio.Event()
+        # By the SHA-256 of the manifest: running publications, and reasons of the last refusals.
+        self._pending: dict[bytes, _Publication] = {}
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        self._ended = False
+
+    async def publish(self, upload_id: str, text: bytes) -> None:
+        """Publish a generation; returns when it is active.
+
+        Cancelling the call does not cancel the publication.
+
+        Args:
+            upload_id: upload with its files.
+            text: its manifest.json.
+
+        Raises:
+            GenerationRefused: it was refused, with the reason.
+            InvalidArgument: the id is invalid.
+            Busy: too many publications are waiting.
+            NotReady: the broker stops.
+        """
+        check_upload_id(upload_id)
+        try:
+            manifest = Manifest.from_json(text)
+        except GenerationError as failure:
+            raise GenerationRefused(generation=0, reason=str(failure)) from failure
+        if manifest == self._store.manifest:
+            await self.discard(upload_id)
+            return
+        key = _key(text)
+        publication = self._pending.get(key)
+        if publication is None:
+            if key in self._refused and not self._uploads.has(upload_id):
+                raise _refusal(manifest, self._refused[key])
+            outcome = asyncio.get_running_loop().create_future()
+            publication = _Publication(upload_id, text, manifest, outcome)
+            self._enqueue(key, publication)
+        refusal = await asyncio.shield(publication.outcome)
+        if refusal is not None:
+            raise refusal
+
+    async def discard(self, upload_id: str) -> None:
+        """Remove an upload's files, if it exists. Raises OSError."""
+        directory = self._uploads.end(upload_id)
+        if directory is not None:
+            await self._threads.run(remove_upload, directory, self._disk)
+
+    async def run(self) -> None:
+        """Pass publications to the store one after the other, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                publication = self._queue.popleft()
+                try:
+                    await self._offer_to_store(publication)
+                except OSError as failure:
+                    self._refuse(publication, f"the disk refused: {failure}")
+
+    def ticked(self) -> None:
+        """Notify that the store has run its periodic work."""
+        self._ticked.set()
+
+    def end(self) -> None:
+        """Fail waiting callers, because the broker stops."""
+        self._ended = True
+        for publication in list(self._pending.values()):
+            self._complete(publication, _stopping())
+
+    def _enqueue(self, key: bytes, publication: _Publication) -> None:
+        if self._ended:
+            raise _stopping()
+        if len(self._pending) >= PUBLICATIONS_MAX:
+            raise Busy(reason=f"{len(self._pending)} generations already wait to be published")
+        self._pending[key] = publication
+        self._queue.append(publication)
+        self._wake.set()
+
+    def _refuse(self, publication: _Publication, reason: str) -> None:
+        self._refused[_key(publication.text)] = reason
+        while len(self._refused) > REFUSALS_REMEMBERED_MAX:
+            self._refused.popitem(last=False)
+        self._complete(publication, _refusal(publication.manifest, reason))
+
+    def _complete(self, publication: _Publication, outcome: Outcome) -> None:
+        self._pending.pop(_key(publication.text), None)
+        if not publication.outcome.done():
+            publication.outcome.set_result(outcome)
+
+    async def _offer_to_store(self, publication: _Publication) -> None:
+        manifest = publication.manifest
+        if not self._uploads.has(publication.upload_id) and await self._complete_if_offered(
+            publication
+        ):
+            return
+        source = self._uploads.end_or_create(publication.upload_id)
+        try:
+            missing = await self._threads.run(
+                complete, source, publication.text, manifest, self._disk
+            )
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self._threads.run(remove_upload, source, self._disk)
+            raise
+        if missing:
+            self._refuse(publication, f"{missing} in upload {publication.upload_id!r}")
+            await self._threads.run(remove_upload, source, self._disk)
+            return
+        self._store.offer(source, manifest, partial(self._decided, publication))
+        self._offered()
+
+    async def _complete_if_offered(self, publication: _Publication) -> bool:
+        """Complete a publication that an earlier process offered; return whether there is one."""
+        manifest = publication.manifest
+        target = self._store.directory_of(manifest.generation)
+        if not await self._threads.run(is_of, target, publication.text):
+            return False
+        before = self._store.refusal
+        while self._store.manifest != manifest:
+            refusal = self._store.refusal
+            if refusal not in (None, before) and refusal.generation == manifest.generation:
+                self._refuse(publication, refusal.reason)
+                return True
+            if not target.exists():
+                self._refuse(publication, "its directory was removed by another program")
+                return True
+            self._ticked.clear()
+            await self._ticked.wait()
+        self._complete(publication, None)
+        return True
+
+    def _decided(self, publication: _Publication, reason: str) -> None:
+        if reason:
+            self._refuse(publication, reason)
+        else:
+            self._complete(publication, None)
+
+
+def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> str:
+    """Write an upload's manifest durably, and remove files that it does not name. For threads.
+
+    Returns:
+        What is missing, as the beginning of a sentence; empty if the upload is complete.
+
+    Raises:
+        OSError: the disk.
+    """
+    wanted: dict[str, int] = {}
+    for part in manifest.parts:
+        sizes = (part.records_bytes, part.entries_bytes)
+        wanted |= zip(part_names(part.number), sizes, strict=True)
+    found = {path.name: disk.facts(path).bytes for path in directory.iterdir()}
+    for name, size in wanted.items():
+        if name not in found:
+            return f"there is no {name}, or it was removed,"
+        if found[name] != size:
+            return f"{name} has {found[name]} bytes, but {size} by the manifest,"
+    for name in found.keys() - wanted.keys():
+        disk.unlink(directory / name)
+    fd = disk.open(directory / MANIFEST_FILE, create=True)
+    try:
+        disk.write_all(fd, text, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.sync_directory(directory)
+    return ""
+
+
+def is_of(directory: Path, text: bytes) -> bool:
+    """Whether a directory holds the generation with this manifest. For threads; raises OSError."""
+    try:
+        return (directory / MANIFEST_FILE).read_bytes() == text
+    except FileNotFoundError:
+        return False
+
+
+def remove_upload(directory: Path, disk: Disk) -> None:
+    """Remove an upload's directory. For threads; raises OSError."""
+    for path in directory.iterdir():
+        disk.unlink(path)
+    disk.remove_directory(directory)
+
+
+def _refusal(manifest: Manifest, reason: str) -> GenerationRefused:
+    return GenerationRefused(generation=manifest.generation, reason=reason)
+
+
+def _key(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+def _stopping() -> NotReady:
+    return NotReady(service="the broker", reason="it is stopping")
+
 
 UPKEEP_SECONDS = 60.0
 # Computing the hold reads each compacted queue.
