@@ -32,10 +32,9 @@ from rockoon_broker.rpc.compaction import (
 )
 from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
 from rockoon_broker.rpc.description import describe
-from rockoon_broker.rpc.key_queries import query_messages
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
-from rockoon_broker.rpc.message_reads import read
+from rockoon_broker.rpc.message_reads import query_messages, read
 from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
 from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
 from rockoon_broker.rpc.queue_states import queue_states
