@@ -6,7 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rockoon_broker.store.queues.check import matching_count, plausible_count, records_to_read
+from rockoon_broker.store.queues.consume_queue import (
+    matching_count,
+    plausible_count,
+    records_to_read,
+)
 from rockoon_format.batch import encode_batch
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray, encode_entries
 from rockoon_format.record import RECORD_BYTES_MIN, encode_host

@@ -1,4 +1,4 @@
-//! A queue's entries and their records; `rockoon_broker.store.queues.check` has the rules.
+//! A queue's entries and their records; `rockoon_broker.store.queues.consume_queue` has the rules.
 
 #![forbid(unsafe_code)]
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.file_reads import gather, pages_resident, pread
-from rockoon_broker.store.queues.check import matching_count
-from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey, matching_count
 from rockoon_core.disk import Disk
 from rockoon_format.generation import (
     GenerationError,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.file_reads import gather
-from rockoon_broker.store.queues.check import matching_count
+from rockoon_broker.store.queues.consume_queue import matching_count
 from rockoon_format.batch import scan
 from rockoon_format.consume_queue import ENTRY_BYTES, FILLER_SIZE, EntryArray
 

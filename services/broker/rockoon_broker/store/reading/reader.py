@@ -17,9 +17,13 @@ from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.file_reads import gather, gather_runs, pages_resident
 from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
-from rockoon_broker.store.queues.check import matching_count, plausible_count, records_to_read
 from rockoon_broker.store.queues.codes import proved_count
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.consume_queue import (
+    ConsumeQueue,
+    matching_count,
+    plausible_count,
+    records_to_read,
+)
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTailCache
