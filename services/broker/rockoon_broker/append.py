@@ -17,11 +17,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from rockoon_broker.batch_columns import columns_of
 from rockoon_broker.clock import Clock, SteadyClock
 from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.appender import Appended
-from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey, columns_of
+from rockoon_broker.store.log.batch import AppendBatch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits

@@ -15,6 +15,7 @@ import numpy as np
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
+from rockoon_broker.batch_columns import whole_columns_of
 from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_for
 from rockoon_broker.delays.rewriting import (
     CANCELLED,
@@ -31,7 +32,7 @@ from rockoon_broker.delays.timetable import due_times
 from rockoon_broker.pending.pending_queue import Pending, PendingQueue
 from rockoon_broker.pending.pending_records import CompletedMeanwhile, DueWork
 from rockoon_broker.store.errors import UnknownOffset
-from rockoon_broker.store.log.batch import AppendBatch, whole_columns_of
+from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.retention.retention import LogFileAge
 from rockoon_broker.store.store import Store
