@@ -1,4 +1,11 @@
-"""Clocks of the broker."""
+"""Clocks of the broker.
+
+A wrong time would stay in the log, and affect searches by time and the expiry of files. So after a
+jump, ahead or back, the time of a store continues by the monotonic clock, and follows the machine's
+clock only when that has kept its new time for a while. If the clock returns before, no store time
+is affected. If the clock is behind the newest message at a start, the time continues from that
+message: machines without a battery start in the past and get the right time a little later.
+"""
 
 import logging
 import time

@@ -1,4 +1,7 @@
-"""Pulls: read messages of a queue, or wait until messages arrive."""
+"""Pulls: read messages of a queue, filter them by expressions, or wait until messages arrive.
+
+Source of the filter: ExpressionMessageFilter#isMatchedByCommitLog.
+"""
 
 import asyncio
 from collections import OrderedDict

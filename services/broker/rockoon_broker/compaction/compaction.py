@@ -1,4 +1,10 @@
-"""Compaction in the broker: uploads, publishing, upkeep."""
+"""Compaction in the broker: uploads, publishing, upkeep.
+
+upload → complete and synced → offered to the store → verified → active, or refused
+
+Once a generation is offered, the store decides and the caller only waits. If the caller gives up or
+the broker is killed, the generation is still verified. So a caller may repeat its request.
+"""
 
 import asyncio
 import contextlib

@@ -10,6 +10,19 @@ Invariants:
 2. Messages after the snapshot are applied from the log. Without a usable snapshot, the log of
    the whole remembered time is applied.
 3. Before `lead` the ledger contains only applied, and so only committed, messages.
+
+The snapshot file, `config/producerSequences`; all numbers are big-endian:
+
+    +----------+---------+---------+-----------------+-------+----------+-----+-------+
+    | ROCKSEQ2 | lineage | log end | forgotten until | count | sequence | ... | CRC32 |
+    +----------+---------+---------+-----------------+-------+----------+-----+-------+
+         8          16         8             8            4                        4
+
+    sequence: producer id 8, queue 4, runs 1, length of the topic 2, topic, runs of 44 bytes:
+    run:      first sequence 8, messages 4, queue offset 8, physical offset 8, store time 8, host 8
+
+The lineage is the store's (checkpoint_files.py). Records of the log after `log end` are not
+included. The CRC covers everything before it.
 """
 
 import asyncio

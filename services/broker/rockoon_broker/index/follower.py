@@ -3,6 +3,10 @@
 The event loop provides the keys that were found at the append, or reads a piece of the log. A
 thread extracts the keys and adds them to the index. Then the follower pauses (`pace`). If the disk
 fails, the index is opened again later from its files. Appends and pulls are not affected.
+
+Indexing shares the CPU with appends. While CPU is scarce, its share grows with its lag: a burst is
+indexed later, and the lag of a constantly busy broker settles where the share suffices. If CPU is
+free, or a query waits, the index catches up at once.
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 Any thread may call any method; a lock serializes them. Calls are short, except that a search
 walks a chain of the active file while it holds the lock.
+
+A file stores only the hash of a key, and times in seconds. So results of a search are candidates:
+the caller must read the messages and compare key and time.
 """
 
 import struct

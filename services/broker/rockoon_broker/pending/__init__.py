@@ -2,9 +2,8 @@
 
 pending_queue.py     one ConsumeQueue's pending entries (pure)
 sources.py           how a record names the one that it was made from (pure)
-snapshot.py          file that saves a start from reading most of the log (pure)
-pending_index.py     the pending queues of an open store: completion, replay, snapshots
-pending_records.py   the queues of one feature: read entries, append completions, retention
-due_work.py          task that runs due work in turns
+pending_index.py     the pending queues of an open store: completion, replay, and a snapshot
+pending_records.py   the queues of one feature: read entries, append completions, retention;
+                     a task runs due work in turns
 pending_messages.py  delayed and half messages, with one index and one snapshot
 """

@@ -12,6 +12,13 @@ Invariants:
 3. A record completes only earlier ones, so records before the oldest pending entry need not
    be read, and none at all if nothing is pending.
 4. Before `lead` it contains only applied, and so only committed, completions.
+
+The snapshot is one file, replaced as a whole; all numbers are little-endian. A damaged one, or one
+of another history of the store, is discarded.
+
+    magic 8 | lineage 16 | covered end 8 | number of sections 4
+    for each section:   name length 2 | name | content length 8 | content
+    CRC-32 of all before 4
 """
 
 import logging

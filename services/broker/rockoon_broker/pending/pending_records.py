@@ -7,6 +7,8 @@ Invariants:
 2. No record is completed before it was taken in; otherwise it would be added later and pend
 forever.
 3. If an append is impossible now, the record stays pending.
+
+`DueWork` runs the due work of pending messages in turns.
 """
 
 import asyncio

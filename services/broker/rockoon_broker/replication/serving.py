@@ -2,7 +2,22 @@
 
 See `rockoon_replica.log_copy` for terms of service. State derived from records that the next leader
 may cut is discarded at the end of a term; before it leads, a broker is made only from committed
-records (warm.py).
+records.
+
+State of a follower follows the committed log, so that the follower can lead at once. A replica that
+starts to lead reads only the last committed records, however long its log is. Invariants:
+
+1. Nothing is applied before it is committed, so nothing has to be undone. A cut reopens the store,
+   and another broker is made from snapshots and the log.
+2. Applying works in small pieces, so that copying, acknowledging and committing wait for one at
+   most.
+
+A follower copies its leader's current generation of each compacted topic, with the calls of a
+compaction job, and verifies it like an upload. Until then it keeps the messages that the leader has
+deleted (rule 12 of docs/understand/replication.md), so a slow copy costs only disk space.
+
+A single-copy broker asks before it opens a store that was one of several copies: the store would
+show and acknowledge records that no other copy has, and that are cut when it is a copy again.
 """
 
 import asyncio

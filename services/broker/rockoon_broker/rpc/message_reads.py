@@ -1,4 +1,6 @@
-"""The Read call: messages of a queue from an offset on, or one message by its offsetMsgId."""
+"""The Read call: messages of a queue from an offset on, or one message by its offsetMsgId. The
+QueryMessages call: messages with a key.
+"""
 
 from functools import partial
 

@@ -4,6 +4,9 @@ Invariants:
 1. Written bytes continue the log and each of its queues, and are whole records, or the blank
    that closes a file.
 2. Written records are in no queue before they are committed.
+
+The newest copied chunks are cached with their checked records, so that the index and the code that
+applies records do not read or check them again.
 """
 
 import struct

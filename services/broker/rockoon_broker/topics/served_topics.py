@@ -6,6 +6,10 @@ Invariants:
    a crash, it would look like another topic, and its messages would be dropped.
 2. A deleted topic is removed from the table before its messages are dropped, so that nothing is
    appended after the mark below which they are deleted.
+
+Records in a replicated log, or in a log that was replicated, list its topics. A replica uses only
+these records. Its own topic file may be from the last time it was leader. If a topic was deleted
+and created again since, that file would make the broker lose new messages, or serve deleted ones.
 """
 
 import asyncio

@@ -5,6 +5,17 @@ Invariants:
    (pending_records.py). So two calls that end the same one cannot both append.
 2. The broker acknowledges an end when its record is as durable as `flush` requires; the same holds
    for each repeated call.
+
+Only the outcomes of the newest transactions are kept, for repeated calls. Of older transactions it
+is known that they ended, but not how. Snapshot, each number little-endian; the last three locate
+the committed message, else -1:
+
+    half's position 8 | resolution 1 | queue offset 8 | position 8 | store time 8
+
+Rockoon does not need op records: a commit is final once the committed record is in the log. A crash
+may lose entries of the queue of op records. A RocketMQ broker that uses the store next then checks
+those half messages once more.
+Source: TransactionalMessageServiceImpl.TransactionalOpBatchService.
 """
 
 import asyncio

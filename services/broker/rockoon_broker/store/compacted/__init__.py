@@ -1,7 +1,6 @@
 """Compacted topics in the store: generations are verified, swapped in, and read (docs: adr/0018).
 
     compaction.py       entry point: the active generation, and which one to adopt next
-    active_manifest.py  the active generation's manifest at a start
     hold.py             the part of the log to keep because no generation has its messages
     fitting.py          whether a generation matches this log and the previous generation
     takeover.py         slow steps on a thread: find, verify, write `current`

@@ -4,6 +4,8 @@ The rules are those of RocketMQ's MappedFileQueue: every regular file has exactl
 size and a twenty-digit name; sub-directories are ignored; only the last file may be empty.
 Any other file is refused before a byte is changed, because with a wrong size every
 offset would be read from the wrong position.
+
+A removal deletes files or directories that the store no longer uses.
 """
 
 from collections.abc import Iterator

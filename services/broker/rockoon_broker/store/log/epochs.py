@@ -4,6 +4,9 @@ them.
 The newest mark in the log names all known earlier epochs and the topics before it
 (`rockoon_format.log_marks`); the last file always begins with a mark. A log without marks has
 epoch 0: it never had another copy, and its bytes are those of the format without replication.
+
+`find_epochs` reads them from a log that was just opened: from the newest epoch mark that the queue
+of the log's own topic lists, and from all later marks.
 """
 
 import struct

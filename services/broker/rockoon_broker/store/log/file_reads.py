@@ -3,6 +3,8 @@
 The event loop's thread owns the store. While it waits for a page that a lagging reader
 needs, no message is stored. So it reads only cached pages, and a thread loads the missing ones
 (`rockoon_broker.cold_reads`).
+
+`gather` reads many records with few calls. Page-cache residency is that of mincore(2).
 """
 
 import ctypes

@@ -18,6 +18,9 @@ calls. docs/understand/threads.md lists all threads. Rules:
    sync: it is retried once a second. Syncs of the log continue.
 7. Queue files that a recovery point no longer counts are deleted only after that point is
    written: a start that finds fewer files than its point counts rebuilds them from the whole log.
+
+The owner syncs as long as its delay by syncs, averaged over recent ones, is smaller than the cost of
+a handover to the thread: about 100 µs of CPU.
 """
 
 import contextlib

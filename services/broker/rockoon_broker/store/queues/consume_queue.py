@@ -9,6 +9,10 @@ Invariants of a queue:
 3. Entry N points to the record with queue offset N. Offsets without a record (below the first
    one, if a queue begins in the middle) have filler entries, which every reader skips.
 4. The last `unsaved_count` entries are only in memory. No recovery point counts them.
+
+Entries have no checksum. But each entry points past the record of the previous one, within the log,
+and its record states the queue offset of the entry; `plausible_count` and `matching_count` check
+this.
 """
 
 import numpy as np

@@ -1,4 +1,10 @@
-"""Files of ConsumeQueues: a bounded set of open ones, and those to be synced."""
+"""Files of ConsumeQueues: a bounded set of open ones, and those to be synced.
+
+A power failure can leave a new file with any size up to the full one. Entries can be rebuilt from
+the log, so a misfit (a file of wrong size, or with a foreign name) never prevents a start: it
+counts as missing, and recovery rebuilds it. It is first moved to `lost`, because it may belong to
+another program.
+"""
 
 import logging
 from collections import OrderedDict

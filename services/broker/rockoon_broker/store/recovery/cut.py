@@ -2,7 +2,13 @@
 
 The removed bytes are first copied to `lost`, durably. After a crash in between, the log has its old
 end or an end in the removed range. The next start finds the same end, or reads it
-again (truncation.py).
+again.
+
+A cut needs many writes, and a crash may leave any of them. So the end is first stored in one atomic
+write, and a later start cuts the log, repeatedly if it crashes: either no cut was decided, or the
+log ends at the decided offset. Format of `config/truncation`:
+
+    offset 8 bytes, CRC-32 of the offset 4 bytes, big-endian
 """
 
 import os

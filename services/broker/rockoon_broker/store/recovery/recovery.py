@@ -14,8 +14,8 @@ A
    later files are removed, and the bytes after it are zeroed, durably, before any append.
    RocketMQ keeps these bytes; then newer, shorter records can end exactly where an old one
    begins, and the next recovery accepts the old one as the newest. Removed bytes are first copied
-   to `lost`. If a record after the end is known to have been durable, the end is damage
-   (damage.py): the start is refused and the log is not changed.
+   to `lost`. If a record after the end is known to have been durable, the end is damage: the
+   start is refused and the log is not changed.
 5. Each scanned record is dispatched by the queue offset that it states.
 6. Bytes after the boundary are not assumed to be on the disk: a failed sync may have ended the last
    process, and then the page cache holds data that was never written. Where the system allows, the
@@ -26,6 +26,10 @@ So the work is proportional to the data after the boundary, and it can be repeat
 in the middle, the next start runs it again. RocketMQ's rules (CommitLog#recoverNormally,
 #recoverAbnormally) trust the newest entry of any queue, or timestamps; a queue that lags behind
 the others is then never repaired.
+
+A power failure may persist unsynced pages in any order, so whole records may follow a torn one;
+they were never acknowledged. Bytes below a known durable offset cannot be torn: if they are not a
+record, they are damaged.
 """
 
 import logging
@@ -429,7 +433,7 @@ class Recoverer:
         return starts, misfits
 
     def _truncate(self, starts: list[int], point: RecoveryPoint | None) -> list[int]:
-        """Truncate the log if the last process has decided it (truncation.py); return the remaining
+        """Truncate the log if the last process has decided it (cut.py); return the remaining
         files."""
         truncation = TruncationFile(self._root, self._disk)
         end = truncation.read()

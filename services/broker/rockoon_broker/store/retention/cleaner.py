@@ -1,4 +1,9 @@
-"""Clean passes: delete files as `retention` decides, and refuse messages while the disk is full."""
+"""Clean passes: delete files as `retention` decides, and refuse messages while the disk is full.
+
+`config/deletions.json` holds ranges of physical offsets with the reason and the time of their
+deletion. Without it, messages deleted because of a full disk would be reported as expired. Only
+reasons other than `expired` are written, so that most brokers do not have this file.
+"""
 
 import contextlib
 import json
