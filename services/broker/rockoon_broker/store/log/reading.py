@@ -1,5 +1,5 @@
-"""Sequential reads of the log: whole records in the order in which they were stored; verification of
-their checksums, and repairs of files.
+"""Sequential reads of the log: whole records in the order in which they were stored. Also
+verification of their checksums, and repairs of files.
 
 A component that follows the log, such as the index by key, keeps state derived from its records
 and the physical offset up to which it has read.

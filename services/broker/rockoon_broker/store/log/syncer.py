@@ -19,8 +19,8 @@ calls. docs/understand/threads.md lists all threads. Rules:
 7. Queue files that a recovery point no longer counts are deleted only after that point is
    written: a start that finds fewer files than its point counts rebuilds them from the whole log.
 
-The owner syncs as long as its delay by syncs, averaged over recent ones, is smaller than the cost of
-a handover to the thread: about 100 µs of CPU.
+The owner syncs as long as its delay by syncs, averaged over recent ones, is smaller than the cost
+of a handover to the thread: about 100 µs of CPU.
 """
 
 import contextlib
