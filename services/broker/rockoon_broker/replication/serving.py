@@ -15,9 +15,6 @@ starts to lead reads only the last committed records, however long its log is. I
 A follower copies its leader's current generation of each compacted topic, with the calls of a
 compaction job, and verifies it like an upload. Until then it keeps the messages that the leader has
 deleted (rule 12 of docs/understand/replication.md), so a slow copy costs only disk space.
-
-A single-copy broker asks before it opens a store that was one of several copies: the store would
-show and acknowledge records that no other copy has, and that are cut when it is a copy again.
 """
 
 import asyncio
