@@ -33,7 +33,7 @@ from bench.loops import BODY, make_topic
 from bench.tables import Figures, told
 from bench.usage import RunNotes
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 WARM_UP = 300
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")

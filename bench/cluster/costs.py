@@ -32,7 +32,7 @@ from bench.cluster.throughput import Rate
 from bench.loops import BODY, call_closed, one_broker
 from bench.usage import cpu_of
 from rockoon.local import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.tracing.tracing import Tracing
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
 

@@ -40,7 +40,7 @@ from bench.compare.programs import (
 )
 from bench.tables import FIGURES, miss, told, write
 from bench.usage import circumstances, cpu_seconds, find_pages, machine, own_bytes, wait_rest
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from rockoon.local.process import LocalClusterError
 
 PAGE = ROOT / "docs" / "measurements" / "compare.md"

@@ -15,7 +15,7 @@ from bench.compare import fetching
 from bench.compare.fetching import ROOT
 from bench.compare.programs import Program, free_port
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from rockoon.local.directory import PortBlock
 from rockoon.local.etcd import ENDS_WITH_US
-from rockoon.local.ports import PortBlock
 from rockoon.local.process import tail
 
 READY_SECONDS_MAX = 90.0

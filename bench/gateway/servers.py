@@ -17,7 +17,7 @@ from conformance.languages import CACHE
 from conformance.rocketmq_proxy import RocketMqProxy
 from gateway.gateways import gateway_program
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from rockoon.local.process import Node, end
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 

@@ -12,7 +12,7 @@ from bench.compare.programs import Program
 from bench.tables import Goal
 from bench.usage import resident_bytes
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 IDLE = "an idle cluster, two brokers"
 SINGLE_IDLE = "an idle `rockoon up --single`"

@@ -19,7 +19,7 @@ from bench.layers import echo, frames
 from bench.layers.servers import Layer, go_layer, go_version, layers
 from bench.tables import CALL_CPU, CALLS, MESSAGE_CPU, Figures, Goal, markdown, p50_p99, shown
 from bench.usage import RunNotes, cpu_seconds, own_bytes, wait_rest
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 CONNECTIONS, LONG_CONNECTIONS, IDLE_CONNECTIONS = 50, 4, 1000
 AT_ONCE = 10

@@ -6,20 +6,10 @@ async with rockoon.connect("127.0.0.1:9876") as cluster:
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from rockoon.admin.admin import Admin
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
-from rockoon.consumer.missing_topics import MissingTopicsRule
 from rockoon.consumer.pull_consumer import PullConsumer
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.net.access import AccessKey
@@ -32,6 +22,7 @@ from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.receiving.engine import ReceivingEngine
 from rockoon.receiving.simple_consumer import EXTEND_SECONDS_MAX, SimpleConsumer
+from rockoon.subscription import MissingTopicsRule
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 

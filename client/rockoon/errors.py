@@ -1,155 +1,76 @@
 """Exceptions of the SDK: the classes of the error table, which servers raise too."""
 
-from rockoon_core.errors import (
-    AccessKeyExists,
-    AccessKeyNotFound,
-    BodyTooLarge,
-    BrokerNotFound,
-    BrokerUnavailable,
-    BufferFull,
-    Busy,
-    Closed,
-    CommitBehind,
-    ConsumeDisabled,
-    DelayedSettled,
-    DelayTooLong,
-    EtcdUnavailable,
-    Fenced,
-    GenerationNotFound,
-    GenerationRefused,
-    GroupExists,
-    GroupHasMembers,
-    GroupNotFound,
-    IndexOff,
-    Internal,
-    InvalidArgument,
-    InvalidDelay,
-    InvalidExpression,
-    InvalidGroupName,
-    InvalidOffset,
-    InvalidProperty,
-    InvalidTopicName,
-    KeyMissing,
-    LogChanged,
-    LogFrozen,
-    LogNotFound,
-    LogTrimmed,
-    MalformedBatch,
-    MemberIdTaken,
-    MemberNotFound,
-    MessageNotFound,
-    NameserverUnavailable,
-    NodeNameTaken,
-    NoExternalAddress,
-    NotAcquired,
-    NotAuthenticated,
-    NotEnoughReplicas,
-    NotLeader,
-    NotPermitted,
-    NotReady,
-    NoWritableQueue,
-    OffsetBeyondEnd,
-    OffsetServiceUnavailable,
-    PlanStale,
-    PropertiesTooLarge,
-    QueueHeld,
-    QueueNotFound,
-    ResetNotFound,
-    RockoonError,
-    RouteNotReached,
-    SequenceGap,
-    SequenceUnknown,
-    StoreCorrupt,
-    StoreFailed,
-    StoreLocked,
-    StoreNotWritable,
-    TimedOut,
-    TlsFailed,
-    TopicChanged,
-    TopicExists,
-    TopicNotFound,
-    TopicNotReadable,
-    TopicNotWritable,
-    TransactionEnded,
-    TransactionNotFound,
-    WrongCluster,
-    WrongIdentity,
-    from_wire,
-)
-
-__all__ = [
-    "AccessKeyExists",
-    "AccessKeyNotFound",
-    "BodyTooLarge",
-    "BrokerNotFound",
-    "BrokerUnavailable",
-    "BufferFull",
-    "Busy",
-    "Closed",
-    "CommitBehind",
-    "ConsumeDisabled",
-    "DelayTooLong",
-    "DelayedSettled",
-    "EtcdUnavailable",
-    "Fenced",
-    "GenerationNotFound",
-    "GenerationRefused",
-    "GroupExists",
-    "GroupHasMembers",
-    "GroupNotFound",
-    "IndexOff",
-    "Internal",
-    "InvalidArgument",
-    "InvalidDelay",
-    "InvalidExpression",
-    "InvalidGroupName",
-    "InvalidOffset",
-    "InvalidProperty",
-    "InvalidTopicName",
-    "KeyMissing",
-    "LogChanged",
-    "LogFrozen",
-    "LogNotFound",
-    "LogTrimmed",
-    "MalformedBatch",
-    "MemberIdTaken",
-    "MemberNotFound",
-    "MessageNotFound",
-    "NameserverUnavailable",
-    "NoExternalAddress",
-    "NoWritableQueue",
-    "NodeNameTaken",
-    "NotAcquired",
-    "NotAuthenticated",
-    "NotEnoughReplicas",
-    "NotLeader",
-    "NotPermitted",
-    "NotReady",
-    "OffsetBeyondEnd",
-    "OffsetServiceUnavailable",
-    "PlanStale",
-    "PropertiesTooLarge",
-    "QueueHeld",
-    "QueueNotFound",
-    "ResetNotFound",
-    "RockoonError",
-    "RouteNotReached",
-    "SequenceGap",
-    "SequenceUnknown",
-    "StoreCorrupt",
-    "StoreFailed",
-    "StoreLocked",
-    "StoreNotWritable",
-    "TimedOut",
-    "TlsFailed",
-    "TopicChanged",
-    "TopicExists",
-    "TopicNotFound",
-    "TopicNotReadable",
-    "TopicNotWritable",
-    "TransactionEnded",
-    "TransactionNotFound",
-    "WrongCluster",
-    "WrongIdentity",
-    "from_wire",
-]
+from rockoon_core.errors import AccessKeyExists as AccessKeyExists
+from rockoon_core.errors import AccessKeyNotFound as AccessKeyNotFound
+from rockoon_core.errors import BodyTooLarge as BodyTooLarge
+from rockoon_core.errors import BrokerNotFound as BrokerNotFound
+from rockoon_core.errors import BrokerUnavailable as BrokerUnavailable
+from rockoon_core.errors import BufferFull as BufferFull
+from rockoon_core.errors import Busy as Busy
+from rockoon_core.errors import Closed as Closed
+from rockoon_core.errors import CommitBehind as CommitBehind
+from rockoon_core.errors import ConsumeDisabled as ConsumeDisabled
+from rockoon_core.errors import DelayedSettled as DelayedSettled
+from rockoon_core.errors import DelayTooLong as DelayTooLong
+from rockoon_core.errors import EtcdUnavailable as EtcdUnavailable
+from rockoon_core.errors import Fenced as Fenced
+from rockoon_core.errors import GenerationNotFound as GenerationNotFound
+from rockoon_core.errors import GenerationRefused as GenerationRefused
+from rockoon_core.errors import GroupExists as GroupExists
+from rockoon_core.errors import GroupHasMembers as GroupHasMembers
+from rockoon_core.errors import GroupNotFound as GroupNotFound
+from rockoon_core.errors import IndexOff as IndexOff
+from rockoon_core.errors import Internal as Internal
+from rockoon_core.errors import InvalidArgument as InvalidArgument
+from rockoon_core.errors import InvalidDelay as InvalidDelay
+from rockoon_core.errors import InvalidExpression as InvalidExpression
+from rockoon_core.errors import InvalidGroupName as InvalidGroupName
+from rockoon_core.errors import InvalidOffset as InvalidOffset
+from rockoon_core.errors import InvalidProperty as InvalidProperty
+from rockoon_core.errors import InvalidTopicName as InvalidTopicName
+from rockoon_core.errors import KeyMissing as KeyMissing
+from rockoon_core.errors import LogChanged as LogChanged
+from rockoon_core.errors import LogFrozen as LogFrozen
+from rockoon_core.errors import LogNotFound as LogNotFound
+from rockoon_core.errors import LogTrimmed as LogTrimmed
+from rockoon_core.errors import MalformedBatch as MalformedBatch
+from rockoon_core.errors import MemberIdTaken as MemberIdTaken
+from rockoon_core.errors import MemberNotFound as MemberNotFound
+from rockoon_core.errors import MessageNotFound as MessageNotFound
+from rockoon_core.errors import NameserverUnavailable as NameserverUnavailable
+from rockoon_core.errors import NodeNameTaken as NodeNameTaken
+from rockoon_core.errors import NoExternalAddress as NoExternalAddress
+from rockoon_core.errors import NotAcquired as NotAcquired
+from rockoon_core.errors import NotAuthenticated as NotAuthenticated
+from rockoon_core.errors import NotEnoughReplicas as NotEnoughReplicas
+from rockoon_core.errors import NotLeader as NotLeader
+from rockoon_core.errors import NotPermitted as NotPermitted
+from rockoon_core.errors import NotReady as NotReady
+from rockoon_core.errors import NoWritableQueue as NoWritableQueue
+from rockoon_core.errors import OffsetBeyondEnd as OffsetBeyondEnd
+from rockoon_core.errors import OffsetServiceUnavailable as OffsetServiceUnavailable
+from rockoon_core.errors import PlanStale as PlanStale
+from rockoon_core.errors import PropertiesTooLarge as PropertiesTooLarge
+from rockoon_core.errors import QueueHeld as QueueHeld
+from rockoon_core.errors import QueueNotFound as QueueNotFound
+from rockoon_core.errors import ResetNotFound as ResetNotFound
+from rockoon_core.errors import RockoonError as RockoonError
+from rockoon_core.errors import RouteNotReached as RouteNotReached
+from rockoon_core.errors import SequenceGap as SequenceGap
+from rockoon_core.errors import SequenceUnknown as SequenceUnknown
+from rockoon_core.errors import StoreCorrupt as StoreCorrupt
+from rockoon_core.errors import StoreFailed as StoreFailed
+from rockoon_core.errors import StoreLocked as StoreLocked
+from rockoon_core.errors import StoreNotWritable as StoreNotWritable
+from rockoon_core.errors import TimedOut as TimedOut
+from rockoon_core.errors import TlsFailed as TlsFailed
+from rockoon_core.errors import TopicChanged as TopicChanged
+from rockoon_core.errors import TopicExists as TopicExists
+from rockoon_core.errors import TopicNotFound as TopicNotFound
+from rockoon_core.errors import TopicNotReadable as TopicNotReadable
+from rockoon_core.errors import TopicNotWritable as TopicNotWritable
+from rockoon_core.errors import TransactionEnded as TransactionEnded
+from rockoon_core.errors import TransactionNotFound as TransactionNotFound
+from rockoon_core.errors import WrongCluster as WrongCluster
+from rockoon_core.errors import WrongIdentity as WrongIdentity
+from rockoon_core.errors import from_wire as from_wire

@@ -106,7 +106,6 @@ class Hooks(Protocol):
         """A pull returned messages.
 
         Args:
-            batch: the messages.
             frames: the records of the batch.
             group: consumer group of the reader; empty without a group.
             asked_ns: time of the pull request, epoch nanoseconds.
@@ -118,7 +117,6 @@ class Hooks(Protocol):
         """Return a context manager around a commit.
 
         Args:
-            group: the consumer group.
             offsets: queues with their next offsets.
         """
         ...

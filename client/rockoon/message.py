@@ -60,7 +60,6 @@ class Batch(Sequence["Message"]):
     """Consecutive messages of one queue, from one pull.
 
     Args:
-        queue: the queue.
         frames: back-to-back records.
         lengths: size of each record in bytes: integers, or packed little-endian u32.
         check_crcs: refuse damaged messages: compare the record's checksum, or the body's CRC if the

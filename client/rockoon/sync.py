@@ -25,11 +25,9 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from rockoon import cluster as aio_cluster
-from rockoon.deprecation import rename_key
 from rockoon.errors import Closed
 from rockoon.message import SendResult
 from rockoon.net.access import AccessKey
@@ -38,13 +36,13 @@ from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
 from rockoon.net.forks import watch_forks
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
-from rockoon.producer.body_chunks import Bodies
-from rockoon.producer.body_feed import BodyFeed
+from rockoon.producer.body_feed import Bodies, BodyFeed
 from rockoon.producer.options import (
     ProducerOptions,
     SendManyOptions,
     SendOptions,
     TransactionalProducerOptions,
+    rename_key,
 )
 from rockoon.producer.outgoing import Body
 from rockoon.producer.receipt import SendResults
@@ -52,20 +50,19 @@ from rockoon_core.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
-    from rockoon.consumer.blocking import BlockingPushConsumer
+    from rockoon.consumer.blocking import BlockingPushConsumer, BlockingSimpleConsumer
     from rockoon.consumer.delivery import BatchHandler, MessageHandler
-    from rockoon.consumer.missing_topics import MissingTopicsRule
     from rockoon.consumer.options import PushOptions, ReadOptions
     from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.hooks import Hooks
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom, StartName
     from rockoon.producer.producer import Producer
-    from rockoon.receiving.blocking import BlockingSimpleConsumer
     from rockoon.receiving.simple_consumer import SimpleConsumer
+    from rockoon.subscription import MissingTopicsRule
     from rockoon.transactions.blocking import BlockingTransactionalProducer
-    from rockoon.transactions.checks import Check
     from rockoon.transactions.producer import TransactionalProducer
+    from rockoon.transactions.transaction import Check
 
 # Maximum length of one poll in the loop, so that Ctrl-C is noticed in time.
 POLL_SECONDS = 0.5
@@ -157,12 +154,7 @@ class Cluster:
         self._refused_in_child = reason
         self._loop = self._cluster = self._producer = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, failure: BaseException | None, _trace: object) -> None:
         if self._refused_in_child is not None:
             return  # the loop's thread runs in the parent only
         loop, thread, ended = self._loop, self._thread, self._ended
@@ -390,7 +382,7 @@ class Cluster:
         Raises:
             InvalidArgument, InvalidExpression: the subscriptions are invalid.
         """
-        from rockoon.receiving.blocking import BlockingSimpleConsumer
+        from rockoon.consumer.blocking import BlockingSimpleConsumer
 
         async def make() -> "SimpleConsumer":
             return self.asyncio.simple_consumer(
@@ -420,7 +412,6 @@ class Cluster:
         stored. To share the work in a group, use a `simple_consumer`.
 
         Args:
-            topic: the topic.
             expression: tags, as "new || paid", or an `Sql`.
             timeout: stop after this many seconds without a message; None means never.
             consume_from: start position: "first", "last" or a `ConsumeFrom`.

@@ -8,7 +8,7 @@ class Changes:
     once the count differs.
 
     Attributes:
-        count: number of changes so far; only `note` increments it.
+        count: number of changes so far; only `notify` increments it.
     """
 
     __slots__ = ("_next", "count")
@@ -18,7 +18,7 @@ class Changes:
         # Created by the first waiting task: most changes happen while no task waits.
         self._next: asyncio.Event | None = None
 
-    def note(self) -> None:
+    def notify(self) -> None:
         """Record a change and wake all waiters."""
         self.count += 1
         if self._next is not None:

@@ -297,7 +297,7 @@ class Dialer:
         if self.tls is None or self._trust is None:
             channel = grpc.insecure_channel(address, options=BLOCKING_OPTIONS)
         else:
-            self._trust.look()
+            self._trust.reload()
             name = self.tls.server_name
             named = (("grpc.ssl_target_name_override", name),) if name else ()
             credentials = self._trust.value.credentials
@@ -310,7 +310,7 @@ class Dialer:
     def _channel_tls(self) -> ChannelTls:
         assert self.tls is not None
         assert self._trust is not None
-        self._trust.look()
+        self._trust.reload()
         return ChannelTls(self._trust.value.context, self.tls.server_name)
 
     def _signer(self, address: str) -> Signer:

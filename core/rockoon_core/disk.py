@@ -470,14 +470,8 @@ def _open(path: Path, flags: int) -> int:
 
 
 LOCK_FILE = "lock"
-
-
 LOCK_TEXT = b"lock"
-
-
 _guard = threading.Lock()
-
-
 # Guarded by `_guard`: real paths of the roots that this process has locked.
 _held: set[Path] = set()
 

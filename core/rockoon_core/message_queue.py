@@ -65,24 +65,11 @@ def queue_create_revisions(topic: Topic) -> dict[MessageQueue, int]:
 
 
 Item = TypeVar("Item")
-
-
 QUEUES_PER_CALL_MAX = 4096
-
-
 """Limit of the queues in a call; brokers and offset services refuse more."""
-
-
-WISHES_PER_CALL_MAX = 1024
-
-
-"""Limit of the wishes (requests of receivers for messages) in an Acquire call; the offset service
-refuses more."""
-
-
+ACQUIRES_PER_CALL_MAX = 1024
+"""Limit of the entries in an Acquire call; the offset service refuses more."""
 REPORTED_FILTER_BYTES_MAX = 1024
-
-
 """Limit of a filter that a receiver reports in an Acquire call, bytes; receivers shorten longer
 filters."""
 

@@ -171,22 +171,22 @@ class RenewedFiles(Generic[Made]):
     def __init__(self, paths: Sequence[Path], make: Callable[[], Made]) -> None:
         self._paths = tuple(paths)
         self._make = make
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
         self._stamp = self._stamps()
         self.value = make()
         self.version = 1
 
-    def look(self) -> bool:
+    def reload(self) -> bool:
         """Reload the files if they have changed; return whether `value` was replaced."""
-        if not self._looking.acquire(blocking=False):
+        if not self._checking.acquire(blocking=False):
             # Another thread checks now.
             return False
         try:
-            return self._look()
+            return self._reload()
         finally:
-            self._looking.release()
+            self._checking.release()
 
-    def _look(self) -> bool:
+    def _reload(self) -> bool:
         stamp = self._stamps()
         if stamp == self._stamp:
             return False

@@ -85,15 +85,11 @@ def _type_name(value: object) -> str:
 
 
 _MASK = "***"
-
-
 # A password of S3 may have slashes, which a valid URI would escape: with a colon before the first
 # slash, everything up to the last @ is masked. This may mask a path too, but never too little.
 _USER = re.compile(
     r"""(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?:[^\s/'"@:]*:[^\s'"]*@|[^\s/'"@]*@)""", re.IGNORECASE
 )
-
-
 _PARAMETER = re.compile(
     r"""(?P<name>[?&](?:sig|[^=&\s'"]*(?:secret|passw|token|credential|signature|access_?key"""
     r"""|account_?key)[^=&\s'"]*)=)[^&\s'"#]*""",

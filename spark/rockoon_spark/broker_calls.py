@@ -10,7 +10,7 @@ import grpc
 
 import rockoon
 import rockoon.sync
-from rockoon.admin.which_brokers import live_brokers, missing_brokers
+from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
 from rockoon.net.tls import dialer
 from rockoon_core.clock import Backoff

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_broker.clock import SystemClock
 from rockoon_core import errors
 from rockoon_format.columns import decode_columns

@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_broker.server import serve
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_core import errors

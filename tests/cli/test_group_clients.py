@@ -12,8 +12,8 @@ from gateway.consumers import Consumer, handle
 from gateway.gateways import running_gateway
 from gateway.wire_client import WireClient
 from rockoon.cli.lag import readers_text
+from rockoon.cli.offsets import moved_text
 from rockoon.cli.output import local_time
-from rockoon.cli.why import moved_text
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code

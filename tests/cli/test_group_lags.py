@@ -10,9 +10,9 @@ import pytest
 import typer
 
 from rockoon.admin.descriptions import GroupSummary
-from rockoon.admin.lags import GROUPS_AT_ONCE_MAX, GroupLag, answers
+from rockoon.admin.reads import GROUPS_AT_ONCE_MAX, GroupLag, answers
 from rockoon.cli.arguments import check_watch_seconds, with_watch_seconds
-from rockoon.cli.group_lags import GroupRow, row_of
+from rockoon.cli.lag import GroupRow, row_of
 from rockoon.errors import InvalidArgument, OffsetServiceUnavailable
 from rockoon_proto.v1.broker_pb2 import LOSS_EXPIRED, LOSS_EXPIRED_AT_HOUR
 from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from rockoon.admin.logs import LogDescription
-from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
+from rockoon.admin.logs import LogDescription, ReplicaLag, ReplicaStanding
 from rockoon.cli.logs import (
     log_json,
     loss_question,
@@ -85,14 +84,14 @@ def test_what_waits_says_for_what() -> None:
 
 
 def test_a_log_in_trouble_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    show(described(), as_json=False)
+    show(described())
     shown = capsys.readouterr().out
     assert "log broker-a: WITHOUT LEADER" in shown
     assert "2 of 3 copies commit a message" in shown
     lines = [line.split() for line in shown.splitlines()]
     assert ["broker-a-b", "b", "in", "sync", "b:10911", "-", "40", "in", "epoch", "0"] in lines
     assert ["broker-a-c", "c", "in", "sync", "AWAY", "-", "-"] in lines
-    show(described(frozen="etcd went back"), as_json=False)
+    show(described(frozen="etcd went back"))
     assert "FROZEN: etcd went back" in capsys.readouterr().out
 
 

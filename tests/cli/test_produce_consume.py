@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rockoon.cli.interrupt import Interrupt, wait_set
-from rockoon.cli.line_source import read_pipe
-from rockoon.cli.produce import LineMessage, LineReader, Tally, produce
+from rockoon.cli.produce import LineMessage, LineReader, Tally, produce, read_pipe
 from rockoon.cli.session import with_cluster
+from rockoon.cli.watch import Interrupt, wait_set
 from support.running_command import running
 from support.waiting import DEADLINE_SECONDS, wait_until
 

@@ -6,9 +6,7 @@ import pytest
 
 from rockoon.admin.cluster_status import broker_problems
 from rockoon.admin.descriptions import ClusterStatus, NodeStatus
-from rockoon.admin.log_status import LogStatus
-from rockoon.admin.logs import LogDescription
-from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
+from rockoon.admin.logs import LogDescription, LogStatus, ReplicaLag, ReplicaStanding
 from rockoon.cli.status import show_status, status_json
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 from rockoon_proto.v1.logs_pb2 import Log

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.supervisor import Pauses
 from support.up_process import ROCKOON, run, up
 from support.waiting import DEADLINE_SECONDS, gone, wait_until

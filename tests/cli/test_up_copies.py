@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rockoon
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from support.eventually import answered, moves_until
 from support.seeds import seeds
 from support.up_process import ROCKOON, Up, run, up

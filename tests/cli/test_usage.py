@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from rockoon.cli.app import app, common_options_first
-from rockoon.cli.examples import EXAMPLES, add_examples
-from rockoon.local.ports import choose_port
+from rockoon.cli.app import EXAMPLES, add_examples, app, common_options_first
+from rockoon.local.directory import choose_port
 from rockoon_format import kernel
 
 

@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rockoon.net.append_replies import StoredBatch, append_reply
+from rockoon.net.large_replies import StoredBatch, append_reply
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import Appended, AppendReply
 from rockoon_proto.v1.errors_pb2 import Error

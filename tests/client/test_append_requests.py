@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rockoon.hooks import ProducerHooks
-from rockoon.net.append_replies import Answer, StoredBatch
+from rockoon.net.large_replies import Answer, StoredBatch
 from rockoon.producer.accumulator import Accumulator, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.sender import AppendRequests

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Iterator
 
 import pytest
 
-from rockoon.producer.body_chunks import Bodies, Chunk, body_chunks, fits_one_batch
+from rockoon.producer.body_feed import Bodies, Chunk, body_chunks, fits_one_batch
 from rockoon.producer.settings import ProducerSettings
 from support.kernels import BOTH, each_kernel
 

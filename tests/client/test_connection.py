@@ -24,8 +24,7 @@ from rockoon.errors import (
     WrongCluster,
 )
 from rockoon.net.addresses import parse_addresses
-from rockoon.net.calls_in_flight import CallsInFlight, Moved
-from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
+from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS, CallsInFlight, Moved
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import QueueStatusRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -112,7 +111,7 @@ async def test_a_topic_made_through_the_connection_is_found_whoever_is_asked(
         rockoon.connect([nameserver.address, behind.address]) as cluster,
     ):
         revision = nameserver.revision + 5
-        cluster.note_change("orders", revision)
+        cluster.record_change("orders", revision)
         await nameserver.stop()
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(cluster.route("orders"))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import rockoon
-from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.admin.reads import ask_queue_ends
 from rockoon.cluster import Cluster
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore

@@ -11,7 +11,7 @@ import pytest
 
 import rockoon
 from rockoon.cli.lag import disk_text, loss_text
-from rockoon.cli.why import story_lines
+from rockoon.cli.offsets import story_lines
 from rockoon.errors import RockoonError, StoreNotWritable, TimedOut
 from rockoon.local import LocalCluster
 from rockoon_proto.v1 import broker_pb2

@@ -18,7 +18,7 @@ from grpc import aio
 import rockoon
 from rockoon.errors import NoExternalAddress
 from rockoon.local import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.message import Message
 from rockoon.transactions.transaction import Resolution
 from rockoon_core.errors import InvalidArgument, NameserverUnavailable

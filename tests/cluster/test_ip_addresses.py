@@ -4,7 +4,7 @@ from pathlib import Path
 
 import rockoon
 from rockoon.local import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from support.names import named
 
 

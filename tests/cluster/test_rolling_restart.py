@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 import rockoon
-from rockoon.admin.log_status import LogStatus
+from rockoon.admin.logs import LogStatus
 from rockoon.local import LocalCluster
 from support.eventually import answered
 from support.everyday_clients import LATER, TOPICS, EverydayClients

@@ -47,7 +47,7 @@ from bench.compare.programs import (
 )
 from bench.tables import MISSING, NONE, P50, P99, between, shown, span, write
 from bench.usage import Circumstances, cpu_seconds, own_bytes, with_children
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from support.waiting import wait_until
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "compare.md"

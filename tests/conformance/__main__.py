@@ -24,7 +24,7 @@ from conformance.rockoon_gateway_cluster import RockoonGateway
 from conformance.running import keep, kept, play_all
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.target import Target
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 BESIDE = 4
 TARGETS: Mapping[str, Callable[[Path, PortBlock, bool], Target]] = {

@@ -13,7 +13,7 @@ from bench.compare.programs import ended, free_port
 from conformance.languages import java_classes
 from conformance.target import Guard, Target
 from rockoon.local.authority import Authority
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 HERE = Path(__file__).parent
 POM = HERE / "judge" / "pom.xml"

@@ -14,7 +14,7 @@ from conformance.target import Guard, Target
 from rockoon.admin.access_keys import Permission
 from rockoon.local import LocalCluster
 from rockoon.local.authority import Authority
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
 # Orphans are asked about soon, as the judge is told to.

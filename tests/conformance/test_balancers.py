@@ -9,7 +9,7 @@ import pytest
 
 from conformance.several import balancers
 from conformance.several.balancers import Balancer
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from support.seeds import seeds
 
 

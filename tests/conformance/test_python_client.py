@@ -15,7 +15,7 @@ from conformance.rockoon_gateway_cluster import RockoonGateway
 from conformance.running import OK, play
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.target import Target
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 pytestmark = pytest.mark.soak
 

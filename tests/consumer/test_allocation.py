@@ -15,7 +15,7 @@ from rockoon.allocation import (
     allocate,
     strategy_named,
 )
-from rockoon.allocation.consistent_hash import queue_key, ring_hash
+from rockoon.allocation.strategy import queue_key, ring_hash
 from rockoon.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue
 

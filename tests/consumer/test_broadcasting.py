@@ -21,10 +21,8 @@ from rockoon.errors import (
 )
 from rockoon.local import LocalCluster
 from rockoon.message import Message
-from rockoon.offsets.broadcasting import member_id_of
-from rockoon.offsets.local_offsets import LocalFileOffsetStore
-from rockoon.offsets.own_start import Position, facts_of, start_on
-from rockoon.offsets.start import ConsumeFrom
+from rockoon.offsets.local_offsets import LocalFileOffsetStore, member_id_of
+from rockoon.offsets.start import ConsumeFrom, Position, facts_of, start_on
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     NewQueueRule,
@@ -179,7 +177,7 @@ async def test_a_log_that_loses_its_tail_while_it_is_read_goes_on_at_its_end(
         await seen.wait(10)
         queue = fake.brokers["broker-a"].queues["orders", 0]
         del queue.frames[5:], queue.codes[5:]
-        fake.brokers["broker-a"].appended.note()
+        fake.brokers["broker-a"].appended.notify()
         await eventually(lambda: consumer.statistics.starts["ABOVE_MAX"] == 1)
         assert consumer.statistics.out_of_range == 1
         fake.append("orders", [b"new"])

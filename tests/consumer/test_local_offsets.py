@@ -19,8 +19,7 @@ from rockoon.errors import (
 )
 from rockoon.offsets.custom_offset_store import OffsetSnapshot
 from rockoon.offsets.local_offsets import LocalFileOffsetStore, OffsetsFile, decode, encode
-from rockoon.offsets.own_start import Position
-from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.offsets.start import ConsumeFrom, Position, Start
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.config_json import LocalQueue, read_local_offsets
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest

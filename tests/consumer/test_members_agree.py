@@ -7,7 +7,7 @@ import pytest
 
 from rockoon.allocation import STICKY
 from rockoon.cluster import Cluster
-from rockoon.consumer.group_view import contradictions
+from rockoon.consumer.membership import contradictions
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, CLUSTERING, Member, TopicSubscription

@@ -60,7 +60,7 @@ async def test_the_other_topic_is_read_on_and_the_deleted_one_when_it_exists_aga
         fake.append("payments", [b"third"])
         await eventually(lambda: ("payments", b"third") in seen.bodies)
         assert ("billing", "orders") in fake.nameserver.subscriptions
-    said = [r.message for r in caplog.records if r.name == "rockoon.consumer.missing_topics"]
+    said = [r.message for r in caplog.records if r.name == "rockoon.subscription"]
     assert said == [
         "topic orders was deleted: the consumer of group billing reads payments, and reads orders "
         "again if it is created",

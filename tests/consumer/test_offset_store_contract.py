@@ -8,9 +8,8 @@ import pytest
 
 from rockoon.cluster import Cluster
 from rockoon.errors import CommitBehind, RockoonError
-from rockoon.offsets.broadcasting import BroadcastOffsetStore
 from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapshot
-from rockoon.offsets.local_offsets import LocalFileOffsetStore
+from rockoon.offsets.local_offsets import BroadcastOffsetStore, LocalFileOffsetStore
 from rockoon.offsets.offset_store import OffsetStore, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue

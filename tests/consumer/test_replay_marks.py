@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rockoon.admin.replay_marks import MarksFull, ReplayMarks
+from rockoon.admin.dead_letters import MarksFull, ReplayMarks
 from support.seeds import seeds
 
 

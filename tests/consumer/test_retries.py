@@ -13,7 +13,7 @@ from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import DroppingRedelivery, RetryPolicy, RetryStatistics, split_calls
 from rockoon.errors import InvalidArgument, NotReady, StoreNotWritable
 from rockoon.message import Message
-from rockoon.offsets.own_start import Position, facts_of, start_on
+from rockoon.offsets.start import Position, facts_of, start_on
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import GroupRules, NewQueueRule, QueueState
 from rockoon_proto.v1.broker_pb2 import FailedMessage

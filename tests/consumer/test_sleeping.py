@@ -7,7 +7,7 @@ from typing import Any
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.membership_lease import MembershipLease
+from rockoon.consumer.membership import MembershipLease
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue

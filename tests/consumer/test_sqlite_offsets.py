@@ -17,7 +17,7 @@ import rockoon
 from rockoon.errors import StoreLocked
 from rockoon.local import LocalCluster
 from rockoon.offsets.custom_offset_store import OffsetSnapshot
-from rockoon.offsets.own_start import Position
+from rockoon.offsets.start import Position
 from rockoon_core.message_queue import MessageQueue
 from support import doomed_counter
 from support.seeds import seeds

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from rockoon.allocation import AVERAGE
-from rockoon.consumer.consume_result import SUSPEND_SECONDS
-from rockoon.consumer.order import Order
+from rockoon.consumer.consume_result import SUSPEND_SECONDS, Order
 from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
 from rockoon.consumer.pull import PullLimits
-from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.push_consumer import PushConsumer, Timing
 from rockoon.consumer.retry import RetryPolicy
-from rockoon.consumer.timing import Timing
 from rockoon.errors import InvalidArgument
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_format.delay_levels import DELAY_LEVELS, DELAY_LEVELS_MS

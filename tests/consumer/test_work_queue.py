@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rockoon.consumer.work_queue import WorkQueue
+from rockoon.consumer.delivery import WorkQueue
 from rockoon_core.changes import Changes
 
 DEADLINE_SECONDS = 30.0
@@ -25,7 +25,7 @@ class Workers:
         while True:
             work = await self.queue.get()
             self.got.append(work)
-            self.changes.note()
+            self.changes.notify()
             self.tasks_of.append(asyncio.current_task())
 
     async def until(self, count: int) -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from rockoon_core.errors import NameserverUnavailable, TopicNotFound
-from rockoon_core.failover_order import SILENT_SECONDS, FailoverOrder
-from rockoon_core.nameservers import WatchRotation, call_any
+from rockoon_core.nameservers import SILENT_SECONDS, FailoverOrder, WatchRotation, call_any
 
 
 def test_calls_stay_with_the_nameserver_that_works() -> None:

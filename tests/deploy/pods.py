@@ -17,9 +17,9 @@ from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, se
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.authority import Authority
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
+from rockoon.local.node_maker import MODULES
 from rockoon.local.process import Node, NodeKind
-from rockoon.local.programs import MODULES
 from support.etcd import EtcdServer
 from support.waiting import DEADLINE_SECONDS
 

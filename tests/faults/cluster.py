@@ -12,8 +12,8 @@ from faults.scenario import Task
 
 from rockoon.local import LocalCluster
 from rockoon.local.directory import NodeRecord
+from rockoon.local.node_maker import MODULES
 from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
-from rockoon.local.programs import MODULES
 
 TESTS = Path(__file__).resolve().parents[1]
 BROKER = "broker-a"

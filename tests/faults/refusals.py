@@ -18,7 +18,7 @@ from faults.syncs import AFTERWARDS_SECONDS, AWAIT_FAULT_SECONDS, RESENT, goes_o
 from faults.workload import Books, Committer, read_topic, when_there
 
 import rockoon
-from rockoon.local.node_plan import replica_names
+from rockoon.local.node_maker import replica_names
 
 NUMBERS = (errno.ENOSPC, errno.EIO, errno.EBADF)
 PARTS = ("/commitlog/", "/consumequeue/")

@@ -21,9 +21,9 @@ from gateway.gateways import (
 )
 from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient
-from rockoon.admin.group_clients import GroupClient
+from rockoon.admin.descriptions import GroupClient
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.process import end
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb

@@ -11,7 +11,7 @@ from gateway.consumers import bodies, handle
 from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient
 from rockoon.admin.descriptions import QueueEnds
-from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.admin.reads import ask_queue_ends
 from rockoon.errors import BrokerUnavailable
 from rockoon.net.routes import TopicRoute
 from rockoon_format.names import stored_lite_topic

@@ -9,9 +9,8 @@ import pytest
 
 import rockoon
 from gateway.wire_client import WireClient, message
-from rockoon.local.authority import THIS_MACHINE, Authority
+from rockoon.local.authority import GATEWAY, THIS_MACHINE, Authority, open_gateway_settings
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.encryption import GATEWAY, open_gateway_settings
 from rockoon_core.pem_files import try_certificate
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 

@@ -13,7 +13,7 @@ from gateway.gateways import running_gateway
 from gateway.metrics_page import MetricsPage, metrics_page
 from gateway.wire_client import WireClient, message
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_gateway.calls import OTHERS, SERIES_MAX, SeriesCounts
 from rockoon_gateway.metrics import TABLE
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d

@@ -18,7 +18,7 @@ import pytest
 from gateway.wire_client import WireClient, message
 from rockoon.cli.app import run_command_line
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code

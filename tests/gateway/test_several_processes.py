@@ -15,7 +15,7 @@ from gateway.gateways import START_SECONDS_MAX, gateway_program
 from gateway.reading import read
 from gateway.wire_client import WireClient, message, producer_settings
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.process import Node, end
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from support.eventually import eventually

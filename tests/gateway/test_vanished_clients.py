@@ -19,7 +19,7 @@ import pytest
 
 import rockoon.sync
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from support.waiting import hold_up
 
 TESTS = Path(__file__).resolve().parents[1]

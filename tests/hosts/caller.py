@@ -25,7 +25,7 @@ import rockoon
 from rockoon import errors
 from rockoon.consumer.pull import PullLimits, PullOutOfRange, pull
 from rockoon.errors import RockoonError
-from rockoon.net.route_requests import ROUTE_SECONDS_MAX
+from rockoon.net.route_watch import ROUTE_SECONDS_MAX
 from rockoon.producer.producer import Producer
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue

@@ -15,8 +15,8 @@ from hosts.network import Network
 from hosts.shape import CLIENTS, OFFSET_LOG, Shape
 
 from rockoon.local.etcd import careful_flags, etcd_healthy, find_etcd
+from rockoon.local.node_maker import MODULES, flag_text
 from rockoon.local.process import Node, NodeEnded, NodeKind, end
-from rockoon.local.programs import MODULES, flag_text
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0

@@ -16,7 +16,7 @@ from bench.layers.calls import Calls
 from bench.layers.comparison import BURST_FULL, LONG_IN, LayerComparison
 from bench.layers.servers import Layer
 from bench.tables import CALL_CPU, MESSAGE_CPU, between
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from rockoon_rpc.channel import Channel
 
 

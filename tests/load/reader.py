@@ -10,8 +10,7 @@ import numpy as np
 from load import payload
 from load.account import Account
 from rockoon.cluster import Cluster
-from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.consumer.timing import Timing
+from rockoon.consumer.push_consumer import PushConsumer, Timing
 from rockoon.message import Message
 
 RECEIVE = "receive"

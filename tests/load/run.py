@@ -22,7 +22,7 @@ from load.scenarios import DEFAULTS, SCENARIOS
 from load.usage import UsageMeter
 from rockoon.errors import GroupNotFound, TopicNotFound
 from rockoon.local import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.process import NodeKind
 
 ROOT = Path(__file__).parents[2]

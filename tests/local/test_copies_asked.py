@@ -9,7 +9,7 @@ import pytest
 import rockoon
 from rockoon.admin.logs import LogDescription
 from rockoon.errors import InvalidArgument
-from rockoon.local.copies import ask_for
+from rockoon.local.listing import ask_for
 from rockoon_nameserver.log_membership import set_copies
 from rockoon_proto.v1.logs_pb2 import Log, LogState
 

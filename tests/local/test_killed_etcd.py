@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rockoon.local.directory import choose_port
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.ports import choose_port
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import PutKey, under

@@ -14,7 +14,7 @@ import pytest
 
 import rockoon
 from rockoon.local import LocalCluster, LocalClusterError
-from rockoon.local.ports import BLOCK_PORTS, PortBlock
+from rockoon.local.directory import BLOCK_PORTS, PortBlock
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS, gone, wait_until
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rockoon.local import LocalCluster
+from rockoon.local.directory import choose_port
 from rockoon.local.etcd import (
     CAREFUL_FLAGS,
     built_etcd,
@@ -20,7 +21,6 @@ from rockoon.local.etcd import (
     etcd_warning,
     find_etcd,
 )
-from rockoon.local.ports import choose_port
 from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
 from rockoon_core.protocol import is_recommended
 from support.waiting import DEADLINE_SECONDS, gone, soon, wait_until
@@ -181,7 +181,7 @@ def test_etcd_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) ->
 import os, signal, time
 from pathlib import Path
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.process import NodeKind, Node
 port = choose_port()
 command = etcd_command(find_etcd(), Path({str(tmp_path / "etcd")!r}), port, durable=False)

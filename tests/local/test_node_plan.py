@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
-from rockoon.local.node_plan import choose_copies, replica_names
+from rockoon.local.node_maker import choose_copies, replica_names
 from rockoon.local.process import LocalClusterError, NodeKind
 
 LOG = "broker-a"

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from rockoon.local.ports import BLOCK_PORTS, HIGHEST, LOWEST, PortBlock, choose_port
+from rockoon.local.directory import BLOCK_PORTS, HIGHEST, LOWEST, PortBlock, choose_port
 
 HOLDER = """
 import random, sys
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 random.seed(7)
 print(choose_port(), flush=True)
 sys.stdin.read()

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import KeyEvent, PutKey, WatchBatch, only, under

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_core.errors import (
     InvalidArgument,
     LogFrozen,

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rockoon.local.directory import choose_port
 from rockoon.local.etcd import etcd_version
-from rockoon.local.ports import choose_port
 from rockoon_core.protocol import is_recommended
 from rockoon_runtime.process import ExitStatus
 from support.etcd import EtcdServer, etcd_binary

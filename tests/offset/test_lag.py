@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_core.errors import ERROR_METADATA_KEY
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb

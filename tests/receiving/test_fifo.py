@@ -12,7 +12,7 @@ import rockoon
 from rockoon.local import LocalCluster
 from rockoon.producer.forwarded_batches import ForwardingSettings
 from rockoon.producer.forwarding import ForwardingProducer
-from rockoon.receiving.message_groups import message_group_hash
+from rockoon.receiving.kept_batches import message_group_hash
 from rockoon.subscription import Subscription
 from rockoon_format.properties import encode
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig

@@ -38,7 +38,7 @@ async def test_messages_of_the_other_topic_come_and_later_those_of_the_new_topic
         await orders.cluster.admin.create_topic(orders.topic, queues_per_broker=4)
         await orders.send([4])
         assert numbers_of(await receive(consumer, 1)) == [4]
-    said = [r.message for r in caplog.records if r.name == "rockoon.consumer.missing_topics"]
+    said = [r.message for r in caplog.records if r.name == "rockoon.subscription"]
     assert [f"topic {orders.topic} was" in each for each in said] == [True, True]
 
 

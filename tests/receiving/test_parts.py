@@ -31,9 +31,7 @@ from rockoon.receiving.granting import (
     _matches,
     _undamaged,
 )
-from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.message_groups import separate_group_hash
-from rockoon.receiving.offset_bits import mask_of, offsets_of
+from rockoon.receiving.kept_batches import KeptBatches, separate_group_hash
 from rockoon.receiving.offset_reader import REFUSED_MAX, MatchedMessages, OffsetReader, Reading
 from rockoon.receiving.receive_queue import (
     SHARES_MAX,
@@ -43,10 +41,10 @@ from rockoon.receiving.receive_queue import (
     WaitingReceiver,
 )
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
-from rockoon.receiving.settler import by_acquisition
+from rockoon.receiving.settler import by_acquisition, mask_of, offsets_of
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import Subscription
-from rockoon_core.message_queue import WISHES_PER_CALL_MAX, MessageQueue, queue_to_wire
+from rockoon_core.message_queue import ACQUIRES_PER_CALL_MAX, MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_proto.v1.in_flight_pb2 import Acquired
 from support.eventually import eventually
@@ -255,7 +253,7 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
 
 
 async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> None:
-    groups = [ReceivingGroup(f"group-{number}") for number in range(WISHES_PER_CALL_MAX + 200)]
+    groups = [ReceivingGroup(f"group-{number}") for number in range(ACQUIRES_PER_CALL_MAX + 200)]
     orders = (Subscription.parse("orders", "*"),)
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         fake.create_topic("orders")
@@ -285,7 +283,7 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
         await acquirer.close(1.0)
         tails.close()
         sizes = [len(call) for call in fake.offset.in_flight.wished]
-        assert sorted(sizes[:2]) == [200, WISHES_PER_CALL_MAX]
+        assert sorted(sizes[:2]) == [200, ACQUIRES_PER_CALL_MAX]
 
 
 async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_read() -> None:

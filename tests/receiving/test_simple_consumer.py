@@ -9,7 +9,7 @@ from receiving.orders import Orders, failure_of, numbers_of, receive
 
 import rockoon
 from rockoon import sync
-from rockoon.consumer.order import Order
+from rockoon.consumer.consume_result import Order
 from rockoon.errors import (
     Closed,
     GroupNotFound,

@@ -11,7 +11,7 @@ from grpc import aio
 
 import rockoon
 from rockoon.admin.logs import LogDescription
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_broker.server import serve
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Config

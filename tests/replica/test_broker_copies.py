@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 import rockoon
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_broker.server import serve
 from rockoon_core.errors import NotReady, RockoonError
 from rockoon_proto.v1.broker_pb2 import (

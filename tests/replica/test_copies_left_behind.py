@@ -6,7 +6,7 @@ from pathlib import Path
 
 import rockoon
 from replica.test_broker_copies import created, leader_of, led_log, measured
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_broker.server import serve
 from rockoon_runtime.process import Stop
 from support.broker import settings_of

@@ -14,7 +14,7 @@ import pytest
 import rockoon
 from gateway.gateways import START_SECONDS_MAX, gateway_program
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.local.process import end
 from rpc.peers import layer
 from rpc.peers.languages import environment

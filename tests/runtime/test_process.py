@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_runtime.process import ExitStatus
 from support.waiting import DEADLINE_SECONDS
 

@@ -28,7 +28,7 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.net.tls import dialer
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_core.failed_call import from_rpc_error

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rockoon.errors import InvalidArgument
-from rockoon.local.cluster_secret import cluster_key, secret_file
+from rockoon.local.directory import cluster_key, secret_file
 from rockoon.local.process import LocalClusterError
 from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster

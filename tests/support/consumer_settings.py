@@ -3,8 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
-from rockoon.consumer.order import Order
-from rockoon.consumer.timing import Timing
+from rockoon.consumer.consume_result import Order
+from rockoon.consumer.push_consumer import Timing
 
 TIMING = {field.name for field in fields(Timing)}
 ORDER = {field.name for field in fields(Order)}

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from rockoon.local.directory import choose_port
 from rockoon.local.etcd import careful_flags, find_etcd
-from rockoon.local.ports import choose_port
 from support.waiting import DEADLINE_SECONDS
 
 READY_LINE = b"ready to serve client requests"

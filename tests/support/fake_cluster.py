@@ -107,4 +107,4 @@ class FakeCluster:
         queue = chosen.queues[topic, queue_id]
         for index, body in enumerate(bodies):
             queue.append(topic, queue_id, body, tags[index] if tags else "")
-        chosen.appended.note()
+        chosen.appended.notify()

@@ -9,7 +9,7 @@ import grpc
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_nameserver.server import serve

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import rockoon
 from rockoon.cli.logs import state, troubles
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon_core.disk import Disk
 from rockoon_replica.replica_file import ReplicaFile
 from support.etcd import EtcdServer

@@ -17,7 +17,7 @@ import rockoon
 from rockoon import Message
 from rockoon.consumer.retry import RetryPolicy
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.transactions.transaction import Resolution
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.offset_pb2 import CommitEntry, CommitRequest, QueueRef

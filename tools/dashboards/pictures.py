@@ -31,7 +31,7 @@ from PIL import Image
 
 import rockoon
 from rockoon.local import LocalCluster
-from rockoon.local.ports import choose_port
+from rockoon.local.directory import choose_port
 from rockoon.transactions.transaction import Resolution
 
 SCRAPE_SECONDS = 2

@@ -8,31 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rockoon.bounds import refuses_invalid_text
 from rockoon.errors import InvalidArgument
 from rockoon.net.access import AccessKey, new_secret, verifier_of
-from rockoon.text_checks import refuses_invalid_text
-from rockoon_proto.v1.access_pb2 import (
-    ACCESS_ADMIN,
-    ACCESS_READ,
-    ACCESS_WRITE,
-    AccessAction,
-    AccessKeyInfo,
-    AccessPermission,
-    CreateKeyRequest,
-    DeleteKeyRequest,
-    ListKeysRequest,
-    RotateKeyRequest,
-    UpdateKeyRequest,
-)
+from rockoon_proto.v1 import access_pb2 as access_pb
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysStub
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
-ACTIONS: dict[str, AccessAction] = {
-    "read": ACCESS_READ,
-    "write": ACCESS_WRITE,
-    "admin": ACCESS_ADMIN,
+ACTIONS: dict[str, access_pb.AccessAction] = {
+    "read": access_pb.ACCESS_READ,
+    "write": access_pb.ACCESS_WRITE,
+    "admin": access_pb.ACCESS_ADMIN,
 }
 NAMES = {number: name for name, number in ACTIONS.items()}
 
@@ -70,8 +58,8 @@ class Permission:
     def __str__(self) -> str:
         return f"{self.resource}={','.join(name for name in ACTIONS if name in self.actions)}"
 
-    def to_wire(self) -> AccessPermission:
-        return AccessPermission(
+    def to_wire(self) -> access_pb.AccessPermission:
+        return access_pb.AccessPermission(
             resource=self.resource, actions=sorted(ACTIONS[name] for name in self.actions)
         )
 
@@ -100,7 +88,7 @@ class KeyDescription:
     former_until_ms: int
 
     @classmethod
-    def from_wire(cls, info: AccessKeyInfo) -> "KeyDescription":
+    def from_wire(cls, info: access_pb.AccessKeyInfo) -> "KeyDescription":
         return cls(
             info.key_id,
             tuple(
@@ -117,11 +105,7 @@ class KeyDescription:
 
 @refuses_invalid_text
 class AccessKeyAdmin:
-    """Administration of access keys: `cluster.admin.access_keys`.
-
-    Args:
-        cluster: an open connection.
-    """
+    """Administration of access keys: `cluster.admin.access_keys`."""
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
@@ -134,7 +118,6 @@ class AccessKeyAdmin:
         Args:
             key_id: name of the key: 1 to 64 letters, digits and . _ -
             permissions: initial permissions; `grant` adds more.
-            description: free text.
 
         Returns:
             The key with its secret. The secret cannot be read again later.
@@ -147,7 +130,7 @@ class AccessKeyAdmin:
         key = AccessKey(key_id, new_secret())
         await self._call(
             "CreateKey",
-            CreateKeyRequest(
+            access_pb.CreateKeyRequest(
                 key_id=key_id,
                 verifier=verifier_of(key.secret),
                 permissions=[each.to_wire() for each in permissions],
@@ -158,12 +141,12 @@ class AccessKeyAdmin:
 
     async def list(self) -> Sequence[KeyDescription]:
         """Return all keys, sorted by name."""
-        reply = await self._call("ListKeys", ListKeysRequest())
+        reply = await self._call("ListKeys", access_pb.ListKeysRequest())
         return [KeyDescription.from_wire(info) for info in reply.keys]
 
     async def describe(self, key_id: str) -> KeyDescription:
         """Return one key. Raises AccessKeyNotFound."""
-        reply = await self._call("ListKeys", ListKeysRequest(key_id=key_id))
+        reply = await self._call("ListKeys", access_pb.ListKeysRequest(key_id=key_id))
         return KeyDescription.from_wire(reply.keys[0])
 
     async def grant(self, key_id: str, permissions: Iterable[Permission]) -> KeyDescription:
@@ -191,7 +174,6 @@ class AccessKeyAdmin:
         """Replace the secret of a key.
 
         Args:
-            key_id: name of the key.
             former_seconds: time for which the former secret is still accepted, in seconds, at most
                 30 days. With 0, open calls signed with it end immediately.
 
@@ -206,16 +188,18 @@ class AccessKeyAdmin:
         verifier = verifier_of(key.secret)
         await self._call(
             "RotateKey",
-            RotateKeyRequest(key_id=key_id, verifier=verifier, former_seconds=former_seconds),
+            access_pb.RotateKeyRequest(
+                key_id=key_id, verifier=verifier, former_seconds=former_seconds
+            ),
         )
         return key
 
     async def delete(self, key_id: str) -> None:
         """Delete a key and end its open calls. Raises AccessKeyNotFound."""
-        await self._call("DeleteKey", DeleteKeyRequest(key_id=key_id))
+        await self._call("DeleteKey", access_pb.DeleteKeyRequest(key_id=key_id))
 
     async def _update(self, key_id: str, **changes: Any) -> KeyDescription:
-        reply = await self._call("UpdateKey", UpdateKeyRequest(key_id=key_id, **changes))
+        reply = await self._call("UpdateKey", access_pb.UpdateKeyRequest(key_id=key_id, **changes))
         return KeyDescription.from_wire(reply.key)
 
     async def _call(self, method_name: str, request: Any) -> Any:

@@ -17,63 +17,24 @@ from rockoon.admin.cluster_status import ask_broker, ask_status
 from rockoon.admin.delayed_messages import DelayedMessages
 from rockoon.admin.descriptions import (
     ClusterStatus,
+    GroupClient,
     GroupDescription,
     GroupSummary,
     NodeStatus,
     QueueStory,
     TopicDescription,
+    group_clients,
 )
-from rockoon.admin.group_clients import GroupClient, group_clients
-from rockoon.admin.lags import GroupLag, all_lags
-from rockoon.admin.offset_calls import ask_offset_service
+from rockoon.admin.reads import GroupLag, all_lags, ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
-from rockoon.bounds import check_epoch_ms
+from rockoon.bounds import check_epoch_ms, refuses_invalid_text
 from rockoon.errors import GroupHasMembers, GroupNotFound, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
-from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
-from rockoon_proto.v1.in_flight_pb2 import (
-    ListClientsReply,
-    ListClientsRequest,
-    ListInFlightReply,
-    ListInFlightRequest,
-)
-from rockoon_proto.v1.nameserver_pb2 import (
-    CreateGroupRequest,
-    CreateTopicRequest,
-    CreateTopicsReply,
-    CreateTopicsRequest,
-    DeleteGroupRequest,
-    DeleteTopicRequest,
-    Group,
-    GroupConfig,
-    Placement,
-    TopicConfig,
-    UpdateGroupRequest,
-    UpdateTopicRequest,
-)
-from rockoon_proto.v1.offset_pb2 import (
-    ApplyResetRequest,
-    ExportFormat,
-    ExportReply,
-    ExportRequest,
-    GroupMembers,
-    ImportReply,
-    ImportRequest,
-    LagReply,
-    LagRequest,
-    ListLocksReply,
-    ListLocksRequest,
-    ListMembersRequest,
-    Member,
-    PlanResetRequest,
-    Progress,
-    ResetPlan,
-    ResetRequest,
-    ResetTarget,
-    UndoResetRequest,
-)
+from rockoon_proto.v1 import in_flight_pb2 as in_flight_pb
+from rockoon_proto.v1 import nameserver_pb2 as nameserver_pb
+from rockoon_proto.v1 import offset_pb2 as offset_pb
 
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import AccessKeyAdmin
@@ -92,9 +53,6 @@ class Admin:
 
     All methods raise exceptions of `rockoon.errors`. A change returns once it is stored in etcd.
     This connection's producers and consumers wait for the changed route before they use the topic.
-
-    Args:
-        cluster: an open connection.
 
     Attributes:
         messages: stored messages by key or id: `rockoon.admin.stored_messages.StoredMessages`.
@@ -153,8 +111,10 @@ class Admin:
         Raises:
             InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable.
         """
-        request = CreateTopicRequest(
-            config=TopicConfig(name=name, permissions=permissions, attributes=attributes or {}),
+        request = nameserver_pb.CreateTopicRequest(
+            config=nameserver_pb.TopicConfig(
+                name=name, permissions=permissions, attributes=attributes or {}
+            ),
             placements=to_placements(placements or {}),
             queues_per_broker=queues_per_broker,
             if_absent=if_absent,
@@ -181,8 +141,10 @@ class Admin:
         routes = await _create_topics(
             self._cluster,
             names,
-            CreateTopicRequest(
-                config=TopicConfig(permissions=permissions, attributes=attributes or {}),
+            nameserver_pb.CreateTopicRequest(
+                config=nameserver_pb.TopicConfig(
+                    permissions=permissions, attributes=attributes or {}
+                ),
                 placements=to_placements(placements or {}),
                 queues_per_broker=queues_per_broker,
                 if_absent=if_absent,
@@ -201,7 +163,6 @@ class Admin:
         """Add queues to a topic, or change its permissions or attributes.
 
         Args:
-            name: the topic.
             add: broker → number of queues to add; the broker may be new to the topic.
             permissions: as in `create_topic`; 0 means no change.
             attributes: attributes to set; an empty value removes one.
@@ -209,7 +170,7 @@ class Admin:
         Raises:
             TopicNotFound, BrokerNotFound, EtcdUnavailable.
         """
-        request = UpdateTopicRequest(
+        request = nameserver_pb.UpdateTopicRequest(
             name=name,
             permissions=permissions,
             attributes=attributes or {},
@@ -219,14 +180,13 @@ class Admin:
         return self._changed(TopicRoute.from_wire(reply.topic))
 
     def _changed(self, route: TopicRoute) -> TopicRoute:
-        self._cluster.note_change(route.name, route.modified_revision)
+        self._cluster.record_change(route.name, route.modified_revision)
         return route
 
     async def delete_topic(self, name: str, *, expected_modified_revision: int = 0) -> None:
         """Delete a topic with its queues, its messages and the progress of all groups on it.
 
         Args:
-            name: the topic.
             expected_modified_revision: delete only if the topic has this `modified_revision`;
                 0 means any.
 
@@ -234,7 +194,7 @@ class Admin:
             TopicNotFound, EtcdUnavailable.
             TopicChanged: the topic has another `modified_revision`.
         """
-        request = DeleteTopicRequest(
+        request = nameserver_pb.DeleteTopicRequest(
             name=name, expected_modified_revision=expected_modified_revision
         )
         await self._cluster.call_nameserver("DeleteTopic", request)
@@ -251,7 +211,6 @@ class Admin:
         """Return a topic, the current state of its queues, and the groups that read it.
 
         Args:
-            name: the topic.
             with_residency: also ask whether each queue's oldest message is in its broker's memory.
 
         Raises:
@@ -261,7 +220,9 @@ class Admin:
 
     # Groups
 
-    async def create_group(self, config: GroupConfig | str, *, if_absent: bool = False) -> Group:
+    async def create_group(
+        self, config: nameserver_pb.GroupConfig | str, *, if_absent: bool = False
+    ) -> nameserver_pb.Group:
         """Create a consumer group.
 
         Args:
@@ -271,19 +232,23 @@ class Admin:
         Raises:
             InvalidGroupName, GroupExists, EtcdUnavailable.
         """
-        wanted = GroupConfig(name=config) if isinstance(config, str) else config
-        request = CreateGroupRequest(config=wanted, if_absent=if_absent)
-        group: Group = (await self._cluster.call_nameserver("CreateGroup", request)).group
+        wanted = nameserver_pb.GroupConfig(name=config) if isinstance(config, str) else config
+        request = nameserver_pb.CreateGroupRequest(config=wanted, if_absent=if_absent)
+        group: nameserver_pb.Group = (
+            await self._cluster.call_nameserver("CreateGroup", request)
+        ).group
         return group
 
-    async def update_group(self, config: GroupConfig) -> Group:
+    async def update_group(self, config: nameserver_pb.GroupConfig) -> nameserver_pb.Group:
         """Replace a group's configuration.
 
         Raises:
             GroupNotFound, EtcdUnavailable.
         """
-        request = UpdateGroupRequest(config=config)
-        group: Group = (await self._cluster.call_nameserver("UpdateGroup", request)).group
+        request = nameserver_pb.UpdateGroupRequest(config=config)
+        group: nameserver_pb.Group = (
+            await self._cluster.call_nameserver("UpdateGroup", request)
+        ).group
         return group
 
     async def delete_group(self, name: str) -> None:
@@ -298,7 +263,9 @@ class Admin:
         members = await self.members(name)
         if members:
             raise GroupHasMembers(group=name, members=len(members))
-        await self._cluster.call_nameserver("DeleteGroup", DeleteGroupRequest(name=name))
+        await self._cluster.call_nameserver(
+            "DeleteGroup", nameserver_pb.DeleteGroupRequest(name=name)
+        )
 
     async def list_groups(self) -> list[GroupSummary]:
         """Return all groups with the topics they read, sorted by name."""
@@ -330,22 +297,24 @@ class Admin:
             filter_conflicts=readers.filter_conflicts,
         )
 
-    async def members(self, group: str) -> list[Member]:
+    async def members(self, group: str) -> list[offset_pb.Member]:
         """Return the live members of a group, sorted by id."""
         return list((await self.readers(group)).members)
 
-    async def readers(self, group: str) -> GroupMembers:
+    async def readers(self, group: str) -> offset_pb.GroupMembers:
         """Return the live members of a group, and the filters its receivers reported lately.
 
         `filter_conflicts` has a sentence for each topic that readers filter differently.
         """
-        reply = await self._ask("ListMembers", ListMembersRequest(group=group))
+        reply = await self._ask("ListMembers", offset_pb.ListMembersRequest(group=group))
         found = (each for each in reply.groups if each.group == group)
-        return next(found, GroupMembers(group=group))
+        return next(found, offset_pb.GroupMembers(group=group))
 
-    async def locks(self, group: str) -> ListLocksReply:
+    async def locks(self, group: str) -> offset_pb.ListLocksReply:
         """Return which member holds each queue of a group, sorted by queue."""
-        reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
+        reply: offset_pb.ListLocksReply = await self._ask(
+            "ListLocks", offset_pb.ListLocksRequest(group=group)
+        )
         return reply
 
     async def list_clients(self, group: str) -> list[GroupClient]:
@@ -360,29 +329,31 @@ class Admin:
         readers = await self.readers(group)
         return group_clients(await self._clients_or_none(group), readers)
 
-    async def _clients_or_none(self, group: str) -> ListClientsReply:
+    async def _clients_or_none(self, group: str) -> in_flight_pb.ListClientsReply:
         try:
             return await self.clients(group)
         except GroupNotFound:
             # The offset service learns of a new group a little later than the nameserver.
             await self.get_group(group)
-            return ListClientsReply()
+            return in_flight_pb.ListClientsReply()
 
-    async def clients(self, group: str) -> ListClientsReply:
+    async def clients(self, group: str) -> in_flight_pb.ListClientsReply:
         """Return the clients of a group that gateways have heard within the lease, and the
         in-flight messages of each receiver, also of the SDK. `list_clients` merges both."""
-        reply: ListClientsReply = await self._ask("ListClients", ListClientsRequest(group=group))
+        reply: in_flight_pb.ListClientsReply = await self._ask(
+            "ListClients", in_flight_pb.ListClientsRequest(group=group)
+        )
         return reply
 
-    async def in_flight(self, group: str, topic: str = "") -> ListInFlightReply:
+    async def in_flight(self, group: str, topic: str = "") -> in_flight_pb.ListInFlightReply:
         """Return a group's in-flight messages on one topic or all, sorted by queue."""
-        request = ListInFlightRequest(group=group, topic=topic)
-        reply: ListInFlightReply = await self._ask("ListInFlight", request)
+        request = in_flight_pb.ListInFlightRequest(group=group, topic=topic)
+        reply: in_flight_pb.ListInFlightReply = await self._ask("ListInFlight", request)
         return reply
 
     # Progress
 
-    async def progress(self, group: str = "", topic: str = "") -> list[Progress]:
+    async def progress(self, group: str = "", topic: str = "") -> list[offset_pb.Progress]:
         """Return stored progress, sorted by group, topic, broker and queue.
 
         Args:
@@ -391,14 +362,15 @@ class Admin:
         """
         return await reads.progress(self._cluster, group, topic)
 
-    async def lag(self, group: str, topic: str = "") -> LagReply:
+    async def lag(self, group: str, topic: str = "") -> offset_pb.LagReply:
         """Return the lag of a group.
 
         Args:
-            group: the group.
             topic: only this topic; empty for every topic it reads.
         """
-        reply: LagReply = await self._ask("Lag", LagRequest(group=group, topic=topic))
+        reply: offset_pb.LagReply = await self._ask(
+            "Lag", offset_pb.LagRequest(group=group, topic=topic)
+        )
         return reply
 
     def lags(self) -> AsyncGenerator[GroupLag]:
@@ -417,7 +389,6 @@ class Admin:
         """Return, for each queue that a group reads, where and why it started, and its progress.
 
         Args:
-            group: the group.
             topic: only this topic; empty for every topic it reads.
 
         Raises:
@@ -444,11 +415,11 @@ class Admin:
         self,
         group: str,
         topic: str,
-        target: ResetTarget,
+        target: offset_pb.ResetTarget,
         queues: Iterable[MessageQueue] = (),
         *,
         member: str = "",
-    ) -> ResetPlan:
+    ) -> offset_pb.ResetPlan:
         """Plan a reset of progress without changing it. The plan is kept for ten minutes.
 
         A plan lets a person or a program check the reset before `apply_reset`. Otherwise use
@@ -457,7 +428,6 @@ class Admin:
 
         Args:
             group: the group to reset.
-            topic: the topic.
             target: the target of the reset.
             queues: only these queues; empty for all queues of the topic.
             member: only this member's own progress; empty for the progress of all members.
@@ -466,20 +436,20 @@ class Admin:
             InvalidArgument: a timestamp is not in epoch milliseconds.
         """
         request = _reset_request(group, topic, target, queues, member)
-        plan: ResetPlan = await self._ask("PlanReset", request)
+        plan: offset_pb.ResetPlan = await self._ask("PlanReset", request)
         return plan
 
     async def reset_offsets(
         self,
         group: str,
         topic: str,
-        target: ResetTarget,
+        target: offset_pb.ResetTarget,
         queues: Iterable[MessageQueue] = (),
         *,
         member: str = "",
         operator: str,
         reset_id: str = "",
-    ) -> ResetPlan:
+    ) -> offset_pb.ResetPlan:
         """Reset progress in one step, from its current offsets.
 
         No plan is compared, so the group may read during the call. Commits and acknowledgements
@@ -497,48 +467,46 @@ class Admin:
             InvalidArgument: a timestamp is not in epoch milliseconds, or `reset_id` is in use.
             PlanStale: a queue was deleted or created again during the call.
         """
-        request = ResetRequest(
+        request = offset_pb.ResetRequest(
             wanted=_reset_request(group, topic, target, queues, member),
             # Generated once per call: a retry after a lost reply must not reset twice.
             reset_id=reset_id or secrets.token_hex(8),
             operator=operator,
         )
-        done: ResetPlan = await self._ask("Reset", request)
+        done: offset_pb.ResetPlan = await self._ask("Reset", request)
         return done
 
-    async def apply_reset(self, reset_id: str, operator: str) -> ResetPlan:
+    async def apply_reset(self, reset_id: str, operator: str) -> offset_pb.ResetPlan:
         """Apply a plan, if progress has not moved since it was made.
 
         Args:
-            reset_id: id of the plan.
             operator: person and reason, for the record.
 
         Raises:
             PlanStale: progress has moved. Plan again, or use `reset_offsets`.
             ResetNotFound: the plan does not exist or is older than ten minutes.
         """
-        request = ApplyResetRequest(reset_id=reset_id, operator=operator)
-        plan: ResetPlan = await self._ask("ApplyReset", request)
+        request = offset_pb.ApplyResetRequest(reset_id=reset_id, operator=operator)
+        plan: offset_pb.ResetPlan = await self._ask("ApplyReset", request)
         return plan
 
-    async def undo_reset(self, reset_id: str, operator: str) -> ResetPlan:
+    async def undo_reset(self, reset_id: str, operator: str) -> offset_pb.ResetPlan:
         """Restore the offsets that a reset replaced, wherever the group's progress is now.
 
         Args:
-            reset_id: id of the reset.
             operator: person and reason, for the record.
 
         Raises:
             ResetNotFound: the offset service does not keep this reset.
             PlanStale: one of its queues was deleted or created again since.
         """
-        request = UndoResetRequest(reset_id=reset_id, operator=operator)
-        plan: ResetPlan = await self._ask("UndoReset", request)
+        request = offset_pb.UndoResetRequest(reset_id=reset_id, operator=operator)
+        plan: offset_pb.ResetPlan = await self._ask("UndoReset", request)
         return plan
 
     async def export_offsets(
-        self, form: ExportFormat, *, group: str = "", broker: str = ""
-    ) -> ExportReply:
+        self, form: offset_pb.ExportFormat, *, group: str = "", broker: str = ""
+    ) -> offset_pb.ExportReply:
         """Return progress as the content of a file.
 
         Args:
@@ -546,20 +514,20 @@ class Admin:
             group: only this group; empty for all groups.
             broker: the broker of the queues, for ROCKETMQ.
         """
-        request = ExportRequest(format=form, group=group, broker=broker)
-        reply: ExportReply = await self._ask("Export", request)
+        request = offset_pb.ExportRequest(format=form, group=group, broker=broker)
+        reply: offset_pb.ExportReply = await self._ask("Export", request)
         return reply
 
     async def import_offsets(
         self,
-        form: ExportFormat,
+        form: offset_pb.ExportFormat,
         content: bytes,
         *,
         broker: str = "",
         dry_run: bool = False,
         overwrite: bool = False,
         operator: str = "",
-    ) -> ImportReply:
+    ) -> offset_pb.ImportReply:
         """Import progress from a file's content; each entry is applied on its own.
 
         The reply has the numbers of imported and skipped entries, and the first thousand of each.
@@ -577,7 +545,7 @@ class Admin:
         Raises:
             InvalidArgument: the content has another format, or too many entries.
         """
-        request = ImportRequest(
+        request = offset_pb.ImportRequest(
             format=form,
             content=content,
             broker=broker,
@@ -585,7 +553,7 @@ class Admin:
             overwrite=overwrite,
             operator=operator,
         )
-        reply: ImportReply = await self._ask("Import", request)
+        reply: offset_pb.ImportReply = await self._ask("Import", request)
         return reply
 
     # Transactions
@@ -614,16 +582,22 @@ class Admin:
         return await ask_broker(self._cluster, name)
 
 
-def to_placements(queues: Mapping[str, int]) -> list[Placement]:
-    return [Placement(broker=broker, queues=count) for broker, count in queues.items()]
+def to_placements(queues: Mapping[str, int]) -> list[nameserver_pb.Placement]:
+    return [
+        nameserver_pb.Placement(broker=broker, queues=count) for broker, count in queues.items()
+    ]
 
 
 def _reset_request(
-    group: str, topic: str, target: ResetTarget, queues: Iterable[MessageQueue], member: str
-) -> PlanResetRequest:
+    group: str,
+    topic: str,
+    target: offset_pb.ResetTarget,
+    queues: Iterable[MessageQueue],
+    member: str,
+) -> offset_pb.PlanResetRequest:
     """Raises InvalidArgument: a timestamp is not in epoch milliseconds."""
     check_epoch_ms("timestamp_ms", target.timestamp_ms)
-    return PlanResetRequest(
+    return offset_pb.PlanResetRequest(
         group=group,
         topic=topic,
         target=target,
@@ -633,12 +607,11 @@ def _reset_request(
 
 
 async def _create_topics(
-    connection: "Connection", names: Iterable[str], alike: CreateTopicRequest
+    connection: "Connection", names: Iterable[str], alike: nameserver_pb.CreateTopicRequest
 ) -> list[TopicRoute]:
     """Create topics; see `Admin.create_topics`.
 
     Args:
-        connection: an open connection.
         names: names of the topics.
         alike: the request for each topic, without its name.
     """
@@ -646,12 +619,12 @@ async def _create_topics(
     refusal: RockoonError | None = None
     rest = iter(names)
     while some := list(islice(rest, TOPICS_PER_CALL_MAX)):
-        request = CreateTopicsRequest()
+        request = nameserver_pb.CreateTopicsRequest()
         for name in some:
             asked = request.topics.add()
             asked.CopyFrom(alike)
             asked.config.name = name
-        reply: CreateTopicsReply = await connection.call_nameserver(
+        reply: nameserver_pb.CreateTopicsReply = await connection.call_nameserver(
             "CreateTopics", request, timeout_seconds=CREATE_SECONDS_MAX
         )
         for result in reply.results:

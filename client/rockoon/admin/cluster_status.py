@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rockoon.admin.descriptions import ClusterStatus, NodeStatus
-from rockoon.admin.log_status import LogStatus, ask_log_status
+from rockoon.admin.logs import LogStatus, ask_log_status
 from rockoon.errors import (
     BrokerNotFound,
     BrokerUnavailable,

@@ -10,13 +10,13 @@ send some messages twice.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rockoon.admin import reads
-from rockoon.admin.queue_ends import ask_queue_ends
-from rockoon.admin.replay_marks import MarksFull, ReplayMarks
+from rockoon.admin.reads import ask_queue_ends
+from rockoon.bounds import check_group_text, refuses_invalid_text
 from rockoon.errors import (
     BrokerUnavailable,
     Fenced,
@@ -32,22 +32,101 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.producer.producer import Producer
-from rockoon.text_checks import check_group_text, refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import DLQ_TOPIC_PREFIX, dlq_topic, is_dlq_topic
 from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
-from rockoon_proto.v1.broker_pb2 import (
-    FailedMessage,
-    QueueRange,
-    ReadReply,
-    ReadRequest,
-    SendBackReply,
-    SendBackRequest,
-)
+from rockoon_proto.v1 import broker_pb2 as broker_pb
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
+
+TEXT_BYTES_MAX = 4096
+"""Maximum size of metadata in the offset service."""
+
+
+class MarksFull(ValueError):
+    """The ranges exceed the maximum size of metadata: too many scattered messages are marked."""
+
+
+class ReplayMarks:
+    """The set of marked offsets.
+
+    All offsets below `low` are marked, and ranges of offsets above it (dead letters replayed by
+    their ids). The marks are stored as progress of a group, with the ranges as metadata:
+
+        offset 7, metadata "9,12-40"        0 to 6, 9, and 12 to 40 are marked
+
+    Args:
+        low: every offset below it is marked.
+        ranges: further marked offsets, as (first, last), in any order.
+    """
+
+    def __init__(self, low: int, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self.low = low
+        self._ranges: list[tuple[int, int]] = []
+        for first, last in sorted(ranges):
+            self._add(first, last)
+        self._complete()
+
+    @classmethod
+    def parse(cls, low: int, *texts: str) -> "ReplayMarks":
+        """Parse the result of `text`; the marks of several texts are merged.
+
+        Raises:
+            ValueError: a text does not have this form.
+        """
+        ranges = []
+        for part in filter(None, ",".join(texts).split(",")):
+            first, dash, last = part.partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                raise ValueError(f"{part!r} is not a range of offsets")
+            ranges.append((int(first), int(last or first)))
+        return cls(low, ranges)
+
+    def text(self) -> str:
+        """Return the ranges above `low` as text.
+
+        Raises:
+            MarksFull: the text exceeds `TEXT_BYTES_MAX`.
+        """
+        ranges_text = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self._ranges)
+        if len(ranges_text) > TEXT_BYTES_MAX:
+            raise MarksFull(
+                f"{len(self._ranges)} scattered messages do not fit: replay the others too"
+            )
+        return ranges_text
+
+    def __contains__(self, offset: int) -> bool:
+        return offset < self.low or any(a <= offset <= b for a, b in self._ranges)
+
+    def add(self, offset: int) -> None:
+        if offset not in self:
+            self._ranges.append((offset, offset))
+            ranges, self._ranges = sorted(self._ranges), []
+            for first, last in ranges:
+                self._add(first, last)
+            self._complete()
+
+    def count(self, first: int, stop: int) -> int:
+        """Return how many offsets in [first, stop) are marked."""
+        below = max(0, min(self.low, stop) - first)
+        return below + sum(
+            max(0, min(b + 1, stop) - max(a, first, self.low)) for a, b in self._ranges
+        )
+
+    def _add(self, first: int, last: int) -> None:
+        """Append a range that does not start before the last one; merge the two if they touch."""
+        if self._ranges and first <= self._ranges[-1][1] + 1:
+            before, end = self._ranges[-1]
+            self._ranges[-1] = (before, max(end, last))
+        else:
+            self._ranges.append((first, last))
+
+    def _complete(self) -> None:
+        while self._ranges and self._ranges[0][0] <= self.low:
+            self.low = max(self.low, self._ranges.pop(0)[1] + 1)
+
 
 REPLAY_GROUP = "CID_ROCKOON_DLQ_REPLAY"
 """The group whose progress records the replayed dead letters of all groups."""
@@ -109,11 +188,7 @@ class ReplayReport:
 
 @refuses_invalid_text
 class DeadLetters:
-    """Dead letters of all groups: `cluster.admin.dead_letters`.
-
-    Args:
-        cluster: an open connection.
-    """
+    """Dead letters of all groups: `cluster.admin.dead_letters`."""
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
@@ -157,7 +232,6 @@ class DeadLetters:
         """Yield the dead letters of a group, queue by queue, oldest first.
 
         Args:
-            group: the group.
             since_ms: only those that became dead letters at or after this time, epoch
                 milliseconds.
             queue: only this queue of the dead-letter topic.
@@ -183,7 +257,6 @@ class DeadLetters:
         """Return the dead letter with an id.
 
         Args:
-            group: the group.
             message_id: any id of the message; see `DeadLetter.is_called`.
 
         Raises:
@@ -207,16 +280,16 @@ class DeadLetters:
         self, queue: MessageQueue, offset: int, stop: int
     ) -> AsyncIterator[Message]:
         while offset < stop:
-            wanted = QueueRange(
+            wanted = broker_pb.QueueRange(
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 offset=offset,
                 messages=min(MESSAGES_PER_READ, stop - offset),
             )
             try:
-                reply: ReadReply = await self._cluster.call(
+                reply: broker_pb.ReadReply = await self._cluster.call(
                     self._cluster.broker(queue.broker).Read,
-                    ReadRequest(range=wanted),
+                    broker_pb.ReadRequest(range=wanted),
                     unavailable=BrokerUnavailable,
                     broker=queue.broker,
                 )
@@ -259,7 +332,6 @@ class DeadLetters:
         were sent but not recorded. A new run takes over from one that is still running.
 
         Args:
-            group: the group.
             ids: only dead letters with one of these ids (see `DeadLetter.is_called`).
             since_ms: only those stored at or after this time, epoch milliseconds.
             to: topic to send to; empty for each message's original topic.
@@ -398,12 +470,12 @@ class DeadLetters:
         self, group: str, messages: Sequence[Message]
     ) -> list[RockoonError | None]:
         queue = messages[0].queue
-        request = SendBackRequest(
+        request = broker_pb.SendBackRequest(
             group=group,
             # At least one attempt, also if the group's messages become dead letters at once.
             attempts_max=1,
             messages=[
-                FailedMessage(
+                broker_pb.FailedMessage(
                     topic=queue.topic,
                     queue_id=queue.queue_id,
                     queue_offset=message.queue_offset,
@@ -415,7 +487,7 @@ class DeadLetters:
             ],
         )
         try:
-            reply: SendBackReply = await self._cluster.call(
+            reply: broker_pb.SendBackReply = await self._cluster.call(
                 self._cluster.broker(queue.broker).SendBack,
                 request,
                 unavailable=BrokerUnavailable,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rockoon.admin.which_brokers import live_brokers, missing_brokers
+from rockoon.admin.reads import live_brokers, missing_brokers
+from rockoon.bounds import refuses_invalid_text
 from rockoon.errors import (
     BrokerUnavailable,
     DelayedSettled,
@@ -17,15 +18,9 @@ from rockoon.errors import (
     MessageNotFound,
     RockoonError,
 )
-from rockoon.text_checks import refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
-from rockoon_proto.v1.broker_pb2 import (
-    CancelDelayedRequest,
-    DelayedCounts,
-    ListDelayedReply,
-    ListDelayedRequest,
-)
+from rockoon_proto.v1 import broker_pb2 as broker_pb
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -57,7 +52,7 @@ class WaitingMessages:
 
     messages: Sequence[DelayedMessage]
     """The messages that are due next, sorted by delivery time."""
-    counts: Mapping[str, DelayedCounts]
+    counts: Mapping[str, broker_pb.DelayedCounts]
     """Broker → numbers of its delayed messages."""
     errors: Mapping[str, RockoonError]
     """Broker → the error, if it did not answer."""
@@ -73,11 +68,7 @@ class WaitingMessages:
 
 @refuses_invalid_text
 class DelayedMessages:
-    """Delayed messages of a cluster: `cluster.admin.delayed`.
-
-    Args:
-        cluster: an open connection.
-    """
+    """Delayed messages of a cluster: `cluster.admin.delayed`."""
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
@@ -108,7 +99,7 @@ class DelayedMessages:
         # asked: the one that has the message recognizes its former address in the id.
         refusals: list[RockoonError] = []
         for broker in live_brokers(self._cluster):
-            request = CancelDelayedRequest(message_id=offset_message_id, topic=topic)
+            request = broker_pb.CancelDelayedRequest(message_id=offset_message_id, topic=topic)
             try:
                 await self._cluster.call(
                     self._cluster.broker(broker).CancelDelayed,
@@ -145,7 +136,7 @@ class DelayedMessages:
                 for broker in live_brokers(self._cluster)
             }
         messages: list[DelayedMessage] = []
-        counts: dict[str, DelayedCounts] = {}
+        counts: dict[str, broker_pb.DelayedCounts] = {}
         for broker, task in asked.items():
             answer = task.result()
             if isinstance(answer, RockoonError):
@@ -166,11 +157,13 @@ class DelayedMessages:
         messages.sort(key=lambda one: (one.deliver_at_ms, one.offset_message_id))
         return WaitingMessages(messages[:max_messages], counts, errors)
 
-    async def _list_at(self, broker: str, max_messages: int) -> ListDelayedReply | RockoonError:
+    async def _list_at(
+        self, broker: str, max_messages: int
+    ) -> broker_pb.ListDelayedReply | RockoonError:
         try:
             return await self._cluster.call(
                 self._cluster.broker(broker).ListDelayed,
-                ListDelayedRequest(max_messages=max_messages),
+                broker_pb.ListDelayedRequest(max_messages=max_messages),
                 unavailable=BrokerUnavailable,
                 broker=broker,
             )

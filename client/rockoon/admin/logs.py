@@ -4,29 +4,127 @@ Each broker and the offset service has a log of the same name. If a broker and t
 have one name, the broker's log is used. Reading needs `read` on `cluster`, changes need `admin`.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rockoon.admin.replica_standings import ReplicaStanding, ask_standings
-from rockoon.errors import InvalidArgument, LogNotFound
-from rockoon.text_checks import refuses_invalid_text
-from rockoon_proto.v1.logs_pb2 import (
-    AdoptLogRequest,
-    DescribeLogRequest,
-    ElectLogRequest,
-    ListLogsRequest,
-    Log,
-    LogState,
-    Move,
-    MoveReplicaRequest,
-    SetCopiesRequest,
+from rockoon.bounds import refuses_invalid_text
+from rockoon.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    LogNotFound,
+    NotPermitted,
+    RockoonError,
 )
+from rockoon_core.channels import Channels
+from rockoon_proto.v1 import logs_pb2 as logs_pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE
+from rockoon_proto.v1.replica_pb2 import DescribeReplicaReply, DescribeReplicaRequest
+from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
+    from rockoon_proto.v1.replica_pb2_grpc import ReplicationAsyncStub
+
+
+STANDING_SECONDS_MAX = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLag:
+    """Lag of a copy, as its leader reports it.
+
+    Attributes:
+        connected: whether the copy is connected to the leader.
+        bytes: bytes that the copy lacks; None until this leader has heard the copy.
+        seconds: time since the copy last had all bytes; None until this leader has heard it.
+    """
+
+    connected: bool
+    bytes: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStanding:
+    """Status of a copy, as it reports itself.
+
+    Attributes:
+        leads: the copy is the leader and has committed a record in its epoch.
+        epoch: highest epoch that the copy has promised.
+        ready: the copy leads, or has all records of a leader that commits.
+        trouble: why the copy is not ready; empty if it is.
+        min_offset, end, durable_end, committed_end: physical offsets of its log.
+        others: lag of each other copy, by id; empty if this copy is not the leader.
+    """
+
+    leads: bool
+    epoch: int
+    ready: bool
+    trouble: str
+    min_offset: int
+    end: int
+    durable_end: int
+    committed_end: int
+    others: Mapping[str, ReplicaLag]
+
+    @classmethod
+    def from_wire(cls, reply: DescribeReplicaReply) -> "ReplicaStanding":
+        return cls(
+            reply.leads,
+            reply.epoch,
+            reply.ready,
+            reply.trouble,
+            reply.min_offset,
+            reply.end,
+            reply.durable_end,
+            reply.committed_end,
+            {
+                each.replica_id: ReplicaLag(
+                    each.connected,
+                    each.behind_bytes if each.heard else None,
+                    each.behind_seconds if each.heard else None,
+                )
+                for each in reply.others
+            },
+        )
+
+
+async def ask_standings(
+    cluster: "Connection", log: str, addresses: Iterable[tuple[str, str]]
+) -> Mapping[str, ReplicaStanding]:
+    """Ask copies of a log in parallel, for at most three seconds; return the replies by id.
+
+    Args:
+        addresses: id and "host:port" of each copy.
+    """
+    channels = Channels(cluster.tls, cluster.access)
+
+    async def ask(address: str) -> ReplicaStanding | None:
+        stub: ReplicationAsyncStub = ReplicationStub(channels.get(address))
+        try:
+            reply = await cluster.call(
+                stub.DescribeReplica,
+                DescribeReplicaRequest(log=log),
+                unavailable=BrokerUnavailable,
+                timeout_seconds=STANDING_SECONDS_MAX,
+                broker=address,
+            )
+        except RockoonError:
+            return None
+        return ReplicaStanding.from_wire(reply)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            asked = {
+                replica_id: tasks.create_task(ask(address)) for replica_id, address in addresses
+            }
+    finally:
+        await channels.close()
+    answers = ((replica_id, task.result()) for replica_id, task in asked.items())
+    return {replica_id: standing for replica_id, standing in answers if standing is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +223,7 @@ class LogDescription:
         return found[0]
 
     @classmethod
-    def from_wire(cls, log: Log) -> "LogDescription":
+    def from_wire(cls, log: logs_pb.Log) -> "LogDescription":
         state = log.state
         addresses = {node.store_id: node.address for node in log.nodes}
         return cls(
@@ -160,32 +258,28 @@ class LogDescription:
 
 @refuses_invalid_text
 class LogAdmin:
-    """Administration of logs: `cluster.admin.logs`.
-
-    Args:
-        cluster: an open connection.
-    """
+    """Administration of logs: `cluster.admin.logs`."""
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
 
     async def list(self) -> Sequence[LogDescription]:
         """Return all logs, sorted by name."""
-        reply = await self._call("ListLogs", ListLogsRequest())
+        reply = await self._call("ListLogs", logs_pb.ListLogsRequest())
         return [LogDescription.from_wire(log) for log in reply.logs]
 
     async def describe(self, log: str) -> LogDescription:
         """Return one log. Raises LogNotFound."""
         return LogDescription.from_wire(await self._find(log))
 
-    async def _find(self, log: str) -> Log:
+    async def _find(self, log: str) -> logs_pb.Log:
         try:
-            request = DescribeLogRequest(kind=BROKER, log=log)
+            request = logs_pb.DescribeLogRequest(kind=BROKER, log=log)
             reply = await self._call("DescribeLog", request)
         except LogNotFound:
-            request = DescribeLogRequest(kind=OFFSET_SERVICE, log=log)
+            request = logs_pb.DescribeLogRequest(kind=OFFSET_SERVICE, log=log)
             reply = await self._call("DescribeLog", request)
-        found: Log = reply.log
+        found: logs_pb.Log = reply.log
         return found
 
     async def ask_replicas(self, log: LogDescription) -> Mapping[str, ReplicaStanding]:
@@ -200,7 +294,6 @@ class LogAdmin:
         """Start an election; with `accept_loss`, complete one that waits for lost replicas.
 
         Args:
-            log: name of the log.
             accept_loss: elect the best replica that has reported, however few have: an undamaged
                 one if there is one, and among several the one with the highest rank. Records that
                 only other replicas have are lost.
@@ -212,7 +305,7 @@ class LogAdmin:
                 reported.
         """
         kind = (await self._find(log)).state.kind
-        request = ElectLogRequest(
+        request = logs_pb.ElectLogRequest(
             kind=kind, log=log, accept_loss=accept_loss, expected_version=expected_version
         )
         await self._call("ElectLog", request)
@@ -224,7 +317,6 @@ class LogAdmin:
         """Resume a log that is frozen because etcd was restored from a backup.
 
         Args:
-            log: name of the log.
             in_sync: ids of the replicas in sync; empty for those of the newest state that any
                 replica has stored.
             accept_loss: adopt the log although some replicas have not reported.
@@ -234,7 +326,7 @@ class LogAdmin:
             InvalidArgument: the log is not frozen, or required reports are missing.
         """
         kind = (await self._find(log)).state.kind
-        request = AdoptLogRequest(
+        request = logs_pb.AdoptLogRequest(
             kind=kind, log=log, in_sync=list(in_sync), accept_loss=accept_loss
         )
         await self._call("AdoptLog", request)
@@ -246,7 +338,6 @@ class LogAdmin:
         """Request the replacement of a replica; the leader replaces it once no message is lost.
 
         Args:
-            log: name of the log.
             leaves: id of the old replica.
             joins: id of the new replica.
             withdraw: withdraw an earlier request.
@@ -256,9 +347,9 @@ class LogAdmin:
             InvalidArgument: the old replica is not in sync, the new one is already in sync, or
                 one of them does not belong to the log.
         """
-        move = Move(leaves=leaves, joins=joins)
+        move = logs_pb.Move(leaves=leaves, joins=joins)
         kind = (await self._find(log)).state.kind
-        request = MoveReplicaRequest(kind=kind, log=log, move=move, withdraw=withdraw)
+        request = logs_pb.MoveReplicaRequest(kind=kind, log=log, move=move, withdraw=withdraw)
         await self._call("MoveReplica", request)
         return await self.describe(log)
 
@@ -266,7 +357,6 @@ class LogAdmin:
         """Request a number of copies; the leader changes it once no message is lost.
 
         Args:
-            log: name of the log.
             copies: 1 to 7.
             stays: id of the replica to keep when the number falls; empty for the leader.
 
@@ -275,7 +365,7 @@ class LogAdmin:
             InvalidArgument: the log cannot have this number of copies, or `stays` is not in sync.
         """
         kind = (await self._find(log)).state.kind
-        request = SetCopiesRequest(kind=kind, log=log, copies=copies, stays=stays)
+        request = logs_pb.SetCopiesRequest(kind=kind, log=log, copies=copies, stays=stays)
         await self._call("SetCopies", request)
         return await self.describe(log)
 
@@ -283,9 +373,70 @@ class LogAdmin:
         return await self._cluster.call_nameserver(method_name, request, service=LogsStub)
 
 
-def reported(state: LogState, replica_id: str) -> tuple[int, int] | None:
+def reported(state: logs_pb.LogState, replica_id: str) -> tuple[int, int] | None:
     """Return (epoch, end) of a replica's report; None without a report."""
     if replica_id not in state.reports:
         return None
     rank = state.reports[replica_id].rank
     return rank.epoch, rank.end
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """Status of one replicated log.
+
+    Attributes:
+        log: state of the log at the nameservers.
+        standings: status by replica id, for the copies that answered.
+    """
+
+    log: LogDescription
+    standings: Mapping[str, ReplicaStanding]
+
+    @property
+    def is_well(self) -> bool:
+        """True if the log has a leader, and enough copies are in sync and ready."""
+        log = self.log
+        return (
+            not log.frozen
+            and log.leader is not None
+            and log.confirmed
+            and len(log.in_sync) >= log.copies
+            and all(self._is_ready(each.id) for each in log.in_sync)
+        )
+
+    def _is_ready(self, replica_id: str) -> bool:
+        standing = self.standings.get(replica_id)
+        return standing is not None and standing.ready
+
+
+async def ask_log_status(cluster: "Connection", seconds_max: float) -> Sequence[LogStatus]:
+    """Return the status of all replicated logs, sorted by name; none if no nameserver answers.
+
+    Args:
+        seconds_max: timeout of the nameserver call; the calls to the copies have their own.
+
+    Raises:
+        NotPermitted: the access key has no permission to ask.
+    """
+    try:
+        reply = await cluster.call_nameserver(
+            "ListLogs",
+            logs_pb.ListLogsRequest(),
+            retry_seconds=0,
+            timeout_seconds=seconds_max,
+            service=LogsStub,
+        )
+    except NotPermitted:
+        raise
+    except RockoonError:
+        # The status of the nameservers reports that they do not answer.
+        return []
+    logs = [LogDescription.from_wire(each) for each in reply.logs]
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            (log, tasks.create_task(ask_standings(cluster, log.name, log.reached)))
+            for log in logs
+            if log.has_copies
+        ]
+    return [LogStatus(log, task.result()) for log, task in asked]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rockoon.admin import reads
-from rockoon.admin.which_brokers import live_brokers, missing_brokers
-from rockoon.bounds import check_epoch_ms
+from rockoon.admin.reads import live_brokers, missing_brokers
+from rockoon.bounds import check_epoch_ms, refuses_invalid_text
 from rockoon.errors import (
     BrokerUnavailable,
     InvalidArgument,
@@ -27,16 +27,10 @@ from rockoon.errors import (
     TopicNotReadable,
 )
 from rockoon.message import Batch, Message
-from rockoon.text_checks import refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import decode_offset_id
-from rockoon_proto.v1.broker_pb2 import (
-    KEY,
-    UNIQUE_ID,
-    QueryMessagesRequest,
-    ReadRequest,
-)
+from rockoon_proto.v1 import broker_pb2 as broker_pb
 from rockoon_proto.v1.offset_pb2 import Progress
 
 if TYPE_CHECKING:
@@ -84,11 +78,7 @@ class GroupAtMessage:
 
 @refuses_invalid_text
 class StoredMessages:
-    """Searches for stored messages: `cluster.admin.messages`.
-
-    Args:
-        cluster: an open connection.
-    """
+    """Searches for stored messages: `cluster.admin.messages`."""
 
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
@@ -106,7 +96,6 @@ class StoredMessages:
         """Find messages of a topic by key.
 
         Args:
-            topic: the topic.
             key: one of the message's `keys`, without spaces.
             unique: `key` is a message id instead (UNIQ_KEY, `SendResult.message_id`).
             begin_ms: only messages stored at or after this time, epoch milliseconds.
@@ -125,10 +114,10 @@ class StoredMessages:
         check_epoch_ms("begin_ms", begin_ms)
         check_epoch_ms("end_ms", end_ms)
         route = await self._cluster.route(topic)
-        request = QueryMessagesRequest(
+        request = broker_pb.QueryMessagesRequest(
             topic=topic,
             key=key,
-            kind=UNIQUE_ID if unique else KEY,
+            kind=broker_pb.UNIQUE_ID if unique else broker_pb.KEY,
             begin_ms=begin_ms,
             end_ms=end_ms,
             max_messages=max_messages,
@@ -138,7 +127,9 @@ class StoredMessages:
         answers = await self._ask(brokers, lambda broker: self._query_at(broker, request))
         return merged(answers, max_messages)
 
-    async def _query_at(self, broker: str, request: QueryMessagesRequest) -> FoundMessages:
+    async def _query_at(
+        self, broker: str, request: broker_pb.QueryMessagesRequest
+    ) -> FoundMessages:
         try:
             reply = await self._cluster.call(
                 self._cluster.broker(broker).QueryMessages,
@@ -196,7 +187,7 @@ class StoredMessages:
         try:
             reply = await self._cluster.call(
                 self._cluster.broker(broker).Read,
-                ReadRequest(message_id=message_id),
+                broker_pb.ReadRequest(message_id=message_id),
                 unavailable=BrokerUnavailable,
                 broker=broker,
             )

@@ -24,16 +24,18 @@ A strategy with settings is an object with `name` and a method `allocate` with t
 
 from collections.abc import Mapping
 
-from rockoon.allocation.average import Average, AverageByCircle
-from rockoon.allocation.configured import Configured
-from rockoon.allocation.consistent_hash import ConsistentHash
-from rockoon.allocation.machine_room import MachineRoom, MachineRoomNearby
-from rockoon.allocation.sticky import Sticky
 from rockoon.allocation.strategy import (
     AllocationFunction,
     AllocationObject,
     AllocationStrategy,
+    Average,
+    AverageByCircle,
+    Configured,
+    ConsistentHash,
+    MachineRoom,
+    MachineRoomNearby,
     OwnerAware,
+    Sticky,
     allocate,
 )
 from rockoon.errors import InvalidArgument

@@ -8,7 +8,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit."""
     open_closed_descriptors()
     from rockoon.cli.single import plain_single, run_plain_single
 

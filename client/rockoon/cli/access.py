@@ -4,26 +4,27 @@
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.output import local_time, picked, print_json, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
+    Work,
     Yes,
     confirm,
-    with_cluster,
+    shown,
+    with_admin,
 )
 
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import KeyDescription, Permission
-    from rockoon.cluster import Cluster
     from rockoon.net.access import AccessKey
 
 app = typer.Typer(
@@ -73,6 +74,48 @@ def set_access(key: str, secret_file: str) -> None:
         os.environ["ROCKOON_ACCESS_SECRET_FILE"] = secret_file
 
 
+def show_keys(keys: "Sequence[KeyDescription]") -> None:
+    print_table(
+        ("KEY", "STATE", "PERMISSIONS", "DESCRIPTION"),
+        (
+            (each.id, state(each), " ".join(map(str, each.permissions)) or "none", each.description)
+            for each in keys
+        ),
+        empty="there are no access keys",
+    )
+
+
+def show_key(key: "KeyDescription") -> None:
+    print(
+        f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
+    )
+    print(f"  created {local_time(key.created_ms)}")
+    if key.rotated_ms:
+        print(f"  secret rotated {local_time(key.rotated_ms)}")
+    if key.former_until_ms:
+        print(f"  old secret valid until {local_time(key.former_until_ms)}")
+    print_table(
+        ("RESOURCE", "MAY"),
+        ((each.resource, str(each).partition("=")[2]) for each in key.permissions),
+        empty="  it has no permissions yet: `rockoon access grant`",
+    )
+
+
+def state(key: "KeyDescription") -> str:
+    return "disabled" if key.disabled else "enabled"
+
+
+def key_json(key: "KeyDescription") -> dict[str, Any]:
+    return {
+        "key": key.id,
+        **picked(key, "disabled", "description"),
+        "permissions": {
+            each.resource: str(each).partition("=")[2].split(",") for each in key.permissions
+        },
+        **picked(key, "created_ms", "rotated_ms", "former_until_ms"),
+    }
+
+
 @app.command()
 def create(
     key: Key,
@@ -87,99 +130,56 @@ def create(
     """Create an access key and show its secret once."""
     permissions = parse(allow or [])
 
-    async def work(cluster: "Cluster") -> "AccessKey":
-        return await cluster.admin.access_keys.create(key, permissions, description)
-
     with new_secret_file(secret_file):
-        made = with_cluster(nameservers, work)
+        made = with_admin(
+            nameservers,
+            lambda admin: admin.access_keys.create(key, permissions, description),
+        )
     show_secret(made, secret_file, as_json=as_json)
 
 
 @app.command("list")
-def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+@shown(show_keys, lambda found: [key_json(each) for each in found])
+def list_keys() -> "Work[Sequence[KeyDescription]]":
     """List access keys and their permissions."""
-
-    async def work(cluster: "Cluster") -> "list[KeyDescription]":
-        return list(await cluster.admin.access_keys.list())
-
-    found = with_cluster(nameservers, work)
-    if as_json:
-        print_json([key_json(each) for each in found])
-        return
-    print_table(
-        ("KEY", "STATE", "PERMISSIONS", "DESCRIPTION"),
-        (
-            (each.id, state(each), " ".join(map(str, each.permissions)) or "none", each.description)
-            for each in found
-        ),
-        empty="there are no access keys",
-    )
+    return lambda admin: admin.access_keys.list()
 
 
 @app.command()
-def show(key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
+@shown(show_key, key_json)
+def show(key: Key) -> "Work[KeyDescription]":
     """Show one access key and its permissions."""
-
-    async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.describe(key)
-
-    show_key(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.access_keys.describe(key)
 
 
 @app.command()
-def grant(
-    key: Key,
-    permissions: Permissions,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+@shown(show_key, key_json)
+def grant(key: Key, permissions: Permissions) -> "Work[KeyDescription]":
     """Add permissions to a key."""
     added = parse(permissions)
-
-    async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.grant(key, added)
-
-    show_key(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.access_keys.grant(key, added)
 
 
 @app.command()
-def revoke(
-    key: Key,
-    permissions: Permissions,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+@shown(show_key, key_json)
+def revoke(key: Key, permissions: Permissions) -> "Work[KeyDescription]":
     """Remove permissions from a key; the cluster ends open calls that they permitted."""
     removed = parse(permissions)
-
-    async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.revoke(key, removed)
-
-    show_key(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.access_keys.revoke(key, removed)
 
 
 @app.command()
-def disable(
-    key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
-) -> None:
+@shown(show_key, key_json)
+def disable(key: Key) -> "Work[KeyDescription]":
     """Refuse calls with a key until it is enabled again; its open calls end."""
-
-    async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.disable(key)
-
-    show_key(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.access_keys.disable(key)
 
 
 @app.command()
-def enable(
-    key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
-) -> None:
+@shown(show_key, key_json)
+def enable(key: Key) -> "Work[KeyDescription]":
     """Accept a disabled key again."""
-
-    async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.enable(key)
-
-    show_key(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.access_keys.enable(key)
 
 
 @app.command()
@@ -200,11 +200,8 @@ def rotate(
 
     former_seconds = parse_duration(former) / 1000
 
-    async def work(cluster: "Cluster") -> "AccessKey":
-        return await cluster.admin.access_keys.rotate(key, former_seconds)
-
     with new_secret_file(secret_file):
-        made = with_cluster(nameservers, work)
+        made = with_admin(nameservers, lambda admin: admin.access_keys.rotate(key, former_seconds))
     show_secret(made, secret_file, as_json=as_json)
 
 
@@ -213,10 +210,7 @@ def delete(key: Key, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESE
     """Delete a key; its open calls end."""
     confirm(f"Delete access key {key}?", yes=yes)
 
-    async def work(cluster: "Cluster") -> None:
-        await cluster.admin.access_keys.delete(key)
-
-    with_cluster(nameservers, work)
+    with_admin(nameservers, lambda admin: admin.access_keys.delete(key))
     print(f"access key {key} is deleted")
 
 
@@ -265,40 +259,3 @@ def show_secret(key: "AccessKey", secret_file: Path | None, *, as_json: bool) ->
     print(f"  ROCKOON_ACCESS_KEY={key.id}")
     print(f"  ROCKOON_ACCESS_SECRET={key.secret}")
     print("the secret is not shown again")
-
-
-def show_key(key: "KeyDescription", *, as_json: bool) -> None:
-    if as_json:
-        print_json(key_json(key))
-        return
-    print(
-        f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
-    )
-    print(f"  created {local_time(key.created_ms)}")
-    if key.rotated_ms:
-        print(f"  secret rotated {local_time(key.rotated_ms)}")
-    if key.former_until_ms:
-        print(f"  old secret valid until {local_time(key.former_until_ms)}")
-    print_table(
-        ("RESOURCE", "MAY"),
-        ((each.resource, str(each).partition("=")[2]) for each in key.permissions),
-        empty="  it has no permissions yet: `rockoon access grant`",
-    )
-
-
-def state(key: "KeyDescription") -> str:
-    return "disabled" if key.disabled else "enabled"
-
-
-def key_json(key: "KeyDescription") -> dict[str, Any]:
-    return {
-        "key": key.id,
-        "disabled": key.disabled,
-        "description": key.description,
-        "permissions": {
-            each.resource: str(each).partition("=")[2].split(",") for each in key.permissions
-        },
-        "created_ms": key.created_ms,
-        "rotated_ms": key.rotated_ms,
-        "former_until_ms": key.former_until_ms,
-    }

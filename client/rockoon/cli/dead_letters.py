@@ -6,13 +6,14 @@ import typer
 
 from rockoon.cli.arguments import parse_moment, parse_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
-from rockoon.cli.output import local_time, print_json, print_json_line, print_table
+from rockoon.cli.output import local_time, picked, print_json, print_json_line, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
     Yes,
     confirm,
+    with_admin,
     with_cluster,
 )
 
@@ -61,10 +62,7 @@ def list_topics(
         print_json(
             [
                 {
-                    "group": each.group,
-                    "messages": each.messages,
-                    "replayed": each.replayed,
-                    "last_ms": each.last_ms,
+                    **picked(each, "group", "messages", "replayed", "last_ms"),
                     "unknown": [str(queue) for queue in each.unknown],
                 }
                 for each in found
@@ -192,8 +190,9 @@ def replay(
         elif dry_run and len(first_ones) < LETTERS_SHOWN:
             first_ones.append(letter)
 
-    async def work(cluster: "Cluster") -> "ReplayReport":
-        return await cluster.admin.dead_letters.replay(
+    report = with_admin(
+        nameservers,
+        lambda admin: admin.dead_letters.replay(
             group,
             ids=ids or (),
             since_ms=since_ms,
@@ -202,9 +201,8 @@ def replay(
             again=again,
             dry_run=dry_run,
             on_letter=collect,
-        )
-
-    report = with_cluster(nameservers, work)
+        ),
+    )
     if as_json:
         print_json(report_json(report, ids_replayed, dry_run=dry_run))
     else:

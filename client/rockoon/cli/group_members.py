@@ -4,18 +4,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.groups import Name, mode_text
-from rockoon.cli.output import duration, local_time, print_json, print_table, queue_text
-from rockoon.cli.receivers import clients_json, receivers_json, show_clients, show_conflicts
-from rockoon.cli.session import (
-    DEFAULT_NAMESERVERS,
-    AsJson,
-    Nameservers,
-    with_cluster,
+from rockoon.cli.groups import (
+    Name,
+    clients_json,
+    mode_text,
+    receivers_json,
+    show_clients,
+    show_conflicts,
 )
+from rockoon.cli.output import (
+    duration,
+    local_time,
+    picked,
+    print_json,
+    print_table,
+    queue_fields,
+    queue_text,
+)
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, Work, shown, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.admin.group_clients import GroupClient
+    from rockoon.admin.admin import Admin
+    from rockoon.admin.descriptions import GroupClient
     from rockoon.cluster import Cluster
     from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, QueueInFlight
     from rockoon_proto.v1.offset_pb2 import GroupMembers, ListLocksReply, Member, QueueLock
@@ -26,7 +36,7 @@ def members(
 ) -> None:
     """Show a group's members with their queues, its clients with their in-flight messages, and
     contradictions between their settings."""
-    from rockoon.consumer.group_view import contradictions
+    from rockoon.consumer.membership import contradictions
 
     async def work(
         cluster: "Cluster",
@@ -80,22 +90,7 @@ def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -
     )
 
 
-def locks(
-    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
-) -> None:
-    """Show which member holds each queue, since when, and which members wait for it."""
-
-    async def work(cluster: "Cluster") -> "ListLocksReply":
-        held = await cluster.admin.locks(name)
-        if not held.locks:
-            # No locks: fail if the group does not exist.
-            await cluster.admin.get_group(name)
-        return held
-
-    reply = with_cluster(nameservers, work)
-    if as_json:
-        print_json([lock_json(each) for each in reply.locks])
-        return
+def show_locks(reply: "ListLocksReply") -> None:
     print_table(
         ("QUEUE", "OWNER", "EPOCH", "HELD FOR", "LEASE LEFT", "WAITING"),
         (
@@ -114,18 +109,21 @@ def locks(
     )
 
 
-def in_flight(
-    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
-) -> None:
-    """Show the in-flight messages of clients that acknowledge message by message, by queue."""
+@shown(show_locks, lambda reply: [lock_json(each) for each in reply.locks])
+def locks(name: Name) -> "Work[ListLocksReply]":
+    """Show which member holds each queue, since when, and which members wait for it."""
 
-    async def work(cluster: "Cluster") -> "ListInFlightReply":
-        return await cluster.admin.in_flight(name)
+    async def work(admin: "Admin") -> "ListLocksReply":
+        held = await admin.locks(name)
+        if not held.locks:
+            # No locks: fail if the group does not exist.
+            await admin.get_group(name)
+        return held
 
-    reply = with_cluster(nameservers, work)
-    if as_json:
-        print_json([in_flight_json(each) for each in reply.queues])
-        return
+    return work
+
+
+def show_in_flight(reply: "ListInFlightReply") -> None:
     print_table(
         (
             "QUEUE",
@@ -157,16 +155,16 @@ def in_flight(
     )
 
 
+@shown(show_in_flight, lambda reply: [in_flight_json(each) for each in reply.queues])
+def in_flight(name: Name) -> "Work[ListInFlightReply]":
+    """Show the in-flight messages of clients that acknowledge message by message, by queue."""
+    return lambda admin: admin.in_flight(name)
+
+
 def in_flight_json(of: "QueueInFlight") -> dict[str, Any]:
     return {
-        "topic": of.queue.topic,
-        "broker": of.queue.broker,
-        "queue_id": of.queue.queue_id,
-        "settled_to": of.settled_to,
-        "acquired_to": of.acquired_to,
-        "settled_above": of.settled_above,
-        "in_flight": of.in_flight,
-        "visible_again": of.visible_again,
+        **queue_fields(of.queue),
+        **picked(of, "settled_to", "acquired_to", "settled_above", "in_flight", "visible_again"),
         "attempt_max": of.attempt_max,
         "next_visible_at_ms": of.next_visible_at_ms or None,
     }
@@ -185,9 +183,7 @@ def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:
         "member_id": member.member_id,
         "mode": mode_text(member),
         "allocation": member.allocation or None,
-        "peer": member.peer,
-        "joined_at_ms": member.joined_at_ms,
-        "heard_at_ms": member.heard_at_ms,
+        **picked(member, "peer", "joined_at_ms", "heard_at_ms"),
         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
         "queues": queues,
     }
@@ -195,11 +191,8 @@ def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:
 
 def lock_json(lock: "QueueLock") -> dict[str, Any]:
     return {
-        "topic": lock.queue.topic,
-        "broker": lock.queue.broker,
-        "queue_id": lock.queue.queue_id,
-        "owner": lock.owner,
-        "epoch": lock.epoch,
+        **queue_fields(lock.queue),
+        **picked(lock, "owner", "epoch"),
         "since_ms": lock.since_ms or None,
         "lease_left_ms": lock.lease_left_ms,
         "waiting": list(lock.waiting),

@@ -1,13 +1,26 @@
-"""Lag of one group, as tables by queue or by urgency, and as JSON."""
+"""Lag of one group, by queue or by urgency, and of all groups, as tables and as JSON."""
 
+import shutil
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import counted, duration, print_table, queue_text
+from rockoon.cli.output import (
+    counted,
+    duration,
+    optional_field,
+    picked,
+    print_table,
+    queue_fields,
+    queue_text,
+)
 
 if TYPE_CHECKING:
+    from rockoon.admin.reads import GroupLag
     from rockoon.cluster import Cluster
     from rockoon_proto.v1.offset_pb2 import BrokerDisk, LagReply, QueueLag
+
 
 EMPTY = "It reads no queues yet."
 DISK_WARNING_MS = 86_400_000
@@ -48,8 +61,6 @@ async def report_group(
     """Return the lag of a group.
 
     Args:
-        cluster: an open connection.
-        group: name of the group.
         topic: only this topic; empty for all topics.
         bound_ms: a loss within this time is a danger; None reports no dangers.
     """
@@ -68,9 +79,7 @@ def readers_text(members: int, receivers: int) -> str:
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:
     return {
-        "total_lag": reply.total_lag,
-        "complete": reply.complete,
-        "as_of_ms": reply.as_of_ms,
+        **picked(reply, "total_lag", "complete", "as_of_ms"),
         "queues": [queue_lag_json(each) for each in reply.queues],
         "disks": [disk_json(each) for each in reply.disks],
     }
@@ -78,16 +87,13 @@ def lag_json(reply: "LagReply") -> dict[str, Any]:
 
 def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "topic": lag.queue.topic,
-        "broker": lag.queue.broker,
-        "queue_id": lag.queue.queue_id,
+        **queue_fields(lag.queue),
         "member": lag.member or None,
     }
     if not lag.known:
         return fields | {"unknown_because": lag.unknown_because}
     return fields | {
-        "min_offset": lag.min_offset,
-        "max_offset": lag.max_offset,
+        **picked(lag, "min_offset", "max_offset"),
         "committed_offset": optional_field(lag, "committed_offset"),
         "in_flight": optional_field(lag, "in_flight"),
         "in_flight_as_of_ms": lag.in_flight_as_of_ms or None,
@@ -100,15 +106,8 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
         "loss_ms": optional_field(lag, "loss_ms"),
         "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
         "filter": lag.filter or None,
-        "filters_differ": lag.filters_differ,
-        "owner": lag.owner,
-        "absent": lag.absent,
-        "as_of_ms": lag.as_of_ms,
+        **picked(lag, "filters_differ", "owner", "absent", "as_of_ms"),
     }
-
-
-def optional_field(lag: "QueueLag", field: Any) -> Any:
-    return getattr(lag, field) if lag.HasField(field) else None
 
 
 def cause_name(lag: "QueueLag") -> str:
@@ -128,7 +127,7 @@ def disk_json(each: "BrokerDisk") -> dict[str, Any]:
     return {
         "broker": each.broker,
         "used_percent": disk.used_percent,
-        "pressure_at_ms": disk.pressure_at_ms if disk.HasField("pressure_at_ms") else None,
+        "pressure_at_ms": optional_field(disk, "pressure_at_ms"),
         "deletes_unread": disk.deletes_unread,
         "refusal": disk.refusal or None,
         "as_of_ms": each.as_of_ms,
@@ -136,7 +135,6 @@ def disk_json(each: "BrokerDisk") -> dict[str, Any]:
 
 
 def show_lag(reply: "LagReply") -> None:
-    """Print a table with the offsets and the lag of each queue, in the order of the reply."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
         queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
@@ -335,3 +333,178 @@ def and_more(number: int, noun: str) -> str:
     if not number:
         return ""
     return f", and {counted(number, f'more {noun}')} {'is' if number == 1 else 'are'} in danger"
+
+
+TOPICS_SHOWN_MAX = 3
+ROWS_MAX = 100
+# Of a watched report: the time, two lines of the heading, two lines below the table, the cursor.
+LINES_AROUND_ROWS = 6
+
+
+def rows_that_fit(*, is_watch: bool) -> int:
+    """Return the number of rows to show; the rows of a watched terminal must fit its height."""
+    if not (is_watch and sys.stdout.isatty()):
+        return ROWS_MAX
+    lines = shutil.get_terminal_size().lines - LINES_AROUND_ROWS
+    return max(min(lines, ROWS_MAX), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Table row with the lag of one group.
+
+    Attributes:
+        lag: unread messages of all queues; None if no queue's lag is known.
+        lag_ms: age of the oldest unread message, in milliseconds.
+        lost: messages that were deleted unread.
+        lost_example: the queue that lost most messages.
+        soonest: the queue on which retention deletes unread messages first.
+        unknown_because: why part of the lag or of the time to loss is unknown; else empty.
+        order: sort key: time to loss, then lag.
+        danger: the reason for exit status 1 with `--fail-if-loss-within`; else empty.
+    """
+
+    group: str
+    topics: Sequence[str]
+    lag: int | None
+    lag_ms: int | None
+    lost: int
+    lost_example: "QueueLag | None"
+    soonest: "QueueLag | None"
+    unknown_because: str
+    members: int
+    receivers: int
+    order: tuple[int, int, int, str]
+    danger: str
+
+    def cells(self) -> tuple[Any, ...]:
+        shown = list(self.topics[:TOPICS_SHOWN_MAX])
+        if more := len(self.topics) - len(shown):
+            shown.append(f"{more} more")
+        return (
+            self.group,
+            ", ".join(shown) or None,
+            self.lag,
+            duration(self.lag_ms),
+            self.loss_text() or None,
+            self.members + self.receivers,
+        )
+
+    def loss_text(self) -> str:
+        texts = []
+        if self.lost_example is not None:
+            texts.append(f"{self.lost} LOST{loss_reason(self.lost_example)}")
+        if self.unknown_because:
+            texts.append(f"unknown: {self.unknown_because}")
+        elif self.soonest is not None:
+            texts.append(next_loss_text(self.soonest))
+        return ", ".join(texts)
+
+    def to_json(self) -> dict[str, Any]:
+        lost, soonest = self.lost_example, self.soonest
+        return {
+            "group": self.group,
+            "topics": list(self.topics),
+            "total_lag": self.lag,
+            "lag_ms": self.lag_ms,
+            "lost": self.lost,
+            "lost_because": None if lost is None else deletion_name(lost),
+            "loss_ms": None if soonest is None else soonest.loss_ms,
+            "loss_cause": None if soonest is None else cause_name(soonest),
+            "unknown_because": self.unknown_because or None,
+            "members": self.members,
+            "receivers": self.receivers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLagsReport:
+    """Lag of all groups.
+
+    Attributes:
+        rows: one per group, most urgent first.
+        left_out: number of groups without a row because the table is full.
+        danger: the reason for exit status 1, in one sentence; else empty.
+    """
+
+    rows: Sequence[GroupRow]
+    left_out: int
+    danger: str
+
+    def show(self) -> None:
+        print_table(
+            ("GROUP", "TOPICS", "LAG", "OLDEST UNREAD", "LOSS IN", "READERS"),
+            (row.cells() for row in self.rows),
+            numbers=("LAG", "READERS"),
+            empty="There are no consumer groups. One appears when a consumer subscribes.",
+        )
+        if self.left_out:
+            print(f"{counted(self.left_out, 'more group')} not shown: --limit shows more")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "groups": [row.to_json() for row in self.rows],
+            "groups_left_out": self.left_out,
+        }
+
+
+async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupLagsReport:
+    """Return the lag of all groups.
+
+    Args:
+        rows_max: rows of the table.
+        bound_ms: a loss within this time is a danger; None reports no dangers.
+    """
+    rows = [row_of(each, bound_ms) async for each in cluster.admin.lags()]
+    rows.sort(key=lambda row: row.order)
+    endangered = [row for row in rows if row.danger]
+    danger = ""
+    if endangered:
+        first = endangered[0]
+        danger = f"group {first.group}: {first.danger}" + and_more(len(endangered) - 1, "group")
+    left_out = max(len(rows) - rows_max, 0)
+    return GroupLagsReport(rows[:rows_max], left_out, danger)
+
+
+def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:
+    """Summarize the lag reply of a group, which may have thousands of queues, in one row."""
+    from rockoon_proto.v1.offset_pb2 import LagReply
+
+    reply = with_dangers_first(found.lag or LagReply())
+    queues = reply.queues
+    lags = [queue.lag for queue in queues if queue.HasField("lag")]
+    ages = [queue.lag_ms for queue in queues if queue.HasField("lag_ms")]
+    lost = [queue for queue in queues if queue.lost]
+    unread = [queue for queue in queues if queue.HasField("loss_ms")]
+    soonest = min(unread, key=lambda queue: queue.loss_ms, default=None)
+    total, lost_total = sum(lags), sum(queue.lost for queue in lost)
+    unknown_because = "" if found.error is None else str(found.error)
+    if found.error is None:
+        unknown_because = unknown_reason(reply)
+    rank, urgency = danger_order(queues[0]) if queues else (1 if found.error else 3, 0)
+    danger = ""
+    if bound_ms is not None:
+        danger = in_danger(reply, bound_ms) or (f"{found.error}" if found.error else "")
+    return GroupRow(
+        group=found.name,
+        topics=sorted({queue.queue.topic for queue in queues} | set(found.group.topics)),
+        lag=total if lags else None,
+        lag_ms=max(ages, default=None),
+        lost=lost_total,
+        lost_example=lost[0] if lost else None,
+        soonest=soonest,
+        unknown_because=unknown_because,
+        members=len(found.readers.members),
+        receivers=found.readers.receiver_count,
+        order=(rank, -lost_total if lost else urgency, -total, found.name),
+        danger=danger,
+    )
+
+
+def unknown_reason(reply: "LagReply") -> str:
+    """Return why the time to loss of a queue with unread messages is unknown; else empty."""
+    unknown = next((queue for queue in reply.queues if has_unknown_loss(queue)), None)
+    if unknown is None:
+        return ""
+    reason = f"the broker reports no time to loss for {queue_text(unknown.queue)}"
+    return unknown.unknown_because or reason

@@ -1,24 +1,26 @@
 """`rockoon log` and `rockoon replica`: replicated logs, their leaders, and disaster recovery."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.output import for_humans, print_json, print_table
+from rockoon.cli.output import for_humans, picked, print_json, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
+    Work,
     Yes,
     confirm,
+    shown,
     with_cluster,
 )
 
 if TYPE_CHECKING:
-    from rockoon.admin.logs import LogDescription, ReplicaDescription
-    from rockoon.admin.replica_standings import ReplicaStanding
+    from rockoon.admin.admin import Admin
+    from rockoon.admin.logs import LogDescription, ReplicaDescription, ReplicaStanding
     from rockoon.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Show and repair replicated logs.")
@@ -37,17 +39,7 @@ AcceptLoss = Annotated[
 ]
 
 
-@app.command("list")
-def list_logs(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """List logs with their leaders, and how many of their copies are in sync and alive."""
-
-    async def work(cluster: "Cluster") -> "list[LogDescription]":
-        return list(await cluster.admin.logs.list())
-
-    found = with_cluster(nameservers, work)
-    if as_json:
-        print_json([log_json(each) for each in found])
-        return
+def show_logs(logs: "Sequence[LogDescription]") -> None:
     print_table(
         ("LOG", "EPOCH", "LEADER", "IN SYNC", "ALIVE", "STATE"),
         (
@@ -59,30 +51,101 @@ def list_logs(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESE
                 sum(replica.address is not None for replica in each.in_sync),
                 state(each),
             )
-            for each in found
+            for each in logs
         ),
         empty="there are no logs: no broker has registered yet",
         numbers=("EPOCH", "ALIVE"),
     )
 
 
-@app.command()
-def describe(
-    log: LogName, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+def show(
+    log: "LogDescription",
+    standings: "Mapping[str, ReplicaStanding] | None" = None,
 ) -> None:
+    """Print a log.
+
+    Args:
+        standings: status reports of its copies; None if the copies were not asked.
+    """
+    reports = standings or {}
+    print(f"log {log.name}: {state(log)}")
+    print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
+    if log.losses:
+        print(f"  losses accepted: {log.losses}")
+    if 0 < len(log.in_sync) != log.copies:
+        kept = f"; {log.stays} is kept" if log.stays else ""
+        print(f"  requested number of copies in sync: {log.copies}{kept}")
+    for sentence in pending_requests(log):
+        print(f"  {sentence}")
+    print_table(
+        ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
+        (
+            (
+                each.name,
+                each.id,
+                role(each),
+                each.address or "AWAY",
+                each.rack or None,
+                ends_at(each, reports.get(each.id)),
+            )
+            for each in log.replicas
+        ),
+        empty="  it has no replicas",
+    )
+    if standings is not None and log.has_copies:
+        for sentence in troubles(log, reports):
+            print(sentence)
+
+
+def log_json(
+    log: "LogDescription", standings: "Mapping[str, ReplicaStanding] | None" = None
+) -> dict[str, Any]:
+    reports = standings or {}
+    return {
+        "log": log.name,
+        **picked(log, "version", "epoch"),
+        "leader": log.leader.id if log.leader else None,
+        **picked(log, "confirmed", "quorum", "copies"),
+        "stays": log.stays or None,
+        "replicas": [
+            {
+                **picked(each, "id", "name", "rack", "address", "in_sync"),
+                "reported": list(each.reported) if each.reported else None,
+                **picked(each, "reported_damaged", "halted"),
+                "standing": asdict(reports[each.id]) if each.id in reports else None,
+            }
+            for each in log.replicas
+        ],
+        "moves": [{"leaves": leaves, "joins": joins} for leaves, joins in log.moves],
+        **picked(log, "losses", "frozen", "held"),
+    }
+
+
+def show_with_standings(found: "tuple[LogDescription, Mapping[str, ReplicaStanding]]") -> None:
+    show(*found)
+
+
+@app.command("list")
+@shown(show_logs, lambda found: [log_json(each) for each in found])
+def list_logs() -> "Work[Sequence[LogDescription]]":
+    """List logs with their leaders, and how many of their copies are in sync and alive."""
+    return lambda admin: admin.logs.list()
+
+
+@app.command()
+@shown(show_with_standings, lambda found: log_json(*found))
+def describe(log: LogName) -> "Work[tuple[LogDescription, Mapping[str, ReplicaStanding]]]":
     """Show a log and each of its copies: how far it is behind, and why."""
 
-    async def work(
-        cluster: "Cluster",
-    ) -> "tuple[LogDescription, Mapping[str, ReplicaStanding]]":
-        found = await cluster.admin.logs.describe(log)
-        return found, await cluster.admin.logs.ask_replicas(found)
+    async def work(admin: "Admin") -> "tuple[LogDescription, Mapping[str, ReplicaStanding]]":
+        found = await admin.logs.describe(log)
+        return found, await admin.logs.ask_replicas(found)
 
-    found, standings = with_cluster(nameservers, work)
-    show(found, standings, as_json=as_json)
+    return work
 
 
 @app.command()
+@shown(show, log_json)
 def copies(
     log: LogName,
     count: Annotated[int, typer.Argument(metavar="COPIES", min=1, max=7, help="Number of copies.")],
@@ -95,16 +158,14 @@ def copies(
             help="Replica to keep when the number falls (default: the leader).",
         ),
     ] = "",
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[LogDescription]":
     """Change the number of copies; the leader does so once no message is lost by it."""
 
-    async def work(cluster: "Cluster") -> "LogDescription":
-        chosen = (await cluster.admin.logs.describe(log)).replica(stays).id if stays else ""
-        return await cluster.admin.logs.set_copies(log, count, chosen)
+    async def work(admin: "Admin") -> "LogDescription":
+        chosen = (await admin.logs.describe(log)).replica(stays).id if stays else ""
+        return await admin.logs.set_copies(log, count, chosen)
 
-    show(with_cluster(nameservers, work), as_json=as_json)
+    return work
 
 
 @app.command()
@@ -135,10 +196,14 @@ def elect(
     found, after = with_cluster(nameservers, work)
     if accept_loss and not as_json:
         print(result_of_election(found, after))
-    show(after, as_json=as_json)
+    if as_json:
+        print_json(log_json(after))
+    else:
+        show(after)
 
 
 @app.command()
+@shown(show, log_json)
 def adopt(
     log: LogName,
     in_sync: Annotated[
@@ -151,20 +216,15 @@ def adopt(
     ] = "",
     accept_loss: AcceptLoss = False,
     yes: Yes = False,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[LogDescription]":
     """Resume a frozen log after etcd was restored from a backup."""
     chosen = [each.strip() for each in in_sync.split(",") if each.strip()]
     confirm(f"Adopt log {log} as its replicas know it?", yes=yes)
-
-    async def work(cluster: "Cluster") -> "LogDescription":
-        return await cluster.admin.logs.adopt(log, chosen, accept_loss=accept_loss)
-
-    show(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.logs.adopt(log, chosen, accept_loss=accept_loss)
 
 
 @replica_app.command()
+@shown(show, log_json)
 def replace(
     log: LogName,
     leaves: Annotated[str, typer.Argument(metavar="OLD", help=REPLICA_HELP)],
@@ -172,17 +232,15 @@ def replace(
     withdraw: Annotated[
         bool, typer.Option("--withdraw", help="Withdraw an earlier request.")
     ] = False,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[LogDescription]":
     """Replace OLD by NEW; the leader does so once no message is lost by it."""
 
-    async def work(cluster: "Cluster") -> "LogDescription":
-        found = await cluster.admin.logs.describe(log)
+    async def work(admin: "Admin") -> "LogDescription":
+        found = await admin.logs.describe(log)
         old, new = found.replica(leaves).id, found.replica(joins).id
-        return await cluster.admin.logs.replace(log, old, new, withdraw=withdraw)
+        return await admin.logs.replace(log, old, new, withdraw=withdraw)
 
-    show(with_cluster(nameservers, work), as_json=as_json)
+    return work
 
 
 def loss_question(log: "LogDescription") -> str:
@@ -204,7 +262,6 @@ def loss_question(log: "LogDescription") -> str:
 
 
 def reported(replica: "ReplicaDescription") -> str:
-    """Return the report of a copy in an election, as text."""
     epoch, end = replica.reported or (0, 0)
     damage = ", and is damaged" if replica.reported_damaged else ""
     doubt = "" if replica.reported_sound else ", and may lack records it acknowledged"
@@ -227,52 +284,6 @@ def result_of_election(before: "LogDescription", after: "LogDescription") -> str
         lost.append(f"records that only {', '.join(silent)} may have: not known how many")
     losses = "; ".join(lost) or "nothing that a copy in sync has reported"
     return f"log {after.name}: {chosen.name} leads, its log {reported(chosen)}. Lost: {losses}."
-
-
-def show(
-    log: "LogDescription",
-    standings: "Mapping[str, ReplicaStanding] | None" = None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print a log.
-
-    Args:
-        log: the log.
-        standings: status reports of its copies; None if the copies were not asked.
-        as_json: print JSON.
-    """
-    reports = standings or {}
-    if as_json:
-        print_json(log_json(log, reports))
-        return
-    print(f"log {log.name}: {state(log)}")
-    print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
-    if log.losses:
-        print(f"  losses accepted: {log.losses}")
-    if 0 < len(log.in_sync) != log.copies:
-        kept = f"; {log.stays} is kept" if log.stays else ""
-        print(f"  requested number of copies in sync: {log.copies}{kept}")
-    for sentence in pending_requests(log):
-        print(f"  {sentence}")
-    print_table(
-        ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
-        (
-            (
-                each.name,
-                each.id,
-                role(each),
-                each.address or "AWAY",
-                each.rack or None,
-                ends_at(each, reports.get(each.id)),
-            )
-            for each in log.replicas
-        ),
-        empty="  it has no replicas",
-    )
-    if standings is not None and log.has_copies:
-        for sentence in troubles(log, reports):
-            print(sentence)
 
 
 def pending_requests(log: "LogDescription") -> Iterator[str]:
@@ -346,37 +357,3 @@ def role(replica: "ReplicaDescription") -> str:
     if replica.is_leader:
         return "leader"
     return "in sync" if replica.in_sync else "learner"
-
-
-def log_json(
-    log: "LogDescription", standings: "Mapping[str, ReplicaStanding] | None" = None
-) -> dict[str, Any]:
-    reports = standings or {}
-    return {
-        "log": log.name,
-        "version": log.version,
-        "epoch": log.epoch,
-        "leader": log.leader.id if log.leader else None,
-        "confirmed": log.confirmed,
-        "quorum": log.quorum,
-        "copies": log.copies,
-        "stays": log.stays or None,
-        "replicas": [
-            {
-                "id": each.id,
-                "name": each.name,
-                "rack": each.rack,
-                "address": each.address,
-                "in_sync": each.in_sync,
-                "reported": list(each.reported) if each.reported else None,
-                "reported_damaged": each.reported_damaged,
-                "halted": each.halted,
-                "standing": asdict(reports[each.id]) if each.id in reports else None,
-            }
-            for each in log.replicas
-        ],
-        "moves": [{"leaves": leaves, "joins": joins} for leaves, joins in log.moves],
-        "losses": log.losses,
-        "frozen": log.frozen,
-        "held": log.held,
-    }

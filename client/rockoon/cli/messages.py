@@ -5,6 +5,8 @@ orders@broker-a:0  offset 42
   stored    2026-01-31 12:00:00 at 127.0.0.1:10911, position 4711, 232 bytes
   ...
   read by   billing: consumed, committed offset 66 of this queue
+
+`rockoon delayed` and `rockoon transactions`: messages that are not due yet, and open transactions.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,16 +16,27 @@ import typer
 
 from rockoon.cli.arguments import parse_moment
 from rockoon.cli.failures import FAILED, complain
-from rockoon.cli.output import for_humans, local_time, print_json, print_wrapped
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.output import (
+    duration,
+    for_humans,
+    local_time,
+    picked,
+    print_json,
+    print_table,
+    print_wrapped,
+    queue_fields,
+)
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_admin, with_cluster
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, GroupAtMessage
     from rockoon.cluster import Cluster
     from rockoon.message import Message
 
-    # Readers of a message, or the error that kept them from being read.
     Readers = list[GroupAtMessage] | Exception
+    from rockoon.admin.delayed_messages import WaitingMessages
+    from rockoon.transactions.listing import BrokerTransactions
+
 
 app = typer.Typer(no_args_is_help=True, help="Find stored messages by key or id.")
 
@@ -43,11 +56,11 @@ def get(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Show a message and the groups that have consumed it."""
-
-    async def work(cluster: "Cluster") -> "FoundMessages":
-        return await cluster.admin.messages.get(message_id, topic=topic)
-
-    show(nameservers, work, as_json=as_json)
+    show(
+        nameservers,
+        lambda cluster: cluster.admin.messages.get(message_id, topic=topic),
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -79,18 +92,20 @@ def query(
     begin_ms = 0 if begin is None else parse_moment(begin, "--from")
     end_ms = 0 if end is None else parse_moment(end, "--to")
 
-    async def work(cluster: "Cluster") -> "FoundMessages":
-        return await cluster.admin.messages.query(
+    hint = "Messages are found by keys=, set by their producer; key= only selects the queue."
+    show(
+        nameservers,
+        lambda cluster: cluster.admin.messages.query(
             topic,
             wanted,
             unique=key is None,
             begin_ms=begin_ms,
             end_ms=end_ms,
             max_messages=max_messages,
-        )
-
-    hint = "Messages are found by keys=, set by their producer; key= only selects the queue."
-    show(nameservers, work, as_json=as_json, hint=hint if unique_id is None else "")
+        ),
+        as_json=as_json,
+        hint=hint if unique_id is None else "",
+    )
 
 
 def show(
@@ -103,9 +118,7 @@ def show(
     """Find and print messages; exit with status 1 if some may be missing.
 
     Args:
-        nameservers: addresses of the cluster.
         work: the search.
-        as_json: print JSON.
         hint: printed if no message is found.
     """
     from rockoon.errors import RockoonError
@@ -136,7 +149,6 @@ def show(
 
 
 def missing_reasons(found: "FoundMessages") -> Iterator[str]:
-    """Yield the reasons why messages may be missing from the result."""
     for broker, reason in sorted(found.unsearched.items()):
         yield f"{broker} may have more: {reason}"
     for broker, error in sorted(found.errors.items()):
@@ -150,7 +162,6 @@ def show_message(message: "Message", readers: "Readers") -> None:
 
 
 def message_lines(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
-    """Yield headings and sentences about a message."""
     yield "id", f"{message.message_id} (offset id {message.offset_message_id})"
     born_at, stored_at = (":".join(map(str, at)) for at in (message.born_host, message.store_host))
     yield "sent", f"{local_time(message.born_timestamp_ms)} from {born_at}"
@@ -240,4 +251,172 @@ def message_json(message: "Message", readers: "Readers") -> dict[str, Any]:
             }
             for reader in readers
         ]
+    }
+
+
+delayed_app = typer.Typer(no_args_is_help=True, help="List and cancel delayed messages.")
+
+
+@delayed_app.command("list")
+def list_delayed(
+    max_messages: Annotated[
+        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show the next N.")
+    ] = 20,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """List the delayed messages that are due next, and count the pending ones."""
+    found = with_admin(nameservers, lambda admin: admin.delayed.list(max_messages))
+    if as_json:
+        print_json(delayed_json(found))
+    else:
+        show_delayed(found)
+    if found.errors:
+        broker, error = next(iter(found.errors.items()))
+        raise typer.Exit(complain(f"{broker} did not answer: {error}"))
+
+
+@delayed_app.command()
+def cancel(
+    offset_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The offset id, as `rockoon delayed list` shows it.")
+    ],
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Cancel a delayed message: it will never be delivered."""
+    with_admin(nameservers, lambda admin: admin.delayed.cancel(offset_id))
+    if as_json:
+        print_json({"cancelled": offset_id})
+    else:
+        print(f"{offset_id} will not be delivered.")
+
+
+def delayed_json(found: "WaitingMessages") -> dict[str, Any]:
+    return {
+        "pending": found.pending,
+        "messages": [
+            {
+                "offset_id": one.offset_message_id,
+                "id": one.message_id or None,
+                **queue_fields(one.queue),
+                "deliver_at_ms": one.deliver_at_ms,
+                "level": one.level or None,
+                "stored_ms": one.store_timestamp_ms,
+            }
+            for one in found.messages
+        ],
+        "brokers": {
+            broker: {
+                "pending_by_level": {
+                    str(level): counts.pending_by_level[level]
+                    for level in sorted(counts.pending_by_level)
+                },
+                **picked(
+                    counts,
+                    "pending_timed",
+                    "delivered",
+                    "cancelled",
+                    "undeliverable",
+                    "lost",
+                    "rolled",
+                    "lag_ms",
+                ),
+            }
+            for broker, counts in found.counts.items()
+        },
+        "errors": {broker: str(error) for broker, error in found.errors.items()},
+    }
+
+
+def show_delayed(found: "WaitingMessages") -> None:
+    rows = [
+        (
+            local_time(one.deliver_at_ms),
+            str(one.queue),
+            one.level or None,
+            one.offset_message_id,
+        )
+        for one in found.messages
+    ]
+    print_table(
+        ("DUE", "QUEUE", "LEVEL", "OFFSET ID"),
+        rows,
+        empty="There are no delayed messages.",
+        numbers=("LEVEL",),
+    )
+    if found.pending > len(rows):
+        print(f"{found.pending} are pending in total.")
+
+
+transactions_app = typer.Typer(no_args_is_help=True, help="Show open transactions.")
+
+
+@transactions_app.callback()
+def transactions_root() -> None:
+    pass
+
+
+@transactions_app.command("list")
+def list_transactions(
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1024, help="Per broker, oldest first.")
+    ] = 100,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """List transactions without commit or rollback, and how often their producers were checked."""
+    found = with_admin(nameservers, lambda admin: admin.transactions(limit))
+    if as_json:
+        print_json([transactions_json(each) for each in found])
+    else:
+        show_transactions(found)
+    if any(each.error is not None for each in found):
+        raise typer.Exit(FAILED)
+
+
+def show_transactions(found: "Sequence[BrokerTransactions]") -> None:
+    rows = [
+        (
+            pending.transaction_id,
+            f"{pending.topic}@{each.broker}:{pending.queue_id}",
+            pending.producer_group,
+            duration(each.reply.as_of_ms - pending.store_timestamp_ms),
+            pending.checks,
+        )
+        for each in found
+        if each.reply is not None
+        for pending in each.reply.transactions
+    ]
+    print_table(
+        ("ID", "QUEUE", "PRODUCER GROUP", "AGE", "CHECKS"),
+        rows,
+        empty="There are no open transactions.",
+        numbers=("AGE", "CHECKS"),
+    )
+    for each in found:
+        if each.reply is None:
+            print(f"{each.broker} did not answer: {each.error}")
+        elif each.reply.pending > len(each.reply.transactions):
+            more = each.reply.pending - len(each.reply.transactions)
+            print(f"{each.broker} has {more} more.")
+
+
+def transactions_json(found: "BrokerTransactions") -> dict[str, Any]:
+    if found.reply is None:
+        return {"broker": found.broker, "error": str(found.error)}
+    return {
+        "broker": found.broker,
+        "error": None,
+        "pending": found.reply.pending,
+        "transactions": [
+            {
+                "id": pending.transaction_id,
+                **picked(pending, "topic", "queue_id", "producer_group", "physical_offset"),
+                "stored_at_ms": pending.store_timestamp_ms,
+                "stored_at": local_time(pending.store_timestamp_ms),
+                "checks": pending.checks,
+            }
+            for pending in found.reply.transactions
+        ],
     }

@@ -1,7 +1,21 @@
-"""`rockoon offsets`: shows, explains, resets, exports and imports progress of groups."""
+"""`rockoon offsets`: shows, explains, resets, exports and imports progress of groups.
+
+`why` shows for each queue where a group started, why, and its current offset:
+
+orders@broker-a:0
+  began   at 0 (NEW_QUEUE) on 2026-01-31 12:00:00
+          the queue was created at revision 57, after the group subscribed at revision 41
+  now     1234 committed by host@77@ab on 2026-01-31 12:05:00, epoch 3
+  left    66 messages to read before the end, 1300; the oldest has waited 2.1 s
+
+If clients acknowledge message by message:
+
+  now     1234; client host@1@0@ab acknowledged last, on 2026-01-31 12:05:00, epoch 3
+"""
 
 import getpass
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,17 +23,27 @@ import typer
 
 from rockoon.cli.arguments import parse_queue
 from rockoon.cli.failures import CommandError
-from rockoon.cli.lag import lag_json, show_lag
-from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.lag import lag_json, queue_lag_json, show_lag
+from rockoon.cli.output import (
+    duration,
+    local_time,
+    picked,
+    print_json,
+    print_table,
+    print_wrapped,
+    queue_fields,
+)
 from rockoon.cli.resets import OperatorReset, read_target
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
+    Work,
     Yes,
+    shown,
+    with_admin,
     with_cluster,
 )
-from rockoon.cli.why import show_stories, story_json
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import QueueStory
@@ -27,11 +51,12 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.offset_pb2 import (
         ExportFormat,
         ExportReply,
-        ImportReply,
-        LagReply,
+        Progress,
+        QueueLag,
         ResetPlan,
         ResetStep,
     )
+
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, explain and move the offsets of consumer groups."
@@ -63,11 +88,7 @@ def show(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Show a group's committed offset and lag on each queue."""
-
-    async def work(cluster: "Cluster") -> "LagReply":
-        return await cluster.admin.lag(group, topic)
-
-    reply = with_cluster(nameservers, work)
+    reply = with_admin(nameservers, lambda admin: admin.lag(group, topic))
     if as_json:
         print_json({"group": group} | lag_json(reply))
     else:
@@ -82,11 +103,7 @@ def why(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Explain at which offset a group started on each queue, and show its current offset."""
-
-    async def work(cluster: "Cluster") -> "list[QueueStory]":
-        return await cluster.admin.why(group, topic)
-
-    stories = with_cluster(nameservers, work)
+    stories = with_admin(nameservers, lambda admin: admin.why(group, topic))
     if as_json:
         print_json({"group": group, "queues": [story_json(story) for story in stories]})
     else:
@@ -166,26 +183,86 @@ def reset(
         print(f"done; to revert: `rockoon offsets undo {plan.reset_id}`")
 
 
+def show_plan(plan: "ResetPlan") -> None:
+    """Print a reset that is planned, applied or undone."""
+    state = "undone" if plan.undone else "applied" if plan.applied else "planned"
+    print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}: {state}\n")
+    show_steps(plan.steps, empty="No queue has to be moved.")
+    again = -sum(step.messages for step in plan.steps if step.messages < 0)
+    skipped = sum(step.messages for step in plan.steps if step.messages > 0)
+    if not plan.undone:
+        # After an undo the counts may be wrong: the group may have read since the reset.
+        print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
+    print(f"{plan.live_members} live members {'were' if plan.applied else 'will be'} notified")
+
+
+def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
+    def row(step: "ResetStep") -> tuple[Any, ...]:
+        ref = step.queue
+        before = step.from_offset if step.HasField("from_offset") else None
+        remark = "limited to the queue's range" if step.clamped else ""
+        ends: str | None = f"{step.min_offset}..{step.max_offset}"
+        if step.creates_queue:
+            remark = f"creates the queue {remark}".strip()
+            # A dry run does not know the range of a queue that does not exist yet.
+            ends = ends if step.max_offset else None
+        messages = f"{step.messages:+d}" if before is not None else None
+        remark = f"{step.member} {remark}".strip()
+        return (ref.topic, ref.broker, ref.queue_id, before, step.to_offset, messages, ends, remark)
+
+    print_table(
+        ("TOPIC", "BROKER", "QUEUE", "FROM", "TO", "MESSAGES", "QUEUE HOLDS", ""),
+        map(row, steps),
+        numbers=("QUEUE", "FROM", "TO", "MESSAGES"),
+        empty=empty,
+    )
+
+
+def plan_json(plan: "ResetPlan") -> dict[str, Any]:
+    return {
+        "reset_id": plan.reset_id,
+        "group": plan.group,
+        "topic": plan.topic,
+        "applied": plan.applied,
+        "undone": plan.undone,
+        "live_members": plan.live_members,
+        "as_of_ms": plan.as_of_ms,
+        "as_of": local_time(plan.as_of_ms),
+        "steps": [step_json(step) for step in plan.steps],
+    }
+
+
+def step_json(step: "ResetStep") -> dict[str, Any]:
+    return {
+        "topic": step.queue.topic,
+        "broker": step.queue.broker,
+        "queue_id": step.queue.queue_id,
+        "from_offset": step.from_offset if step.HasField("from_offset") else None,
+        "to_offset": step.to_offset,
+        "min_offset": step.min_offset,
+        "max_offset": step.max_offset,
+        "messages": step.messages,
+        "clamped": step.clamped,
+        "member": step.member or None,
+        "creates_queue": step.creates_queue,
+    }
+
+
+def show_undone(plan: "ResetPlan") -> None:
+    show_plan(plan)
+    print("undone: the offsets in column FROM are restored")
+
+
 @app.command()
+@shown(show_undone, plan_json)
 def undo(
     reset_id: Annotated[
         str, typer.Argument(metavar="RESET_ID", help="Id of the reset, printed by `reset`.")
     ],
     operator: Operator = "",
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[ResetPlan]":
     """Undo a reset: restore the offsets that it replaced."""
-
-    async def work(cluster: "Cluster") -> "ResetPlan":
-        return await cluster.admin.undo_reset(reset_id, operator or login())
-
-    plan = with_cluster(nameservers, work)
-    if as_json:
-        print_json(plan_json(plan))
-        return
-    show_plan(plan)
-    print("undone: the offsets in column FROM are restored")
+    return lambda admin: admin.undo_reset(reset_id, operator or login())
 
 
 @app.command("export")
@@ -255,17 +332,17 @@ def import_offsets(
         raise CommandError("standard input is closed")
     content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
 
-    async def work(cluster: "Cluster") -> "ImportReply":
-        return await cluster.admin.import_offsets(
+    reply = with_admin(
+        nameservers,
+        lambda admin: admin.import_offsets(
             wanted,
             content,
             broker=broker,
             dry_run=dry_run,
             overwrite=overwrite,
             operator=operator or login(),
-        )
-
-    reply = with_cluster(nameservers, work)
+        ),
+    )
     # Offset services without these counts list every entry in their reply.
     imported = max(reply.imported_count, len(reply.imported))
     skipped = max(reply.skipped_count, len(reply.skipped))
@@ -307,73 +384,116 @@ def export_format(form: str | None, broker: str) -> "ExportFormat":
 
 
 def login() -> str:
-    """Return the login name of the operator, for the record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         raise CommandError("cannot determine your login name: use --operator") from None
 
 
-def show_plan(plan: "ResetPlan") -> None:
-    """Print a reset that is planned, applied or undone."""
-    state = "undone" if plan.undone else "applied" if plan.applied else "planned"
-    print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}: {state}\n")
-    show_steps(plan.steps, empty="No queue has to be moved.")
-    again = -sum(step.messages for step in plan.steps if step.messages < 0)
-    skipped = sum(step.messages for step in plan.steps if step.messages > 0)
-    if not plan.undone:
-        # After an undo the counts may be wrong: the group may have read since the reset.
-        print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
-    print(f"{plan.live_members} live members {'were' if plan.applied else 'will be'} notified")
+def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
+    if not stories:
+        print(f"Group {group} reads no queues yet: it starts with its first consumer.")
+    for number, story in enumerate(stories):
+        if number:
+            print()
+        whose = f" for member {story.member}" if story.member else ""
+        typer.secho(f"{story.queue}{whose}", bold=True)
+        for heading, sentence in story_lines(story):
+            print_wrapped(f"  {heading:<8}", sentence)
 
 
-def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
-    def row(step: "ResetStep") -> tuple[Any, ...]:
-        ref = step.queue
-        before = step.from_offset if step.HasField("from_offset") else None
-        remark = "limited to the queue's range" if step.clamped else ""
-        ends: str | None = f"{step.min_offset}..{step.max_offset}"
-        if step.creates_queue:
-            remark = f"creates the queue {remark}".strip()
-            # A dry run does not know the range of a queue that does not exist yet.
-            ends = ends if step.max_offset else None
-        messages = f"{step.messages:+d}" if before is not None else None
-        remark = f"{step.member} {remark}".strip()
-        return (ref.topic, ref.broker, ref.queue_id, before, step.to_offset, messages, ends, remark)
+def story_lines(story: "QueueStory") -> Iterator[tuple[str, str]]:
+    if story.progress is None:
+        yield "began", "not yet: no member of the group has started on this queue"
+    else:
+        yield from progress_lines(story.progress)
+    if story.lag is not None and story.lag.lost:
+        yield "lost", lost_text(story.lag)
+    if story.lag is None:
+        yield "left", "unknown: the topic does not have this queue any more"
+    else:
+        yield "left", lag_text(story.lag)
 
-    print_table(
-        ("TOPIC", "BROKER", "QUEUE", "FROM", "TO", "MESSAGES", "QUEUE HOLDS", ""),
-        map(row, steps),
-        numbers=("QUEUE", "FROM", "TO", "MESSAGES"),
-        empty=empty,
+
+def progress_lines(progress: "Progress") -> Iterator[tuple[str, str]]:
+    when = local_time(progress.started_at_ms)
+    began = f"at {progress.start_offset} ({reason_name(progress)})"
+    yield "began", f"{began} on {when}" if when else began
+    if progress.start_explanation:
+        yield "", progress.start_explanation
+    yield "now", f"{progress.offset}{moved_text(progress)}, epoch {progress.epoch}"
+    if progress.owner and progress.owner != progress.committer:
+        yield "", f"last owner: {progress.owner}"
+    if progress.metadata:
+        yield "", f"metadata: {progress.metadata}"
+    if progress.gap_total:
+        yield "lost", f"{progress.gap_total} messages were deleted before they could be read"
+
+
+def moved_text(progress: "Progress") -> str:
+    """Return which client moved the group to its offset, and when."""
+    stored = local_time(progress.stored_at_ms)
+    if progress.acknowledged_by:
+        return f"; client {progress.acknowledged_by} acknowledged last, on {stored}"
+    if progress.acknowledged_at_ms:
+        return f"; receivers acknowledged, last on {stored}; the last client is not known"
+    if progress.committer:
+        return f" committed by {progress.committer} on {stored}"
+    if progress.offset != progress.start_offset:
+        # Acknowledged through a former version, or committed by a reader without a name.
+        return f", stored on {stored}; the client is not known"
+    return ", the start offset: nothing has been committed since"
+
+
+def lost_text(lag: "QueueLag") -> str:
+    """Return how many messages after the committed offset were deleted, and why."""
+    from rockoon_core.start_position import deletion_text
+
+    return (
+        f"{lag.lost} messages from {lag.committed_offset} on {deletion_text(lag.lost_because)} "
+        "before they were read"
     )
 
 
-def plan_json(plan: "ResetPlan") -> dict[str, Any]:
-    return {
-        "reset_id": plan.reset_id,
-        "group": plan.group,
-        "topic": plan.topic,
-        "applied": plan.applied,
-        "undone": plan.undone,
-        "live_members": plan.live_members,
-        "as_of_ms": plan.as_of_ms,
-        "as_of": local_time(plan.as_of_ms),
-        "steps": [step_json(step) for step in plan.steps],
-    }
+def lag_text(lag: "QueueLag") -> str:
+    if not lag.known:
+        return f"unknown: {lag.unknown_because}"
+    if not lag.HasField("lag"):
+        return f"the queue holds {lag.min_offset}..{lag.max_offset}"
+    if lag.lag == 0:
+        return f"nothing: it has read up to the end, {lag.max_offset}"
+    noun = "message" if lag.lag == 1 else "messages"
+    left = f"{lag.lag} {noun} to read before the end, {lag.max_offset}"
+    if lag.HasField("lag_ms") and lag.lag_ms:
+        left += f"; the oldest has waited {duration(lag.lag_ms)}"
+    return left
 
 
-def step_json(step: "ResetStep") -> dict[str, Any]:
-    return {
-        "topic": step.queue.topic,
-        "broker": step.queue.broker,
-        "queue_id": step.queue.queue_id,
-        "from_offset": step.from_offset if step.HasField("from_offset") else None,
-        "to_offset": step.to_offset,
-        "min_offset": step.min_offset,
-        "max_offset": step.max_offset,
-        "messages": step.messages,
-        "clamped": step.clamped,
-        "member": step.member or None,
-        "creates_queue": step.creates_queue,
+def reason_name(progress: "Progress") -> str:
+    from rockoon_proto.v1.offset_pb2 import StartReason
+
+    return str(StartReason.Name(progress.start_reason))
+
+
+def story_json(story: "QueueStory") -> dict[str, Any]:
+    progress = story.progress
+    fields: dict[str, Any] = {
+        **queue_fields(story.queue),
+        "member": story.member or None,
+        "progress": None,
+        "lag": queue_lag_json(story.lag) if story.lag is not None else None,
     }
+    if progress is not None:
+        fields["progress"] = {
+            "start_offset": progress.start_offset,
+            "start_reason": reason_name(progress),
+            "start_explanation": progress.start_explanation,
+            "started_at_ms": progress.started_at_ms,
+            "committed_offset": progress.offset,
+            "committer": progress.committer,
+            "committed_at_ms": progress.stored_at_ms,
+            "acknowledged_by": progress.acknowledged_by or None,
+            "acknowledged_at_ms": progress.acknowledged_at_ms or None,
+            **picked(progress, "owner", "epoch", "incarnation", "metadata", "gap_total"),
+        }
+    return fields

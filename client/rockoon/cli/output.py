@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rockoon_core.message_queue import MessageQueue
     from rockoon_proto.v1.offset_pb2 import QueueRef
 
 # Without a terminal, lines are neither cut nor wrapped.
@@ -16,13 +17,26 @@ PIPE_COLUMNS = 4096
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line, for streams of documents."""
     print(json.dumps(value, ensure_ascii=False))
+
+
+def picked(source: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object for JSON, by their names."""
+    return {name: getattr(source, name) for name in names}
+
+
+def optional_field(message: Any, name: str) -> Any:
+    """Return a field of a protobuf message; None if it is not set."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def queue_fields(queue: "QueueRef | MessageQueue") -> dict[str, Any]:
+    return picked(queue, "topic", "broker", "queue_id")
 
 
 def print_table(
@@ -100,7 +114,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def for_humans(byte_count: int) -> str:
-    """Return a size with a binary unit."""
     size = float(byte_count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

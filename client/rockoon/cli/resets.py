@@ -47,7 +47,6 @@ class OperatorReset:
         """Reset without a plan if `yes`; else plan, show the plan, and ask unless it is a dry run.
 
         Args:
-            yes: do not ask.
             dry_run: plan only.
             show: prints a plan; None prints only questions, no tables.
 

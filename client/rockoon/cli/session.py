@@ -1,16 +1,20 @@
 """Command sessions: connects to the cluster and runs the work of one command."""
 
+import functools
+import inspect
 import shlex
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
 from rockoon.cli.failures import CommandError
+from rockoon.cli.output import print_json
 
 if TYPE_CHECKING:
+    from rockoon.admin.admin import Admin
     from rockoon.cluster import Cluster
     from rockoon.errors import RockoonError
 
@@ -21,6 +25,8 @@ RETRY_SECONDS = 10.0
 LISTEN_SECONDS_MAX = 2.0
 
 Result = TypeVar("Result")
+Work: TypeAlias = "Callable[[Admin], Awaitable[Result]]"
+"""The call of a command."""
 
 Nameservers = Annotated[
     str,
@@ -64,6 +70,60 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
         except asyncio.CancelledError:
             # Only Ctrl-C cancels a command; the signal may arrive while its handler is replaced.
             raise KeyboardInterrupt from None
+
+
+def with_admin(nameservers: str, work: Callable[["Admin"], Awaitable[Result]]) -> Result:
+    """Connect, run `work` with the administration of the cluster, and disconnect."""
+    return with_cluster(nameservers, lambda cluster: work(cluster.admin))
+
+
+def with_parameters(
+    command: Callable[..., Result], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., Result]:
+    """Replace the parameters of a command from which typer makes its options."""
+    # Both are replaced, because typer may read the parameters from either.
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def shown(
+    show: Callable[[Result], None], to_json: Callable[[Result], object]
+) -> Callable[[Callable[..., "Work[Result]"]], Callable[..., None]]:
+    """Return a decorator for a command that shows the result of one call.
+
+    The command checks its arguments and returns the call. The decorator adds `--json` and
+    `--nameservers`, makes the call, and prints the result.
+
+    Args:
+        show: prints the result for people.
+        to_json: returns the result for programs.
+    """
+
+    def decorate(command: "Callable[..., Work[Result]]") -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(*, as_json: bool, nameservers: str, **options: Any) -> None:
+            found = with_admin(nameservers, command(**options))
+            if as_json:
+                print_json(to_json(found))
+            else:
+                show(found)
+
+        own = inspect.signature(command).parameters.values()
+        return with_parameters(called, [*own, *SHOWN_PARAMETERS])
+
+    return decorate
+
+
+SHOWN_PARAMETERS = (
+    inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+    inspect.Parameter(
+        "nameservers",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=DEFAULT_NAMESERVERS,
+        annotation=Nameservers,
+    ),
+)
 
 
 async def find_topic(cluster: "Cluster", topic: str) -> None:

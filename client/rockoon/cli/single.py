@@ -48,19 +48,7 @@ def run_plain_single(options: PlainSingle) -> int:
     try:
         from rockoon.cli.up import run_up
 
-        return run_up(
-            options.directory,
-            nameservers=None,
-            brokers=None,
-            replicas=None,
-            port=options.port,
-            new_queue_rule=None,
-            flush=options.flush,
-            tls="off",
-            access=False,
-            single=True,
-            gateway=None,
-        )
+        return run_up(options.directory, port=options.port, flush=options.flush, single=True)
     except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
         from rockoon.cli.failures import report
 

@@ -1,15 +1,24 @@
-"""`rockoon status`: every node of the cluster and its state."""
+"""`rockoon status`: every node of the cluster and its state; `rockoon broker`: one broker."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from rockoon.cli.logs import log_json, role, state, troubles
-from rockoon.cli.output import counted, for_humans, local_time, print_table
-from rockoon_format import kernel
+from rockoon.cli.output import (
+    counted,
+    for_humans,
+    local_time,
+    picked,
+    print_table,
+    print_wrapped,
+)
+from rockoon.cli.session import Work, shown
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus, NodeStatus
-    from rockoon.admin.log_status import LogStatus
+    from rockoon.admin.logs import LogStatus
     from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
 
 
@@ -73,6 +82,9 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
     if answer.kernel:  # former broker versions send none
+        # Imported here: the help of commands must not load NumPy.
+        from rockoon_format import kernel
+
         figures += f", kernel {answer.kernel}"
         if answer.kernel == kernel.NUMPY:
             figures += " (HTTP/2: h2 for Python)"
@@ -113,25 +125,16 @@ def up(status: "NodeStatus") -> str:
     return "up, NOT WELL: see below" if status.problems else "up"
 
 
+NAMESERVER_FIGURES = ("etcd_reachable", "etcd_away_seconds", "topics", "groups", "revision")
+
+
 def status_json(status: "ClusterStatus") -> dict[str, Any]:
     return {
         "cluster": status.cluster,
-        "healthy": status.healthy,
-        "etcd_reachable": status.etcd_reachable,
-        "routes_in_file": status.routes_in_file,
+        **picked(status, "healthy", "etcd_reachable", "routes_in_file"),
         "nameservers": [
             node_json(each)
-            | (
-                {
-                    "etcd_reachable": each.cluster.etcd_reachable,
-                    "etcd_away_seconds": each.cluster.etcd_away_seconds,
-                    "topics": each.cluster.topics,
-                    "groups": each.cluster.groups,
-                    "revision": each.cluster.revision,
-                }
-                if each.cluster is not None
-                else {}
-            )
+            | (picked(each.cluster, *NAMESERVER_FIGURES) if each.cluster is not None else {})
             for each in status.nameservers
         ],
         "brokers": [
@@ -160,9 +163,7 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
     }
     if status.node is not None:
         fields |= {
-            "store_id": status.node.store_id,
-            "started_at_ms": status.node.started_at_ms,
-            "version": status.node.version,
+            **picked(status.node, "store_id", "started_at_ms", "version"),
             "external_address": status.node.external_address or None,
         }
     return fields
@@ -214,17 +215,51 @@ def compaction_json(state: "CompactionState") -> dict[str, Any]:
         "log_end": state.log_end,
         "uploads": state.uploads,
         "hold": (
-            {"physical_offset": state.hold.physical_offset, "topic": state.hold.topic}
-            if state.HasField("hold")
-            else None
+            picked(state.hold, "physical_offset", "topic") if state.HasField("hold") else None
         ),
         "refusal": (
-            {
-                "generation": state.refusal.generation,
-                "reason": state.refusal.reason,
-                "refused_ms": state.refusal.refused_ms,
-            }
+            picked(state.refusal, "generation", "reason", "refused_ms")
             if state.HasField("refusal")
             else None
         ),
     }
+
+
+broker_app = typer.Typer(no_args_is_help=True, help="Show details of one broker.")
+
+
+def broker_lines(answer: "DescribeBrokerReply") -> list[tuple[str, str]]:
+    held = for_humans(answer.log_max_offset - answer.log_min_offset)
+    rows = [
+        ("topics", f"{answer.topics} with {answer.queues} queues"),
+        ("log", f"{answer.log_min_offset} to {answer.log_max_offset} ({held})"),
+        ("disk", f"{answer.disk_used_ratio:.0%} used"),
+        (
+            "state",
+            "writable" if answer.writable else f"NOT WRITABLE: {answer.not_writable_reason}",
+        ),
+        ("served", f"{answer.messages_appended} in, {answer.messages_pulled} out since it started"),
+    ]
+    rows += [("compaction", sentence) for sentence in compaction_sentences(answer)]
+    return rows
+
+
+def show_broker(found: "NodeStatus") -> None:
+    assert found.broker is not None
+    print(f"broker {found.name} at {found.address}")
+    for heading, sentence in broker_lines(found.broker):
+        print_wrapped(f"  {heading:<12}", sentence)
+
+
+def described_json(found: "NodeStatus") -> dict[str, Any]:
+    assert found.broker is not None
+    return node_json(found) | broker_json(found.broker)
+
+
+@broker_app.command("describe")
+@shown(show_broker, described_json)
+def describe_broker(
+    name: Annotated[str, typer.Argument(metavar="BROKER", help="Name of the broker.")],
+) -> "Work[NodeStatus]":
+    """Show a broker's log, its message counts, and the state of compaction."""
+    return lambda admin: admin.describe_broker(name)

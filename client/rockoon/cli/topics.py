@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_counts, parse_pairs
-from rockoon.cli.output import local_time, print_json, print_table
+from rockoon.cli.output import local_time, optional_field, picked, print_json, print_table
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
     Nameservers,
+    Work,
     Yes,
     confirm,
+    shown,
+    with_admin,
     with_cluster,
 )
 
 if TYPE_CHECKING:
-    from rockoon.admin.descriptions import QueueEnds, TopicDescription
+    from rockoon.admin.descriptions import QueueEnds
     from rockoon.cluster import Cluster
     from rockoon.net.routes import TopicRoute
 
@@ -33,7 +36,56 @@ PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
 PERMISSION_NAMES = {value: name for name, value in PERMISSIONS.items()}
 
 
+def show_route(route: "TopicRoute") -> None:
+    count: dict[str, int] = {}
+    for queue in route.queues:
+        count[queue.broker] = count.get(queue.broker, 0) + 1
+    counts = ", ".join(f"{number} on {broker}" for broker, number in count.items())
+    print(f"topic {route.name} has {len(route.queues)} queues: {counts or 'none yet'}")
+
+
+def route_json(route: "TopicRoute") -> dict[str, Any]:
+    return {
+        "topic": route.name,
+        "permissions": PERMISSION_NAMES.get(route.permissions, str(route.permissions)),
+        "attributes": dict(route.attributes),
+        "incarnation": route.incarnation,
+        "modified_revision": route.modified_revision,
+        "queues": [
+            {
+                **picked(queue, "broker", "queue_id"),
+                "create_revision": route.create_revisions[queue],
+            }
+            for queue in route.queues
+        ],
+    }
+
+
+def show_routes(routes: "list[TopicRoute]") -> None:
+    print_table(
+        ("TOPIC", "QUEUES", "BROKERS", "PERMISSIONS"),
+        (
+            (
+                route.name,
+                len(route.queues),
+                ", ".join(sorted({queue.broker for queue in route.queues})) or None,
+                PERMISSION_NAMES.get(route.permissions, route.permissions),
+            )
+            for route in routes
+        ),
+        numbers=("QUEUES",),
+        empty="There are no topics. To create one: `rockoon topic create NAME`.",
+    )
+
+
+def show_attributes(route: "TopicRoute") -> None:
+    print(f"topic {route.name}: permissions {PERMISSION_NAMES.get(route.permissions, '')}")
+    for key, value in route.attributes.items():
+        print(f"  {key} = {value}")
+
+
 @app.command()
+@shown(show_route, route_json)
 def create(
     name: Name,
     queues: Annotated[int, typer.Option(min=1, max=4096, help="Queues on each live broker.")] = 4,
@@ -50,61 +102,31 @@ def create(
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="No error if the topic exists; it is not changed.")
     ] = False,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[TopicRoute]":
     """Create a topic."""
-    if permissions not in PERMISSIONS:
-        raise typer.BadParameter(
-            f"{permissions!r} is not one of rw, r, w", param_hint="--permissions"
-        )
+    permission_bits = bits_of(permissions)
     placements = parse_counts(on or (), "BROKER=QUEUES")
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
 
-    async def work(cluster: "Cluster") -> "TopicRoute":
-        return await cluster.admin.create_topic(
-            name,
-            queues_per_broker=queues,
-            placements=placements,
-            permissions=PERMISSIONS[permissions],
-            attributes=attributes,
-            if_absent=if_absent,
-        )
-
-    show_route(with_cluster(nameservers, work), as_json=as_json)
+    return lambda admin: admin.create_topic(
+        name,
+        queues_per_broker=queues,
+        placements=placements,
+        permissions=permission_bits,
+        attributes=attributes,
+        if_absent=if_absent,
+    )
 
 
 @app.command("list")
+@shown(show_routes, lambda routes: [route_json(route) for route in routes])
 def list_topics(
     everything: Annotated[
         bool, typer.Option("--all", help="Also %RETRY%..., %DLQ%... and %LITE%... topics.")
     ] = False,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[list[TopicRoute]]":
     """List topics."""
-
-    async def work(cluster: "Cluster") -> "list[TopicRoute]":
-        return await cluster.admin.list_topics(include_system=everything)
-
-    routes = with_cluster(nameservers, work)
-    if as_json:
-        print_json([route_json(route) for route in routes])
-        return
-    print_table(
-        ("TOPIC", "QUEUES", "BROKERS", "PERMISSIONS"),
-        (
-            (
-                route.name,
-                len(route.queues),
-                ", ".join(sorted({queue.broker for queue in route.queues})) or None,
-                PERMISSION_NAMES.get(route.permissions, route.permissions),
-            )
-            for route in routes
-        ),
-        numbers=("QUEUES",),
-        empty="There are no topics. To create one: `rockoon topic create NAME`.",
-    )
+    return lambda admin: admin.list_topics(include_system=everything)
 
 
 @app.command()
@@ -122,11 +144,9 @@ def describe(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Show a topic's queues, their messages, and the groups that read them."""
-
-    async def work(cluster: "Cluster") -> "TopicDescription":
-        return await cluster.admin.describe_topic(name, with_residency=residency)
-
-    description = with_cluster(nameservers, work)
+    description = with_admin(
+        nameservers, lambda admin: admin.describe_topic(name, with_residency=residency)
+    )
     if as_json:
         queues = [queue_json(ends) for ends in description.queues]
         print_json(
@@ -156,6 +176,7 @@ def describe(
 
 
 @app.command("set")
+@shown(show_attributes, route_json)
 def set_attributes(
     name: Name,
     attribute: Annotated[
@@ -165,37 +186,20 @@ def set_attributes(
     permissions: Annotated[
         str | None, typer.Option(metavar="rw|r|w", help="Whether clients may read, write, or both.")
     ] = None,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
+) -> "Work[TopicRoute]":
     """Change a topic's attributes or permissions.
 
     With cleanup.policy=COMPACTION, new messages need a key, and the newest message of each key is
     kept. With DELETE, messages are deleted by age again, and compacted messages are deleted by the
     next run of `rockoon spark compact`.
     """
-    if permissions is not None and permissions not in PERMISSIONS:
-        raise typer.BadParameter(
-            f"{permissions!r} is not one of rw, r, w", param_hint="--permissions"
-        )
+    permission_bits = 0 if permissions is None else bits_of(permissions)
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
     if not attributes and permissions is None:
         raise typer.BadParameter("name a change: --attribute or --permissions")
-
-    async def work(cluster: "Cluster") -> "TopicRoute":
-        return await cluster.admin.update_topic(
-            name,
-            permissions=0 if permissions is None else PERMISSIONS[permissions],
-            attributes=attributes,
-        )
-
-    route = with_cluster(nameservers, work)
-    if as_json:
-        print_json(route_json(route))
-        return
-    print(f"topic {route.name}: permissions {PERMISSION_NAMES.get(route.permissions, '')}")
-    for key, value in route.attributes.items():
-        print(f"  {key} = {value}")
+    return lambda admin: admin.update_topic(
+        name, permissions=permission_bits, attributes=attributes
+    )
 
 
 @app.command()
@@ -221,7 +225,11 @@ def expand(
         add = placements or dict.fromkeys(brokers, queues or 0)
         return await cluster.admin.update_topic(name, add=add)
 
-    show_route(with_cluster(nameservers, work), as_json=as_json)
+    route = with_cluster(nameservers, work)
+    if as_json:
+        print_json(route_json(route))
+    else:
+        show_route(route)
 
 
 @app.command()
@@ -229,46 +237,21 @@ def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAME
     """Delete a topic with its messages and all progress on it."""
     confirm(f"Delete topic {name} with its messages and the progress of all groups?", yes=yes)
 
-    async def work(cluster: "Cluster") -> None:
-        await cluster.admin.delete_topic(name)
-
-    with_cluster(nameservers, work)
+    with_admin(nameservers, lambda admin: admin.delete_topic(name))
     print(f"topic {name} is deleted")
 
 
-def show_route(route: "TopicRoute", *, as_json: bool) -> None:
-    if as_json:
-        print_json(route_json(route))
-        return
-    count: dict[str, int] = {}
-    for queue in route.queues:
-        count[queue.broker] = count.get(queue.broker, 0) + 1
-    counts = ", ".join(f"{number} on {broker}" for broker, number in count.items())
-    print(f"topic {route.name} has {len(route.queues)} queues: {counts or 'none yet'}")
-
-
-def route_json(route: "TopicRoute") -> dict[str, Any]:
-    return {
-        "topic": route.name,
-        "permissions": PERMISSION_NAMES.get(route.permissions, str(route.permissions)),
-        "attributes": dict(route.attributes),
-        "incarnation": route.incarnation,
-        "modified_revision": route.modified_revision,
-        "queues": [
-            {
-                "broker": queue.broker,
-                "queue_id": queue.queue_id,
-                "create_revision": route.create_revisions[queue],
-            }
-            for queue in route.queues
-        ],
-    }
+def bits_of(permissions: str) -> int:
+    if permissions not in PERMISSIONS:
+        raise typer.BadParameter(
+            f"{permissions!r} is not one of rw, r, w", param_hint="--permissions"
+        )
+    return PERMISSIONS[permissions]
 
 
 def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
     fields: dict[str, Any] = {
-        "broker": ends.queue.broker,
-        "queue_id": ends.queue.queue_id,
+        **picked(ends.queue, "broker", "queue_id"),
         "create_revision": ends.create_revision,
     }
     sentence = why_unknown(ends)
@@ -276,14 +259,9 @@ def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
         return fields | {"error": sentence}
     state = ends.state
     return fields | {
-        "min_offset": state.min_offset,
-        "max_offset": state.max_offset,
-        "first_store_timestamp_ms": (
-            state.first_store_timestamp_ms if state.HasField("first_store_timestamp_ms") else None
-        ),
-        "last_store_timestamp_ms": (
-            state.last_store_timestamp_ms if state.HasField("last_store_timestamp_ms") else None
-        ),
+        **picked(state, "min_offset", "max_offset"),
+        "first_store_timestamp_ms": optional_field(state, "first_store_timestamp_ms"),
+        "last_store_timestamp_ms": optional_field(state, "last_store_timestamp_ms"),
         "compacted_to_offset": compacted_cells(ends)[0],
         "compacted_records": compacted_cells(ends)[1],
         "first_in_memory_by_distance": residency_of(ends)[0],
@@ -316,13 +294,11 @@ def residency_of(ends: "QueueEnds") -> tuple[bool | None, bool | None]:
     """Return whether a queue's oldest message is in the broker's memory: estimated by its distance
     from the log's end, and measured by its pages. None: unknown, not requested, or the queue is
     empty."""
-    state = ends.state
-    if state is None:
+    if ends.state is None:
         return None, None
-    by_distance, by_pages = state.first_in_memory_by_distance, state.first_pages_resident
     return (
-        by_distance if state.HasField("first_in_memory_by_distance") else None,
-        by_pages if state.HasField("first_pages_resident") else None,
+        optional_field(ends.state, "first_in_memory_by_distance"),
+        optional_field(ends.state, "first_pages_resident"),
     )
 
 

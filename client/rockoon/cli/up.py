@@ -11,8 +11,7 @@ from types import FrameType
 
 from rockoon.cli.output import print_table
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.cluster_secret import secret_file
-from rockoon.local.control import ask
+from rockoon.local.directory import secret_file
 from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
 from rockoon.local.supervisor import Supervisor
 from rockoon_format import kernel
@@ -34,16 +33,16 @@ class StopSignal(BaseException):
 def run_up(
     directory: Path,
     *,
-    nameservers: int | None,
-    brokers: int | None,
-    replicas: int | None,
-    port: int,
-    new_queue_rule: str | None,
-    flush: str | None,
-    tls: str,
-    access: bool,
-    single: bool,
-    gateway: int | None,
+    nameservers: int | None = None,
+    brokers: int | None = None,
+    replicas: int | None = None,
+    port: int = DEFAULT_PORT,
+    new_queue_rule: str | None = None,
+    flush: str | None = None,
+    tls: str = "off",
+    access: bool = False,
+    single: bool = False,
+    gateway: int | None = None,
 ) -> int:
     """Run a cluster until a signal arrives; return the exit status. With `single`, this process is
     replaced by the cluster."""
@@ -94,12 +93,6 @@ def print_message(sentence: str) -> None:
     print(f"rockoon: {sentence}", file=sys.stderr, flush=True)
 
 
-def run_action(directory: Path, action: str, node: str) -> int:
-    """Send an action for a node to the cluster that runs on a directory; return the exit status."""
-    print(ask(directory, action, node))
-    return 0
-
-
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
     """Raise `StopSignal` for the first signal to stop, and ignore further ones during shutdown."""
@@ -128,7 +121,6 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
 
 
 def first_commands(cluster: LocalCluster) -> str:
-    """Return the commands to try in another terminal."""
     exports = environment_of(cluster)
     lines = ["", "in another terminal" + (", first:" if exports else ":")]
     lines += [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]

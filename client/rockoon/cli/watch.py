@@ -1,23 +1,56 @@
-"""`--watch`: repeats a report until Ctrl-C."""
+"""`--watch`: repeats a report until Ctrl-C, which ends such a command cleanly."""
 
 import asyncio
 import contextlib
 import io
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rockoon.cli.interrupt import Interrupt
 from rockoon.cli.output import local_time, print_json, print_json_line
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
 
+
+async def wait_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+class Interrupt:
+    """Ends running coroutines cleanly on SIGINT or SIGTERM."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def received(self) -> bool:
+        return self._event.is_set()
+
+    async def unless(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Run coroutines until one returns or a signal arrives; cancel the rest."""
+        async with asyncio.TaskGroup() as tasks:
+            running = {tasks.create_task(work) for work in (*works, wait_set(self._event))}
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in running:
+                task.cancel()
+
+    def __enter__(self) -> "Interrupt":
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._event.set)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
 # Cursor to the first line; clear the screen from there.
 CLEAR_SCREEN = "\033[H\033[J"
-# The line with the time, the two lines of the heading, the two lines below the table, the cursor.
-LINES_AROUND_ROWS = 6
 
 
 class WatchedReport(Protocol):

@@ -17,12 +17,10 @@ from functools import partial
 from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.consumer.delivery import HandlerDelivery
 from rockoon.consumer.membership import GroupMembership
-from rockoon.consumer.missing_topics import MissingTopics
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.consumer.queue_reader import QueueReader, ReadRules
-from rockoon.consumer.queue_revocation import QueueRevocation
-from rockoon.consumer.rebalance_listener import RebalanceListener
+from rockoon.consumer.queue_revocation import QueueRevocation, RebalanceListener
 from rockoon.consumer.statistics import ConsumerStatistics
 from rockoon.errors import (
     GroupNotFound,
@@ -40,10 +38,10 @@ from rockoon.errors import (
     WrongCluster,
 )
 from rockoon.net.connection import Connection
-from rockoon.offsets.broadcasting import kept_by_service
+from rockoon.offsets.local_offsets import kept_by_service
 from rockoon.offsets.offset_store import OffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
-from rockoon.subscription import Subscription
+from rockoon.subscription import MissingTopics, Subscription
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
@@ -68,8 +66,6 @@ FATAL = (
 )
 # Share of the hand-over time for running handler calls. The rest is for storing the last progress.
 _DRAIN_SHARE = 0.8
-
-
 TaskStarter = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
 """Starts a named task of the consumer, which ends with the error of the task."""
 
@@ -93,12 +89,10 @@ class Assignment:
     """The queues of one member.
 
     Args:
-        cluster: the connection.
         group: name of the group, for log lines.
         settings: settings of the queue readers.
         membership: the members of the group.
         changes: wakes `keep_balanced` when the allocation may have changed.
-        store: stores progress.
         delivery: calls the handler.
         statistics: counters.
         start_task: starts tasks for pulls and revocations.
@@ -147,7 +141,7 @@ class Assignment:
             delivery,
             listener,
             on_persisted=statistics.count_persisted,
-            on_gone=changes.note,
+            on_gone=changes.notify,
         )
         # Readers whose position is not valid: to be dropped without a commit and resolved again.
         self._invalid: set[QueueReader] = set()
@@ -378,7 +372,7 @@ class Assignment:
             self._settings.read_rules,
             self._statistics.pulls,
             on_messages=self._delivery.offer,
-            on_gone=lambda _: self._changes.note(),
+            on_gone=lambda _: self._changes.notify(),
         )
         # Messages pulled before are still handled and committed. Then the offset service decides
         # where to continue.
@@ -417,7 +411,7 @@ class Assignment:
             # Immediately, because its messages must not be delivered or committed any more.
             reader.process_queue.drop()
             self._invalid.add(reader)
-        self._changes.note()
+        self._changes.notify()
 
     def _revoke(self, lost: Collection[QueueReader], claims: Collection[MessageQueue] = ()) -> None:
         """Start the revocation of queues without waiting for its end."""

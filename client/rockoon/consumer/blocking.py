@@ -1,15 +1,84 @@
-"""Push consumer for blocking code; created by `rockoon.sync.Cluster.push_consumer`."""
+"""Push and simple consumers for blocking code; created by `rockoon.sync.Cluster`."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView
 from rockoon.consumer.stop_signals import thread_signals
-from rockoon.receiving.blocking import BlockingConnection
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.simple_consumer import (
+    MESSAGES_DEFAULT,
+    VISIBLE_AFTER_SECONDS,
+    WAIT_SECONDS,
+    SimpleConsumer,
+)
 from rockoon_core.message_queue import MessageQueue
+
+Result = TypeVar("Result")
+
+
+class BlockingConnection(Protocol):
+    """Runs coroutines in the thread of a connection's event loop, for blocking callers."""
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
+
+    def call_close(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def call_soon(self, function: Callable[[], object]) -> None: ...
+
+
+class BlockingSimpleConsumer:
+    """A `SimpleConsumer` with blocking methods, for any thread.
+
+    Args:
+        consumer: runs in the event loop of the connection.
+    """
+
+    def __init__(self, cluster: BlockingConnection, consumer: SimpleConsumer) -> None:
+        self._cluster = cluster
+        self._consumer = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def receive(
+        self,
+        max_messages: int = MESSAGES_DEFAULT,
+        *,
+        visible_after: float = VISIBLE_AFTER_SECONDS,
+        wait: float = WAIT_SECONDS,
+    ) -> list[ReceivedMessage]:
+        """See `SimpleConsumer.receive`."""
+        return self._cluster.call(
+            self._consumer.receive(max_messages, visible_after=visible_after, wait=wait)
+        )
+
+    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """See `SimpleConsumer.ack`."""
+        self._cluster.call(self._consumer.ack(messages))
+
+    def nack(
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        delay: float = 0.0,
+        reason: str | BaseException = "",
+    ) -> None:
+        """See `SimpleConsumer.nack`."""
+        self._cluster.call(self._consumer.nack(messages, delay, reason))
+
+    def extend(self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float) -> None:
+        """See `SimpleConsumer.extend`."""
+        self._cluster.call(self._consumer.extend(messages, seconds))
+
+    def close(self) -> None:
+        """See `SimpleConsumer.close`."""
+        self._cluster.call_close(self._consumer.close())
 
 
 class BlockingPushConsumer:
@@ -20,7 +89,6 @@ class BlockingPushConsumer:
             cluster.push_consumer("billing", {"orders": "*"}, handle).run()
 
     Args:
-        cluster: the blocking connection.
         consumer: the asyncio consumer, available as `asyncio`.
     """
 

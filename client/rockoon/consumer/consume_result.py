@@ -1,4 +1,4 @@
-"""Consume results: return values of handlers."""
+"""Consume results, the return values of handlers, and rules of orderly consumers."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -97,3 +97,23 @@ def read_result(result: object, *, orderly: bool) -> ConsumeResult:
     if result.verdict is Verdict.SUSPEND and not orderly:
         raise TypeError("a handler returned SUSPEND, and its consumer is not orderly")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Handle the messages of each queue one after the other; rules for failures."""
+
+    suspend_seconds: float = SUSPEND_SECONDS
+    """Pause of a queue after a failure, seconds, unless the handler requests another one."""
+    attempts_max: int | None = None
+    """Deliveries after which a failed message becomes a dead letter, and the queue continues. None:
+    no limit, the queue waits."""
+
+    @classmethod
+    def of(cls, orderly: "bool | Order") -> "Order | None":
+        """Convert the argument `orderly` of a consumer; raises InvalidArgument."""
+        if isinstance(orderly, bool):
+            return cls() if orderly else None
+        if orderly.attempts_max is not None and orderly.attempts_max < 1:
+            raise InvalidArgument(reason="attempts_max must be 1 or more")
+        return orderly

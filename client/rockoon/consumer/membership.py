@@ -1,4 +1,18 @@
-"""Membership of a consumer group: heartbeats, and events from the offset service."""
+"""Membership of a consumer group: heartbeats, and events from the offset service.
+
+The membership lease limits how long a member may rely on its queues, by its own clock. The offset
+service grants a queue to another member when the lease of this one has ended, or when it did not
+release the queue in time. A process that was stopped (a signal, a suspended machine) does not know
+this before its next call. Without a check of the clock, it would handle messages of queues that
+another member owns.
+
+Orderly members trust a grant only while the last heartbeat that got a reply is recent enough. Other
+members continue if the service does not reply: handling messages twice is better than handling
+none. But they stop if their own process was stopped.
+
+Invariant: after a stop of the process, no grant is valid until a later heartbeat got a reply, and
+earlier grants never are.
+"""
 
 import asyncio
 import logging
@@ -11,13 +25,7 @@ from grpc import RpcError
 
 from rockoon.allocation import AVERAGE, AllocationStrategy, OwnerAware
 from rockoon.allocation.strategy import name_of
-from rockoon.consumer.group_view import contradictions
-from rockoon.consumer.membership_lease import MembershipLease
-from rockoon.errors import (
-    GroupNotFound,
-    OffsetServiceUnavailable,
-    RockoonError,
-)
+from rockoon.errors import GroupNotFound, OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 from rockoon_core.changes import Changes
@@ -26,18 +34,147 @@ from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, queue_from_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import valid_text
-from rockoon_proto.v1.offset_pb2 import (
-    CLUSTERING,
-    ConsumeMode,
-    GroupEvent,
-    HeartbeatReply,
-    HeartbeatRequest,
-    LeaveRequest,
-    Member,
-    PulledPosition,
-    TopicSubscription,
-    WatchGroupRequest,
-)
+from rockoon_format.names import is_retry_topic
+from rockoon_proto.v1 import offset_pb2 as offset_pb
+
+# Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
+# reply did not contain (one heartbeat interval), clock drift, and the start of a call.
+_SAFE_SHARE = 0.75
+# A pause of the event loop counts as a stop of the process from this share of the granted time on.
+_SLEEP_SHARE_MIN = 0.25
+_TICKS_PER_SLEEP = 4
+_TICK_SECONDS_MAX = 10.0
+
+
+class MembershipLease:
+    """Decides whether the grants of one member are valid. Times are seconds of a monotonic clock.
+
+    Args:
+        orderly: no other member may own a queue while this member trusts its grant.
+    """
+
+    def __init__(self, *, orderly: bool) -> None:
+        self.expirations = 0
+        """Number of times that all grants may have ended."""
+        self.granted_seconds = float("inf")
+        """Time for which the member keeps its queues without a heartbeat."""
+        self.tick_seconds = 1.0
+        """Interval at which `tick` is to be called."""
+        self._orderly = orderly
+        self._lease_seconds = float("inf")
+        self._safe_seconds = float("inf")
+        self._sleep_seconds = float("inf")
+        # Send time of the last heartbeat that got a reply.
+        self._renewed_at = 0.0
+        # Time of the last call of `tick`.
+        self._ticked_at = 0.0
+        # Time at which the end of the last stop was detected.
+        self._woke_at = 0.0
+
+    def renew(
+        self, lease_seconds: float, handover_seconds_max: float, heartbeat_seconds: float
+    ) -> None:
+        """Apply the times of the last heartbeat reply."""
+        # A silent member is not notified that another member waits for a queue, and loses the queue
+        # after the hand-over time although its lease is valid. If the hand-over time is 0, the
+        # service grants the queue immediately, no time is safe, and the lease is used.
+        self._lease_seconds = lease_seconds
+        self.granted_seconds = granted = min(lease_seconds, handover_seconds_max or float("inf"))
+        self._safe_seconds = safe = _SAFE_SHARE * granted
+        # When a stop begins, the last heartbeat is up to one interval old.
+        self._sleep_seconds = max(safe - heartbeat_seconds, _SLEEP_SHARE_MIN * granted)
+        self.tick_seconds = min(self._sleep_seconds / _TICKS_PER_SLEEP, _TICK_SECONDS_MAX)
+
+    def tick(self, now: float) -> bool:
+        """Record that the process runs; return True if it was stopped for too long."""
+        slept = self._ticked_at > 0 and now - self._ticked_at > self._sleep_seconds
+        if slept:
+            self._woke_at = now
+        self._ticked_at = now
+        return slept
+
+    def answered(self, sent_at: float, now: float) -> float | None:
+        """Record the reply to a heartbeat.
+
+        Args:
+            sent_at: send time, with which `tick` was called.
+            now: time of the reply.
+
+        Returns:
+            Seconds since the heartbeat before, if grants may have ended since; None otherwise.
+        """
+        # Upper bound: the service got this heartbeat before `now`, and the last one after its send
+        # time.
+        silence = now - self._renewed_at
+        silence_max = self._safe_seconds if self._orderly else self._lease_seconds
+        # Second condition: the process was stopped between two heartbeats, maybe for less than a
+        # lease. The decisions of the service during the stop are unknown until this reply.
+        lapsed = self._renewed_at > 0 and (
+            silence > silence_max or self._renewed_at < self._woke_at
+        )
+        # The send time, not the time of the reply: the service may measure the lease from then.
+        self._renewed_at = sent_at
+        if not lapsed:
+            return None
+        self.expirations += 1
+        return silence
+
+    def valid_since(self, expirations: int, now: float) -> bool:
+        """Return True if a grant is valid.
+
+        Args:
+            expirations: value of `expirations` before the grant was requested.
+            now: current time.
+        """
+        # The grant is older than the last expiration: another member may own the queue.
+        if expirations != self.expirations:
+            return False
+        if self._orderly:
+            return now - self._renewed_at < self._safe_seconds
+        return self._woke_at <= self._renewed_at and now - self._ticked_at <= self._sleep_seconds
+
+
+def contradictions(members: Collection[offset_pb.Member]) -> list[str]:
+    """Return a text for each setting that must be equal on members that share queues and differs.
+
+    If members use different allocations, some queues have no reader and others have two. If they
+    have different topics or expressions, messages that one member excludes count as consumed for
+    the group.
+
+    Args:
+        members: all members of a group; broadcasting members are ignored.
+    """
+    sharing = [each for each in members if each.mode == offset_pb.CLUSTERING]
+    texts = _differing(
+        "share queues by different rules", ((m.allocation, m.member_id) for m in sharing)
+    )
+    expressions: dict[str, dict[str, str]] = {}
+    for member in sharing:
+        for entry in member.subscriptions:
+            if not is_retry_topic(entry.topic):
+                expressions.setdefault(entry.topic, {})[member.member_id] = entry.expression
+    for topic, by_member in sorted(expressions.items()):
+        every = ((by_member.get(m.member_id, "nothing"), m.member_id) for m in sharing)
+        texts += _differing(f"read different things of topic {topic}", every)
+    return texts
+
+
+def _differing(what: str, said: Iterable[tuple[str, str]]) -> list[str]:
+    members_by_word: dict[str, list[str]] = {}
+    for word, member in said:
+        members_by_word.setdefault(word or "unnamed", []).append(member)
+    if len(members_by_word) < 2:
+        return []
+    parts = "; ".join(
+        f"{word}: {_some(members)}" for word, members in sorted(members_by_word.items())
+    )
+    return [f"members {what}: {parts}"]
+
+
+def _some(members: list[str], shown_max: int = 3) -> str:
+    rest = len(members) - shown_max
+    return ", ".join(members[:shown_max]) + (f" and {rest} more" if rest > 0 else "")
+
 
 log = limited(logging.getLogger(__name__))
 
@@ -51,8 +188,6 @@ class GroupMembership:
     """One member of a group, while its tasks run.
 
     Args:
-        cluster: the connection.
-        group: name of the group.
         member_id: unique in the group.
         subscriptions: subscriptions of the member.
         changes: changes when the allocation may have changed.
@@ -72,7 +207,7 @@ class GroupMembership:
         *,
         changes: Changes,
         on_reset: Callable[[Collection[MessageQueue]], None],
-        mode: ConsumeMode = CLUSTERING,
+        mode: offset_pb.ConsumeMode = offset_pb.CLUSTERING,
         orderly: bool = False,
         allocation: AllocationStrategy = AVERAGE,
     ) -> None:
@@ -86,7 +221,7 @@ class GroupMembership:
         self.group_incarnation = 0
         """Incarnation of the group; events of earlier incarnations are ignored; 0: unknown."""
         self.heartbeats_failed = 0
-        self.positions: Callable[[], Iterable[PulledPosition]] = tuple
+        self.positions: Callable[[], Iterable[offset_pb.PulledPosition]] = tuple
         """Returns the pull position of each queue, for heartbeats."""
         self.handover_seconds_max = 0.0
         """Time for which this member may keep a queue that is allocated to another member."""
@@ -101,7 +236,7 @@ class GroupMembership:
         self._mode = mode
         self._orderly = orderly
         self._allocation_name = _cut(name_of(allocation))
-        self._wants_owners = mode == CLUSTERING and isinstance(allocation, OwnerAware)
+        self._wants_owners = mode == offset_pb.CLUSTERING and isinstance(allocation, OwnerAware)
         self._owners_version = 0
         self._contradictions: list[str] = []
         self._version = -1
@@ -125,7 +260,7 @@ class GroupMembership:
         Args:
             expirations: value of `expirations` before the grant was requested.
         """
-        if self._mode != CLUSTERING:
+        if self._mode != offset_pb.CLUSTERING:
             return True
         return self._lease.valid_since(expirations, asyncio.get_running_loop().time())
 
@@ -143,13 +278,13 @@ class GroupMembership:
         self._lease.tick(sent_at)
         reply = await self._cluster.call(
             self._cluster.offset_service().Heartbeat,
-            HeartbeatRequest(
+            offset_pb.HeartbeatRequest(
                 group=self._group,
                 member_id=self.member_id,
                 instance=self._instance,
                 mode=self._mode,
                 subscriptions=[
-                    TopicSubscription(topic=s.topic, expression=s.expression)
+                    offset_pb.TopicSubscription(topic=s.topic, expression=s.expression)
                     for s in self._subscriptions
                 ],
                 # The lag of the group does not show further positions.
@@ -164,7 +299,7 @@ class GroupMembership:
         )
         silence = self._lease.answered(sent_at, loop.time())
         if silence is not None:
-            self._changes.note()
+            self._changes.notify()
             log.warning(
                 "no heartbeat of %s reached the offset service for %.1f s, so other members may "
                 "own its queues: resolving all queues again",
@@ -236,7 +371,7 @@ class GroupMembership:
             try:
                 stub = self._cluster.offset_service()
                 call = stub.WatchGroup(
-                    WatchGroupRequest(
+                    offset_pb.WatchGroupRequest(
                         group=self._group,
                         member_id=self.member_id,
                         group_incarnation=self.group_incarnation,
@@ -259,7 +394,7 @@ class GroupMembership:
             self._version = -1
             await self._cluster.pause_for_offset_service(backoff.next_seconds())
             # Events during the pause were missed, so the allocation is computed again.
-            self._changes.note()
+            self._changes.notify()
 
     async def leave(self) -> None:
         """Leave the group, so that other members need not wait for the end of the lease. Errors are
@@ -267,7 +402,9 @@ class GroupMembership:
         try:
             await self._cluster.call(
                 self._cluster.offset_service().Leave,
-                LeaveRequest(group=self._group, member_id=self.member_id, instance=self._instance),
+                offset_pb.LeaveRequest(
+                    group=self._group, member_id=self.member_id, instance=self._instance
+                ),
                 unavailable=OffsetServiceUnavailable,
                 timeout_seconds=_LEAVE_SECONDS_MAX,
             )
@@ -279,7 +416,7 @@ class GroupMembership:
                 error,
             )
 
-    def _on_event(self, event: GroupEvent) -> None:
+    def _on_event(self, event: offset_pb.GroupEvent) -> None:
         if event.deleted:
             raise GroupNotFound(group=self._group)
         if event.reset_queues:
@@ -291,7 +428,7 @@ class GroupMembership:
             # Members and owners must have the same version, and a heartbeat reply contains both.
             self._heartbeat_now.set()
         if event.routes_changed or event.released_queues:
-            self._changes.note()
+            self._changes.notify()
 
     def _apply_pause(self, *, is_paused: bool) -> None:
         if is_paused != self.is_paused:
@@ -301,9 +438,9 @@ class GroupMembership:
                 self._group,
                 "paused: its queues are released" if is_paused else "resumed",
             )
-            self._changes.note()
+            self._changes.notify()
 
-    def _apply_owners(self, reply: HeartbeatReply) -> None:
+    def _apply_owners(self, reply: offset_pb.HeartbeatReply) -> None:
         if not reply.owners_known:
             owners, self._owners_version = None, 0
         elif reply.membership_version == self._owners_version:
@@ -313,9 +450,9 @@ class GroupMembership:
             self._owners_version = reply.membership_version
         if owners != self.owners:
             self.owners = owners
-            self._changes.note()
+            self._changes.notify()
 
-    def _apply_members(self, version: int, members: Collection[Member]) -> None:
+    def _apply_members(self, version: int, members: Collection[offset_pb.Member]) -> None:
         # Replies and events may arrive out of order.
         if version < self._version:
             return
@@ -327,7 +464,7 @@ class GroupMembership:
         }
         if topics_of != self.topics_of:
             self.topics_of = topics_of
-            self._changes.note()
+            self._changes.notify()
         texts = contradictions(members)
         for text in texts:
             if text not in self._contradictions:

@@ -3,19 +3,18 @@
 from typing import TypedDict
 
 from rockoon.allocation import AllocationStrategy
-from rockoon.consumer.missing_topics import MissingTopicsRule
-from rockoon.consumer.order import Order
+from rockoon.consumer.consume_result import Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import OnOutOfRange
-from rockoon.consumer.push_consumer import OnDamaged
-from rockoon.consumer.rebalance_listener import QueuesFunction
+from rockoon.consumer.push_consumer import OnDamaged, Timing
+from rockoon.consumer.queue_revocation import QueuesFunction
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy
-from rockoon.consumer.timing import Timing
-from rockoon.offsets.broadcasting import Mode
+from rockoon.offsets.local_offsets import Mode
 from rockoon.offsets.offset_store import OffsetStore
 from rockoon.offsets.start import ConsumeFrom, StartName
+from rockoon.subscription import MissingTopicsRule
 
 
 class ReadOptions(TypedDict, total=False):

@@ -199,7 +199,6 @@ class ProcessQueue(Generic[Batch]):
 
     @property
     def has_waiting(self) -> bool:
-        """True if `hand_out` would return a message."""
         return not self.retired and self._next_batch < len(self._held)
 
     def done(self, offsets: Collection[int]) -> int:

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
-from rockoon.consumer.prefetcher import (
+from rockoon.bounds import check_group_text
+from rockoon.consumer.pull import PullLimits, PullOutOfRange
+from rockoon.consumer.pull_loop import (
     Assigned,
     Prefetcher,
     PullConsumerStatistics,
+    PullRules,
     Ready,
     end_tasks,
 )
-from rockoon.consumer.pull import PullLimits, PullOutOfRange
-from rockoon.consumer.pull_loop import PullRules
 from rockoon.errors import (
     ConsumeDisabled,
     Fenced,
@@ -27,15 +27,13 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.message import Batch, Message
-from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.connection import Connection
-from rockoon.net.forks import closed
+from rockoon.net.forks import ClosedOnExit, closed
 from rockoon.net.retried import Answer, retried
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
-from rockoon.subscription import ALL, Subscription
-from rockoon.text_checks import check_group_text
+from rockoon.subscription import ALL, MissingTopics, MissingTopicsRule, Subscription
 from rockoon_core.clock import Backoff
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_core.message_queue import MessageQueue
@@ -493,7 +491,7 @@ class PullConsumer(ClosedOnExit):
                 is_gone = isinstance(error, TopicNotFound | QueueNotFound) and self._missing.waits
                 if not (error.retriable or is_gone):
                     self._follow_failure = error
-                    self._prefetcher.arrived.note()
+                    self._prefetcher.arrived.notify()
                     return
                 log.warning("new queues of %s not assigned, retrying: %s", topic, error)
                 seen = -1

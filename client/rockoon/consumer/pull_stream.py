@@ -21,12 +21,7 @@ from rockoon.net.large_replies import Replies, Reply, refusal_of
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.repeated_lines import limited
-from rockoon_proto.v1.broker_pb2 import (
-    PullReply,
-    PullRequest,
-    PullStreamReply,
-    PullStreamRequest,
-)
+from rockoon_proto.v1.broker_pb2 import PullReply, PullRequest, PullStreamReply, PullStreamRequest
 from rockoon_proto.v1.nameserver_pb2 import Node
 from rockoon_rpc.client_call import StreamCall
 
@@ -130,7 +125,6 @@ class QueueSubscription:
         self._stream.requests.give_credit(self._number, messages, size)
 
     def end(self) -> None:
-        """End the subscription."""
         self.is_over = True
         self._stream.unsubscribe(self._number)
 
@@ -183,7 +177,6 @@ class StreamRequests:
         self._pending().unsubscribe.append(number)
 
     def finish(self) -> None:
-        """End the stream of requests."""
         self._is_finished = True
         self._wanted.set()
 
@@ -210,8 +203,6 @@ class PullStream:
     """The stream to one broker.
 
     Args:
-        cluster: the connection.
-        broker: name of the broker.
         node: process of the broker.
 
     Attributes:
@@ -356,7 +347,6 @@ class PullStreams:
         return stream.subscribe(request)
 
     def close(self) -> None:
-        """End all streams."""
         for stream in self._streams.values():
             stream.task.cancel()
         self._streams.clear()

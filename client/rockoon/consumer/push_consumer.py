@@ -15,37 +15,34 @@ progress. `QueueRevocation` releases queues that another member gets.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
+from dataclasses import dataclass
+from math import inf
 from typing import Literal, Self
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
+from rockoon.bounds import check_bounds, check_group_text, check_text
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
-from rockoon.consumer.delivery import Handler, HandlerDelivery
+from rockoon.consumer.consume_result import Order
+from rockoon.consumer.delivery import CONSUME_TIMEOUT_SECONDS, Handler, HandlerDelivery
 from rockoon.consumer.membership import GroupMembership
-from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
-from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_loop import PullRules
 from rockoon.consumer.queue_reader import (
+    PULL_EXPIRED_SECONDS,
     PullStatistics,
     QueueReader,
     ReadRules,
 )
-from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListener
+from rockoon.consumer.queue_revocation import QueuesFunction, RebalanceListener
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView, view_of
 from rockoon.consumer.stop_signals import loop_signals
-from rockoon.consumer.timing import Timing
-from rockoon.errors import (
-    Closed,
-    InvalidArgument,
-    RockoonError,
-)
+from rockoon.errors import Closed, InvalidArgument, RockoonError
 from rockoon.net.connection import Connection
-from rockoon.offsets.broadcasting import (
+from rockoon.offsets.local_offsets import (
     Mode,
     join_seconds_max,
     member_id_of,
@@ -55,23 +52,50 @@ from rockoon.offsets.broadcasting import (
 )
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
-from rockoon.subscription import parsed
-from rockoon.text_checks import check_group_text, check_text
+from rockoon.subscription import MissingTopics, MissingTopicsRule, parsed
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable, valid_text
 from rockoon_format.names import retry_topic
-from rockoon_proto.v1.nameserver_pb2 import (
-    GROUP_RETRY,
-    ProvideGroupTopicRequest,
-    SubscribeRequest,
-)
+from rockoon_proto.v1 import nameserver_pb2 as nameserver_pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Intervals and time limits of a push consumer, in seconds.
+
+    Raises:
+        InvalidArgument: a time is less than 0.01 s, or `drain_seconds` less than 0.
+    """
+
+    consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
+    """Time limit of a handler call, after which it has failed. If its messages are stored
+    elsewhere, its result is ignored. Not for orderly consumers."""
+    commit_seconds: float = 5.0
+    """Time between commits."""
+    rebalance_seconds: float = 20.0
+    """Time between rebalances without a known change."""
+    drain_seconds: float = 10.0
+    """Time limit for running handler calls when the consumer is closed or a queue is revoked; the
+    hand-over time of the offset service may be shorter."""
+    pull_expired_seconds: float = PULL_EXPIRED_SECONDS
+    """Time without a reply to pulls after which a queue is resolved again."""
+
+    def __post_init__(self) -> None:
+        times = (
+            "consume_timeout_seconds",
+            "commit_seconds",
+            "rebalance_seconds",
+            "pull_expired_seconds",
+        )
+        # Shorter intervals would be a busy loop.
+        bounds = dict.fromkeys(times, (0.01, inf)) | {"drain_seconds": (0, inf)}
+        check_bounds(self, bounds)
+
 
 log = limited(logging.getLogger(__name__))
-
-
 OnDamaged = Literal["stop", "skip"]
 
 
@@ -90,7 +114,6 @@ class PushConsumer:
 
     Args:
         cluster: the connection, which closes the consumer when it is closed.
-        group: the consumer group.
         subscriptions: topic to expression: "*", tags as in "TagA || TagB", or an `Sql`. All members
             of a group should have the same.
         handler: async, or plain (then run in a thread); gets a Message.
@@ -261,12 +284,7 @@ class PushConsumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, failure: BaseException | None, _trace: object) -> None:
         await self.close()
         if failure is None and self._failure is not None and not self._failure_was_raised:
             raise self._failure
@@ -291,7 +309,9 @@ class PushConsumer:
                     await self._subscribe(topic, create_group=self._create_group)
             if self._retry_topic:
                 # Last, because it exists only after the group is created.
-                request = ProvideGroupTopicRequest(group=self.group, topic=GROUP_RETRY)
+                request = nameserver_pb.ProvideGroupTopicRequest(
+                    group=self.group, topic=nameserver_pb.GROUP_RETRY
+                )
                 provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
                 await self._subscribe(
                     self._retry_topic, provided.revision, create_group=self._create_group
@@ -319,7 +339,9 @@ class PushConsumer:
         await self._cluster.route(topic, min_revision)
         reply = await self._cluster.call_nameserver(
             "Subscribe",
-            SubscribeRequest(group=self.group, topic=topic, create_group=create_group),
+            nameserver_pb.SubscribeRequest(
+                group=self.group, topic=topic, create_group=create_group
+            ),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
         # `Subscribe` may have created the group again after its deletion.
@@ -510,7 +532,7 @@ class PushConsumer:
             seen = await changes.wait(seen)
             if (now := known()) != before:
                 before = now
-                self._changes.note()
+                self._changes.notify()
 
     async def _keep_committed(self) -> None:
         while True:

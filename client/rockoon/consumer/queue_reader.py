@@ -8,7 +8,7 @@ from functools import partial
 
 from rockoon.consumer.process_queue import Limit, ProcessQueue
 from rockoon.consumer.pull import Pulled, PullOutOfRange, pull
-from rockoon.consumer.pull_loop import PullLoop, PullRules
+from rockoon.consumer.pull_loop import PullCounts, PullLoop, PullRules
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import (
     QueueNotFound,
@@ -33,13 +33,9 @@ _DAMAGED_IN_A_ROW_MAX = 1024
 
 
 @dataclass(slots=True)
-class PullStatistics:
+class PullStatistics(PullCounts):
     """Counts over all queues since the consumer was made."""
 
-    pulls: int = 0
-    pulls_empty: int = 0
-    pulls_failed: int = 0
-    """Pulls that failed; they are retried."""
     flow_control_pauses: int = 0
     """Number of times that a queue reached a flow limit."""
     damaged: int = 0
@@ -107,8 +103,6 @@ class QueueReader:
         """Pull until the queue must be resolved again.
 
         Args:
-            cluster: the connection.
-            streams: pull streams of the consumer.
             rules: rules for reading.
             statistics: counters.
             on_messages: called when messages can be handed out.

@@ -98,8 +98,6 @@ class RetryTopic:
     """`Redelivery` that sends failed messages back to brokers.
 
     Args:
-        cluster: the connection.
-        group: name of the consumer group.
         policy: delays and number of attempts.
         statistics: counters.
     """

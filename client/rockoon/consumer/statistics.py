@@ -40,7 +40,6 @@ class ConsumerStatistics:
     """Number of resolved start positions, by StartReason."""
 
     def count_persisted(self, persisted: Persisted) -> None:
-        """Count the results of storing progress."""
         self.commits += len(persisted.stored)
         self.commits_failed += len(persisted.kept)
         self.fenced += len(persisted.lost)
@@ -71,7 +70,6 @@ class QueueView:
 
 
 def view_of(reader: QueueReader) -> QueueView:
-    """Return the state of a queue."""
     held = reader.process_queue
     commit_offset = held.commit_offset
     attempts = reader.attempts.get(commit_offset, 0)

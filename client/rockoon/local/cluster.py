@@ -16,25 +16,24 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from rockoon.local.directory import ClusterDirectory, NodeRecord
-from rockoon.local.moved_routes import move_routes
-from rockoon.local.node_maker import NodeMaker, Settings
-from rockoon.local.node_plan import (
+from rockoon.local.directory import ClusterDirectory, NodeRecord, PortBlock, can_listen
+from rockoon.local.etcd import move_routes
+from rockoon.local.node_maker import (
+    NodeMaker,
+    Settings,
     choose_copies,
     chosen_names,
     node_names,
     refuse_several,
     replica_names,
+    require_services,
 )
-from rockoon.local.ports import PortBlock, can_listen
 from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind, end
-from rockoon.local.programs import require_services
 
 if TYPE_CHECKING:
-    from rockoon.local.encryption import Encryption
+    from rockoon.local.authority import Encryption
     from rockoon.net.access import AccessKey
     from rockoon.net.tls import Tls
 
@@ -132,12 +131,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -152,12 +146,7 @@ class LocalCluster:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.stop)
 
     # State
@@ -448,7 +437,7 @@ class LocalCluster:
 
         If this is interrupted at any point, the next start finds all replicas that are in sync.
         """
-        from rockoon.local.copies import settle_copies
+        from rockoon.local.listing import settle_copies
 
         assert self._copies_wanted is not None, "a number of copies is wanted"
         names = {node.log for node in self._of(NodeKind.BROKER, NodeKind.OFFSET)}
@@ -484,14 +473,14 @@ class LocalCluster:
     def _make_encryption(self) -> "Encryption | None":
         if self._tls_mode == "off":
             return None
-        from rockoon.local.encryption import FOLDER, Encryption
+        from rockoon.local.authority import FOLDER, Encryption
 
         return Encryption(self.directory / FOLDER, self._tls_mode)
 
     def _make_access(self) -> "AccessKey | None":
         if not self._access_is_on:
             return None
-        from rockoon.local.cluster_secret import cluster_key
+        from rockoon.local.directory import cluster_key
 
         return cluster_key(self.directory)
 

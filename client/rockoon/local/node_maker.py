@@ -1,22 +1,116 @@
-"""Creates the nodes of a local cluster from their records: a process each, or a single one."""
+"""Nodes of a local cluster: their names, those of the directory and new ones, the programs of the
+services, and a process for each node or a single one.
+"""
 
+import importlib.util
 import os
+import string
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rockoon.local.cluster_secret import client_secrets
-from rockoon.local.directory import NodeRecord
-from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.moved_routes import FILE as ROUTES_FILE
-from rockoon.local.process import Node, NodeEnded, NodeKind
-from rockoon.local.programs import MODULES, flags
+from rockoon.local.directory import NodeRecord, client_secrets
+from rockoon.local.etcd import ROUTES_FILE, etcd_command, etcd_healthy, find_etcd
+from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
 
 if TYPE_CHECKING:
-    from rockoon.local.encryption import Encryption
+    from rockoon.local.authority import Encryption
     from rockoon.net.access import AccessKey
+
+
+MODULES = {
+    NodeKind.NAMESERVER: "rockoon_nameserver",
+    NodeKind.BROKER: "rockoon_broker",
+    NodeKind.OFFSET: "rockoon_offset",
+    NodeKind.GATEWAY: "rockoon_gateway",
+}
+
+
+def flag_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(str(part) for part in value)
+    return str(value)
+
+
+def flags(values: Mapping[str, object]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
+
+
+def require_services(*, gateway: bool) -> None:
+    """Raises LocalClusterError if a program is missing; `gateway` includes the gateway's."""
+    wanted = [name for kind, name in MODULES.items() if gateway or kind is not NodeKind.GATEWAY]
+    missing = [module for module in wanted if importlib.util.find_spec(module) is None]
+    if missing:
+        raise LocalClusterError(
+            f"{', '.join(missing)} is not installed here: `pip install 'rockoon[local]'`"
+        )
+
+
+NODES_MAX = 26
+REPLICAS_MAX = 7
+
+
+def chosen_names(kind: NodeKind, kept: Collection[NodeRecord], wanted: int | None) -> list[str]:
+    """Return the names of nameservers, or of brokers' logs: existing ones, then new ones."""
+    names = list(dict.fromkeys(record.log or record.name for record in kept if record.kind is kind))
+    count = wanted if wanted is not None else (len(names) or 1)
+    if not 1 <= count <= NODES_MAX:
+        raise LocalClusterError(f"{count} {kind}s: it must be between 1 and {NODES_MAX}")
+    if kind is NodeKind.BROKER and count < len(names):
+        raise LocalClusterError(
+            f"the directory has data of {len(names)} brokers: start all of them, "
+            "or use another directory"
+        )
+    new_names = (name for name in node_names(kind) if name not in names)
+    while len(names) < count:
+        names.append(next(new_names))
+    return names[:count]
+
+
+def choose_copies(kept: Iterable[NodeRecord], wanted: int | None) -> int:
+    """Return how many copies of each log to start: all existing ones, or more if requested.
+
+    Only the leader of a log can reduce the number of copies, so it must be started first.
+    """
+    copies = Counter(
+        each.log or each.name for each in kept if each.kind in (NodeKind.BROKER, NodeKind.OFFSET)
+    )
+    if wanted is not None and (not 1 <= wanted <= REPLICAS_MAX or wanted == 2):
+        raise LocalClusterError(
+            f"{wanted} replicas: it must be 1, or 3 to {REPLICAS_MAX} (2 copies would both be "
+            "needed for each message)"
+        )
+    return max([*copies.values(), wanted or 1])
+
+
+def replica_names(log: str, kept: Iterable[NodeRecord], copies: int) -> list[str]:
+    """Return the names of the nodes with a log's copies: existing ones, then new ones."""
+    names = [record.name for record in kept if log in (record.log, record.name)]
+    if copies == 1:
+        return names or [log]
+    new_names = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
+    return names + [next(new_names) for _ in range(copies - len(names))]
+
+
+def node_names(kind: NodeKind) -> Iterable[str]:
+    return (f"{kind}-{letter}" for letter in string.ascii_lowercase)
+
+
+def refuse_several(records: Iterable[NodeRecord]) -> None:
+    """Raises LocalClusterError if a single process cannot run these nodes."""
+    for kind in (NodeKind.NAMESERVER, NodeKind.BROKER, NodeKind.OFFSET):
+        names = [record.name for record in records if record.kind is kind]
+        if len(names) > 1:
+            raise LocalClusterError(
+                f"a single process has one {kind}, but this cluster has {len(names)} "
+                f"({', '.join(names)}): start it without --single"
+            )
+
 
 # Runs all services in one process, whose node has this name.
 TOGETHER = "rockoon_runtime.together"
@@ -33,7 +127,6 @@ class NodeMaker:
     """Creates the nodes of one cluster.
 
     Args:
-        directory: directory of the cluster.
         records: all nodes; the nameservers are fixed.
         settings: service, log or node → setting → value; read for each command.
         environment: service or node → environment variables.
@@ -157,7 +250,7 @@ class NodeMaker:
         for each in (record.kind, record.log, record.name):
             chosen |= self._settings.get(each, {})
         if record.kind is NodeKind.GATEWAY and self._encryption is None and "tls" not in chosen:
-            from rockoon.local.encryption import open_gateway_settings
+            from rockoon.local.authority import open_gateway_settings
 
             values |= open_gateway_settings(self._directory)
         return flags(values | chosen)

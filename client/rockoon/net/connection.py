@@ -1,6 +1,10 @@
 """Connection to a cluster: cached routes, channels, and calls that raise the error table's classes.
 
 `route_watch` keeps the routes up to date. While no nameserver answers, the last routes are used.
+
+A call that is pending at a process which, according to the routes, has been replaced by another one
+is cancelled. A machine that has vanished does not answer: a long poll there would wait for its
+whole timeout, although the log's next leader has the messages.
 """
 
 import asyncio
@@ -8,13 +12,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from grpc import RpcError, aio
 
+from rockoon.bounds import check_text
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
@@ -25,18 +30,13 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
-from rockoon.net.append_replies import append_reply
-from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.forks import Forkable, watch_forks
-from rockoon.net.large_replies import pull_stream_reply
-from rockoon.net.route_requests import RouteRequests
-from rockoon.net.route_watch import RouteWatch
+from rockoon.net.large_replies import append_reply, pull_stream_reply
+from rockoon.net.route_watch import RouteRequests, RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
-from rockoon.text_checks import check_text
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
-from rockoon_core.failover_order import FailoverOrder
-from rockoon_core.nameservers import call_any
+from rockoon_core.nameservers import FailoverOrder, call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.repeated_lines import limited
 from rockoon_core.signature import Credentials
@@ -52,6 +52,82 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
+Reply = TypeVar("Reply")
+# Current address of the service; None if the routes have none, which does not mean that it moved.
+AddressNow = Callable[[], str | None]
+
+
+class Moved(Exception):
+    """Raised if another process has replaced the peer of a call; the call may have been
+    executed."""
+
+
+class CallsInFlight:
+    """The calls of a connection that have no reply yet. Used only by the event loop's thread."""
+
+    def __init__(self) -> None:
+        # Call → function for the current address, address of the call, and its farewell time.
+        self._calls: dict[Any, tuple[AddressNow, str, float]] = {}
+        self._moved: set[Any] = set()
+
+    async def answer(
+        self, call: Awaitable[Reply], address_now: AddressNow, farewell_seconds: float = 0.0
+    ) -> Reply:
+        """Return the reply to a call that was just started.
+
+        Args:
+            call: the call.
+            address_now: returns the current address of the called service.
+            farewell_seconds: how long to wait for the reply after the service has moved. A leader
+                that hands over has answered by then, but the new routes may arrive first.
+
+        Raises:
+            Moved: another process has replaced the peer.
+            RpcError: as the call.
+        """
+        if not hasattr(call, "cancel"):
+            return await call
+        with self.follow(call, address_now, farewell_seconds):
+            try:
+                return await call
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if call in self._moved and task is not None and not task.cancelling():
+                    raise Moved from None
+                raise
+
+    @contextmanager
+    def follow(
+        self, call: Any, address_now: AddressNow, farewell_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Cancel a call that was just started as soon as its service moves; arguments as in
+        `answer`."""
+        address = address_now()
+        if address is None:
+            yield
+            return
+        self._calls[call] = address_now, address, farewell_seconds
+        try:
+            yield
+        finally:
+            del self._calls[call]
+            self._moved.discard(call)
+
+    def cancel_moved(self) -> None:
+        """Cancel the calls to services that have moved; called after a change of the routes."""
+        for call, (address_now, address, farewell_seconds) in list(self._calls.items()):
+            if call not in self._moved and address_now() not in (None, address):
+                self._moved.add(call)
+                if farewell_seconds:
+                    asyncio.get_running_loop().call_later(farewell_seconds, self._end, call)
+                else:
+                    call.cancel()
+
+    def _end(self, call: Any) -> None:
+        if call in self._moved:
+            call.cancel()
+
+
 log = limited(logging.getLogger(__name__))
 
 CALL_SECONDS_MAX = 10.0
@@ -63,9 +139,6 @@ RETRY_SECONDS = 30.0
 UNLISTED_SECONDS = 5.0
 
 Request = TypeVar("Request")
-Reply = TypeVar("Reply")
-
-
 _SERVICE = "/rockoon.v1.Broker/"
 
 
@@ -282,9 +355,9 @@ class Connection:
         """
         self._watch.forget(is_forgotten)
 
-    def note_change(self, topic: str, revision: int) -> None:
+    def record_change(self, topic: str, revision: int) -> None:
         """Record that a topic was created, changed or deleted through this connection."""
-        self._route_requests.note_change(topic, revision)
+        self._route_requests.record_change(topic, revision)
 
     # Calls
 

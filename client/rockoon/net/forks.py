@@ -1,15 +1,18 @@
-"""Connections in forked children: every use raises `Closed`.
+"""End of connections: objects close on exit; in a forked child every use raises `Closed`.
 
 A forked child (gunicorn `--preload`, Celery's prefork pool, multiprocessing) inherits the objects
 and sockets of its parent's connections, but not the thread of their event loop. Every call would
 block forever, and a write would corrupt the parent's HTTP/2 stream.
 """
 
+import logging
 import os
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 from weakref import WeakSet
 
-from rockoon.errors import Closed
+from rockoon.errors import Closed, RockoonError
+from rockoon_core.repeated_lines import limited
 
 
 class Forkable(Protocol):
@@ -48,3 +51,30 @@ def _refuse_all() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(after_in_child=_refuse_all)
+
+log = limited(logging.getLogger(__name__))
+
+
+class ClosedOnExit:
+    """Async context manager that calls the subclass's `close` on exit."""
+
+    async def close(self) -> None:
+        """Close the object; the subclass implements it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except RockoonError as close_error:
+            if failure is None:
+                raise
+            # The body's exception is raised instead; it may be the cause of this failure.
+            log.warning("closing failed after an exception of the with block: %s", close_error)

@@ -1,20 +1,65 @@
-"""Decoding of pull stream replies without a copy of their records: protobuf would copy them twice.
+"""Decoding of stream replies: pull replies without a copy of their records, which protobuf would
+copy twice, and append replies, because reading a field of a protobuf message costs Python as much
+as a function call.
 
-The compiled kernel decodes replies without an error (`PullReplyFields`).
+The compiled kernel decodes pull replies without an error (`PullReplyFields`), and append replies of
+acknowledged batches only.
 """
 
 from typing import Any, NamedTuple
 
 from rockoon_core.wire_fields import fields
 from rockoon_format import kernel
+from rockoon_proto.v1 import broker_pb2
 from rockoon_proto.v1.broker_pb2 import (
     DELETION_REASON_UNSPECIFIED,
+    AppendReply,
     DeletionReason,
     PullReply,
     PullStatus,
     PullStreamReply,
 )
 from rockoon_proto.v1.errors_pb2 import Error
+
+
+class StoredBatch(NamedTuple):
+    """Position of a stored batch in queue and log; has the field names of AppendReply and
+    Appended."""
+
+    request_id: int
+    first_queue_offset: int
+    first_physical_offset: int
+    messages: int
+    store_timestamp_ms: int
+    store_host: bytes
+
+
+Appended = broker_pb2.Appended | StoredBatch
+
+
+Answer = AppendReply | StoredBatch
+
+
+Answers = AppendReply | list[StoredBatch]
+
+
+"""The replies in one message of an append stream; each reply belongs to one batch."""
+
+
+def append_reply(message: bytes) -> Answers:
+    """Decode a message of an append stream.
+
+    Raises:
+        DecodeError: the message is invalid.
+    """
+    rows = kernel.native.appended(message)
+    if rows is not None:
+        if len(rows) == 1:
+            # Most: a comprehension is a call of its own.
+            return [tuple.__new__(StoredBatch, rows[0])]
+        return [tuple.__new__(StoredBatch, row) for row in rows]
+    return AppendReply.FromString(message)
+
 
 # For smaller replies, two copies are cheaper than a search for the records.
 LARGE_BYTES = 32 << 10

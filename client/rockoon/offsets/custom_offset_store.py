@@ -23,18 +23,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rockoon.admin.offset_calls import ask_offset_service
-from rockoon.errors import (
-    CommitBehind,
-    ConsumeDisabled,
-    QueueNotFound,
-    RockoonError,
-)
+from rockoon.admin.reads import ask_offset_service
+from rockoon.errors import CommitBehind, ConsumeDisabled, QueueNotFound, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted
-from rockoon.offsets.own_start import Position, facts_of, start_on
-from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.offsets.start import ConsumeFrom, Position, Start, facts_of, start_on
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import (
     NewQueueRule,

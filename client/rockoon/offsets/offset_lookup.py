@@ -8,13 +8,8 @@ from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core import start_position
 from rockoon_core.message_queue import MessageQueue, in_calls
+from rockoon_proto.v1 import broker_pb2 as broker_pb
 from rockoon_proto.v1 import nameserver_pb2 as wire
-from rockoon_proto.v1.broker_pb2 import (
-    BrokerQueue,
-    QueueState,
-    QueueStatusRequest,
-    SearchOffsetRequest,
-)
 
 
 class OffsetLookup:
@@ -84,10 +79,12 @@ class OffsetLookup:
 
     async def _status(
         self, broker: str, queues: list[MessageQueue]
-    ) -> tuple[dict[MessageQueue, QueueState], int]:
+    ) -> tuple[dict[MessageQueue, broker_pb.QueueState], int]:
         reply = await self._cluster.call(
             self._cluster.broker(broker).QueueStatus,
-            QueueStatusRequest(queues=_to_wire(queues), route_revision=self._revision(queues)),
+            broker_pb.QueueStatusRequest(
+                queues=_to_wire(queues), route_revision=self._revision(queues)
+            ),
             unavailable=BrokerUnavailable,
             broker=broker,
         )
@@ -104,7 +101,7 @@ class OffsetLookup:
     ) -> dict[MessageQueue, int]:
         reply = await self._cluster.call(
             self._cluster.broker(broker).SearchOffset,
-            SearchOffsetRequest(
+            broker_pb.SearchOffsetRequest(
                 queues=_to_wire(queues),
                 timestamp_ms=timestamp_ms,
                 route_revision=self._revision(queues),
@@ -128,11 +125,11 @@ def _calls(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, list[MessageQu
             yield broker, some
 
 
-def _to_wire(queues: Iterable[MessageQueue]) -> list[BrokerQueue]:
-    return [BrokerQueue(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
+def _to_wire(queues: Iterable[MessageQueue]) -> list[broker_pb.BrokerQueue]:
+    return [broker_pb.BrokerQueue(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
 
 
-def _offset(consume_from: ConsumeFrom, state: QueueState, by_time: int | None) -> int:
+def _offset(consume_from: ConsumeFrom, state: broker_pb.QueueState, by_time: int | None) -> int:
     if by_time is not None:
         return by_time
     if consume_from.kind == wire.CONSUME_FROM_FIRST:

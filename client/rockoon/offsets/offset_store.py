@@ -17,15 +17,7 @@ from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue, in_calls, queue_to_wire
 from rockoon_core.repeated_lines import limited
-from rockoon_proto.v1.offset_pb2 import (
-    BROADCASTING,
-    CLUSTERING,
-    CommitEntry,
-    CommitRequest,
-    CommitResult,
-    QueryRequest,
-    ResolveRequest,
-)
+from rockoon_proto.v1 import offset_pb2 as offset_pb
 
 log = limited(logging.getLogger(__name__))
 
@@ -134,7 +126,6 @@ class RemoteOffsetStore:
 
     Args:
         cluster: the connection to the offset service.
-        group: the group.
         member_id: id of the committing member; empty for a reader without membership.
         own: the progress is the member's own (group setting BROADCAST_SERVER), not the group's.
     """
@@ -148,7 +139,7 @@ class RemoteOffsetStore:
         self._group = group
         self._member_id = member_id
         self._own_member = member_id if own else ""
-        self._mode = BROADCASTING if own else CLUSTERING
+        self._mode = offset_pb.BROADCASTING if own else offset_pb.CLUSTERING
         self._positions: dict[MessageQueue, _QueueReading] = {}
         # Parallel calls could store an older offset after a newer one.
         self._storing = asyncio.Lock()
@@ -165,7 +156,7 @@ class RemoteOffsetStore:
         for some in in_calls(queues):
             reply = await self._cluster.call(
                 self._cluster.offset_service().Resolve,
-                ResolveRequest(
+                offset_pb.ResolveRequest(
                     group=self._group,
                     member_id=self._member_id,
                     queues=[queue_to_wire(queue) for queue in some],
@@ -198,7 +189,9 @@ class RemoteOffsetStore:
         """Return the result of RocketMQ's query, by the new-queue rule; None if not found."""
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
-            QueryRequest(group=self._group, queue=queue_to_wire(queue), member=self._own_member),
+            offset_pb.QueryRequest(
+                group=self._group, queue=queue_to_wire(queue), member=self._own_member
+            ),
             unavailable=OffsetServiceUnavailable,
         )
         return reply.offset if reply.found else None
@@ -286,7 +279,7 @@ class RemoteOffsetStore:
         metadata: str = "",
         force: bool = False,
         release: Iterable[MessageQueue] = (),
-    ) -> list[tuple[CommitResult, int]]:
+    ) -> list[tuple[offset_pb.CommitResult, int]]:
         # Copied: `update` may run during the call, and only the offsets that were sent are recorded
         # as stored.
         sent = [(queue, position.offset, position.epoch) for queue, position in positions.items()]
@@ -303,14 +296,14 @@ class RemoteOffsetStore:
         *,
         force: bool,
         release: Iterable[MessageQueue],
-    ) -> list[tuple[CommitResult, int]]:
+    ) -> list[tuple[offset_pb.CommitResult, int]]:
         reply = await self._cluster.call(
             self._cluster.offset_service().Commit,
-            CommitRequest(
+            offset_pb.CommitRequest(
                 group=self._group,
                 member_id=self._member_id,
                 entries=[
-                    CommitEntry(
+                    offset_pb.CommitEntry(
                         queue=queue_to_wire(queue), offset=offset, epoch=epoch, metadata=metadata
                     )
                     for queue, offset, epoch in sent
@@ -331,7 +324,7 @@ class RemoteOffsetStore:
         self,
         queue: MessageQueue,
         position: _QueueReading,
-        result: CommitResult,
+        result: offset_pb.CommitResult,
         offset: int,
         stored: dict[MessageQueue, int],
         kept: dict[MessageQueue, RockoonError],

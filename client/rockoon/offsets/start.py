@@ -1,15 +1,49 @@
-"""Start policies (`ConsumeFrom`), and decided start positions with their reasons."""
+"""Start policies (`ConsumeFrom`), decided start positions with their reasons, and start positions
+of readers that store their own progress. No I/O.
 
+Such a reader decides as the offset service does (`rockoon_core.start_position`), with this reader
+instead of the group: by rule EXACT a queue is new if it was created after *this reader* first used
+the topic, however old the group is. So a member that joins late starts by policy, and queues that
+were added while it was away are read from their beginning.
+
+Source: RebalancePushImpl#computePullFromWhereWithException for broadcasting; RocketMQ has neither
+create revisions nor policies for invalid progress.
+"""
+
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal, Self
 
 from rockoon.bounds import check_epoch_ms
 from rockoon.errors import InvalidArgument
-from rockoon.times import timestamp_ms_of
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import Facts, GroupRules, QueueState, StoredProgress, decide
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1 import offset_pb2
+
+_ROCKETMQ_FORMAT = "%Y%m%d%H%M%S"
+
+
+def timestamp_ms_of(text: str) -> int:
+    """Return epoch milliseconds.
+
+    Args:
+        text: "20260131120000" (RocketMQ's yyyyMMddHHmmss, local time); ISO 8601 as in
+            "2026-01-31T12:00", "2026-01-31 12:00:00+01:00" or with Z, local without a zone; or
+            epoch milliseconds of 11 to 13 digits.
+
+    Raises:
+        ValueError: the text has none of these forms, or the date does not exist.
+    """
+    if re.fullmatch(r"\d{14}", text):
+        moment = datetime.strptime(text, _ROCKETMQ_FORMAT)
+    elif re.fullmatch(r"\d{11,13}", text):
+        return int(text)
+    else:
+        moment = datetime.fromisoformat(text)
+    return int(moment.timestamp() * 1000)
+
 
 StartName = Literal[
     "first",
@@ -161,3 +195,53 @@ class Start:
             gap=start.gap,
             epoch=start.epoch,
         )
+
+
+CREATE_REVISION_UNKNOWN = 0
+"""For progress that RocketMQ wrote: it is assumed to belong to the present queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Progress on one queue."""
+
+    offset: int
+    """Next offset to consume."""
+    create_revision: int = CREATE_REVISION_UNKNOWN
+    """Create revision of the queue; a later queue of the same name has another one."""
+
+
+def facts_of(
+    queue: MessageQueue,
+    create_revision: int,
+    state: QueueState,
+    since: int,
+    rules: GroupRules,
+    progress: Position | None,
+) -> Facts:
+    """Return the facts for one decision.
+
+    Args:
+        queue, create_revision: the queue and its create revision.
+        state: state of the queue from its broker.
+        since: revision at which this reader first used the topic.
+        rules: rules of its group.
+        progress: stored progress; None if there is none.
+    """
+    stored = None
+    if progress is not None:
+        stored = StoredProgress(
+            progress.offset,
+            create_revision
+            if progress.create_revision == CREATE_REVISION_UNKNOWN
+            else progress.create_revision,
+        )
+    return Facts(queue, state, create_revision, since, rules, stored, who="this reader")
+
+
+def start_on(queue: MessageQueue, facts: Facts, offset_at_time: int | None = None) -> Start:
+    """Return the start on a queue; see `rockoon_core.start_position.decide`."""
+    decision = decide(facts, offset_at_time)
+    return Start(
+        queue, decision.offset, decision.reason.name, decision.explanation, gap=decision.gap
+    )

@@ -22,7 +22,7 @@ from numpy import cumsum, frombuffer, int64
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
-from rockoon.net.append_replies import Appended, StoredBatch
+from rockoon.net.large_replies import Appended, StoredBatch
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
 from rockoon.producer.settings import ProducerSettings

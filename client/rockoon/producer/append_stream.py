@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from grpc import RpcError, aio
 
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
-from rockoon.net.append_replies import Answer, Answers
+from rockoon.net.large_replies import Answer, Answers
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import AppendRequest

@@ -20,13 +20,8 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from rockoon.errors import (
-    BrokerUnavailable,
-    NoWritableQueue,
-    RockoonError,
-    TimedOut,
-)
-from rockoon.net.append_replies import Appended
+from rockoon.errors import BrokerUnavailable, NoWritableQueue, RockoonError, TimedOut
+from rockoon.net.large_replies import Appended
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.queue_selectors import RoundRobin
 from rockoon_core.clock import Backoff

@@ -22,16 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, RockoonError
-from rockoon.net.closed_on_exit import ClosedOnExit
+from rockoon.net.forks import ClosedOnExit
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.accumulator import (
-    MESSAGE_OVERHEAD_BYTES,
-    BatchQueue,
-    message_bytes,
-)
-from rockoon.producer.body_chunks import (
+from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, BatchQueue, message_bytes
+from rockoon.producer.body_feed import (
     Bodies,
     Chunk,
     body_chunks,
@@ -40,7 +35,8 @@ from rockoon.producer.body_chunks import (
     next_keys,
 )
 from rockoon.producer.delay import delay_section
-from rockoon.producer.message_router import MessageRouter
+from rockoon.producer.message_router import MessageRouter, UnroutedMessages
+from rockoon.producer.options import renamed_key
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
     OWN_BYTES_MAX,
@@ -54,11 +50,9 @@ from rockoon.producer.outgoing import (
     with_section,
 )
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
-from rockoon.producer.receipt import Receipt, SendResults, Span
+from rockoon.producer.receipt import Receipt, SendResults, SentSpans, Span
 from rockoon.producer.sender import Sender
-from rockoon.producer.sent_spans import SentSpans
 from rockoon.producer.settings import ProducerSettings
-from rockoon.producer.unrouted_messages import UnroutedMessages
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
 

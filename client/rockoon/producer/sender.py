@@ -32,8 +32,8 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.hooks import ProducerHooks
-from rockoon.net.append_replies import Answer, StoredBatch
-from rockoon.net.host import LOOPBACK, born_host
+from rockoon.net.addresses import LOOPBACK, born_host
+from rockoon.net.large_replies import Answer, StoredBatch
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
 from rockoon.producer.append_stream import AppendStream
@@ -540,7 +540,7 @@ class Sender:
             self._scheduler.acknowledged(batch, stored, self._loop.time())
             if self._hooks is not None:
                 self._hooks.on_completed(batch)
-            self.completed.note()
+            self.completed.notify()
         else:
             self._retry_or_fail(batch, from_wire(answer.error))
         if self._scheduler.ready_queues:
@@ -610,7 +610,7 @@ class Sender:
             del self._unreported[:-_UNREPORTED_BATCHES_MAX]
         if self._hooks is not None:
             self._hooks.on_completed(batch)
-        self.completed.note()
+        self.completed.notify()
 
     # Routes
 

@@ -13,14 +13,8 @@ Invariants:
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rockoon.errors import (
-    Internal,
-    RockoonError,
-    SequenceGap,
-    SequenceUnknown,
-    StoreFailed,
-)
-from rockoon.net.append_replies import Appended
+from rockoon.errors import Internal, RockoonError, SequenceGap, SequenceUnknown, StoreFailed
+from rockoon.net.large_replies import Appended
 from rockoon_core.message_queue import MessageQueue
 
 if TYPE_CHECKING:

@@ -23,15 +23,14 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.net.connection import Connection
-from rockoon.receiving.lost_calls import LostCalls
-from rockoon.receiving.message_groups import CANDIDATES_MAX
+from rockoon.receiving.kept_batches import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
-from rockoon.receiving.receive_queue import ReceiveQueue, ReceiverName, WaitingReceiver
+from rockoon.receiving.receive_queue import LostCalls, ReceiveQueue, ReceiverName, WaitingReceiver
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue, TrackedTopic
 from rockoon_core.message_queue import (
+    ACQUIRES_PER_CALL_MAX,
     QUEUES_PER_CALL_MAX,
-    WISHES_PER_CALL_MAX,
     MessageQueue,
     in_calls,
     queue_from_wire,
@@ -102,7 +101,6 @@ class Acquirer:
     """Makes the calls of one connection.
 
     Args:
-        cluster: the connection.
         tail_reader: known ends of the message queues.
         reader: reads candidates.
         deliver: delivers granted messages to receivers; returns their number.
@@ -265,7 +263,7 @@ class Acquirer:
                 del self._due[receive_queue]
                 self._own_calls += 1
                 self._start_call({receive_queue: group}, has_own_call=True)
-        for some in in_calls(shared, WISHES_PER_CALL_MAX):
+        for some in in_calls(shared, ACQUIRES_PER_CALL_MAX):
             if len(self._tasks) - self._own_calls >= CALLS_MAX:
                 break
             for receive_queue in some:

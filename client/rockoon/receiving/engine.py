@@ -51,11 +51,7 @@ DEAD_LETTERING_MS = 30_000
 
 
 class ReceivingEngine:
-    """Receives for many receivers of many groups. A connection has one: `Cluster.receiving`.
-
-    Args:
-        cluster: the connection.
-    """
+    """Receives for many receivers of many groups. A connection has one: `Cluster.receiving`."""
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
@@ -91,7 +87,6 @@ class ReceivingEngine:
         self._tail_reader.close()
 
     def start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task that the connection owns."""
         return self._cluster.tasks.create_task(work, name=name)
 
     async def receive(
@@ -116,7 +111,6 @@ class ReceivingEngine:
         that a filter excludes are acknowledged, so the receivers of a group need equal filters.
 
         Args:
-            group: name of the consumer group.
             subscriptions: the topics to receive from, one or more; each topic once.
             messages_max: 1 to 1024.
             visible_after_ms: how long other receivers do not get the messages, milliseconds, 1 ms
@@ -199,8 +193,6 @@ class ReceivingEngine:
         """Acknowledge messages: no receiver gets them again. A repeated call has no effect.
 
         Args:
-            group: name of the consumer group.
-            receipts: handles of the messages.
             receiver: acknowledges them; empty: the connection's client id.
 
         Returns:
@@ -229,8 +221,6 @@ class ReceivingEngine:
         """Change how long messages stay invisible.
 
         Args:
-            group: name of the consumer group.
-            receipts: handles of the messages.
             visible_after_ms: from now, 0 to 12 hours; 0: visible immediately.
             counted: False: the delivery that this call ends does not count as an attempt.
             extend: True: the holder extends its own time, and its receipts stay valid.
@@ -290,8 +280,6 @@ class ReceivingEngine:
         """Put messages into the group's dead-letter topic, and acknowledge them.
 
         Args:
-            group: name of the consumer group.
-            receipts: handles of the messages.
             reason: a text for operators, stored with the dead letters.
             attempts: number of deliveries (`ReceivedMessage.attempt`), stored with them.
             receiver: acknowledges them; empty: the connection's client id.

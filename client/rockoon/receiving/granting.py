@@ -22,11 +22,10 @@ from rockoon.errors import RockoonError
 from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, PendingAcquire, ReceivingGroup
-from rockoon.receiving.offset_bits import offsets_of
 from rockoon.receiving.offset_reader import MatchedMessages, OffsetReader, Reading
 from rockoon.receiving.receive_queue import MESSAGES_MAX, ReceiveQueue, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
-from rockoon.receiving.settler import Settler
+from rockoon.receiving.settler import Settler, offsets_of
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import queue_from_wire
@@ -79,11 +78,7 @@ class Rejected(Exception):
 
 
 class DeadLettering:
-    """Puts messages into dead-letter topics.
-
-    Args:
-        cluster: the connection.
-    """
+    """Puts messages into dead-letter topics."""
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
@@ -99,7 +94,6 @@ class DeadLettering:
         """Store messages of one queue as dead letters on brokers.
 
         Args:
-            group: name of the consumer group.
             found: offset, batch and index of each message.
             attempts: number of failed deliveries.
             reason: stored with the dead letter, with the name of its class.
@@ -121,7 +115,6 @@ class Granting:
     """Delivers granted messages, and settles the offsets that are not delivered.
 
     Args:
-        cluster: the connection.
         tail_reader, reader, settler: components of the receiving engine.
     """
 

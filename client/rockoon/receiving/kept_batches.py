@@ -2,17 +2,47 @@
 
 Each kept batch covers a range of offsets of a queue. If an offset in the range has no message, the
 queue has no message at that offset.
+
+The messages of FIFO groups have hashes of their message groups; the offset service keeps the order
+per hash. Do not change the hash function: all receivers of a group must use the same one. The
+message group of a message is its ordering key (`__SHARDINGKEY`, RocketMQ's message group). The
+messages of a queue without a key are one message group and are ordered. Messages of a retry topic
+are not ordered: each is a separate message group.
 """
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from rockoon.consumer.pull import Pulled
 from rockoon.message import Batch
-from rockoon.receiving.message_groups import hashes, separate_group_hash
 from rockoon_core.message_queue import MessageQueue
+from rockoon_format.properties import PROPERTY_SHARDING_KEY, find_value
+
+CANDIDATES_MAX = 1024
+
+
+def message_group_hash(message_group: str | None) -> int:
+    """Return 64 bits: BLAKE2b of the text in UTF-8, little-endian; 0 for None."""
+    if message_group is None:
+        return 0
+    digest = blake2b(message_group.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def hashes(batch: Batch) -> list[int]:
+    groups = [find_value(raw, PROPERTY_SHARDING_KEY) for raw in batch.columns.properties_bytes]
+    known = {group: message_group_hash(group) for group in set(groups)}
+    return [known[group] for group in groups]
+
+
+def separate_group_hash(offset: int) -> int:
+    """Return the hash of an offset that is a separate message group: it has no message, an
+    unreadable message, or a message of a retry topic."""
+    return message_group_hash(f"\x00{offset}")
+
 
 BYTES_MAX = 64 << 20
 BATCHES_MAX = 16_384
@@ -93,7 +123,6 @@ class KeptBatches:
         return kept
 
     def find(self, queue: MessageQueue, offset: int) -> KeptBatch | None:
-        """Return the batch whose range contains an offset."""
         firsts = self._firsts.get(queue)
         at = bisect_right(firsts, offset) if firsts else 0
         if firsts is None or at == 0:
@@ -110,7 +139,6 @@ class KeptBatches:
             self._drop(oldest)
 
     def drop_queue(self, queue: MessageQueue) -> None:
-        """Drop all batches of a queue, for example because its log may have changed."""
         for first in list(self._firsts.get(queue, ())):
             self._drop((queue, first))
 

@@ -12,8 +12,7 @@ from rockoon.consumer.pull import NoSuchRecords, Pulled, PullLimits, PullOutOfRa
 from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
-from rockoon.receiving.kept_batches import KeptBatch, KeptBatches
-from rockoon.receiving.message_groups import separate_group_hash
+from rockoon.receiving.kept_batches import KeptBatch, KeptBatches, separate_group_hash
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.message_queue import MessageQueue
@@ -102,7 +101,6 @@ class OffsetReader:
     """Reads messages for all groups of a connection.
 
     Args:
-        cluster: the connection.
         kept: batches in memory; pulled batches are added.
         tail_reader: records queue ends and errors of pulls.
     """

@@ -165,7 +165,6 @@ class ReceivedMessages(Sequence[ReceivedMessage]):
 
     @property
     def receipts(self) -> list[ReceiptHandle]:
-        """Receipt handles of all messages."""
         return [
             ReceiptHandle(run.queue, run.acquisition, offset)
             for run in self.runs

@@ -52,7 +52,6 @@ class FilterConflicts:
         """Log a text, unless it was logged recently.
 
         Args:
-            group: name of the consumer group.
             sentence: from the offset service; empty if filters agree.
             now_seconds: monotonic.
         """

@@ -23,7 +23,6 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.net.retried import retried
-from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.receive_queue import ReceiverName
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, queue_to_wire
@@ -37,6 +36,42 @@ from rockoon_proto.v1.in_flight_pb2 import (
     GroupDelivered,
     VisibilityChange,
 )
+
+
+def offsets_of(first_offset: int, mask: bytes) -> list[int]:
+    """Return the offsets whose bits are set, ascending.
+
+    Args:
+        first_offset: offset of the least significant bit of the first byte.
+        mask: one bit per offset.
+    """
+    bits = int.from_bytes(mask, "little")
+    count = bits.bit_length()
+    if bits == (1 << count) - 1:
+        return list(range(first_offset, first_offset + count))
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(first_offset + lowest.bit_length() - 1)
+        bits ^= lowest
+    return found
+
+
+def mask_of(offsets: Iterable[int], first_offset: int) -> bytes:
+    """Return the mask of some offsets, which are all `first_offset` or larger."""
+    found = sorted(set(offsets))
+    if not found:
+        return b""
+    start, stop = found[0] - first_offset, found[-1] + 1 - first_offset
+    size = (stop + 7) // 8
+    if stop - start == len(found):
+        return ((1 << stop) - (1 << start)).to_bytes(size, "little")
+    mask = bytearray(size)
+    for offset in found:
+        bit = offset - first_offset
+        mask[bit >> 3] |= 1 << (bit & 7)
+    return bytes(mask)
+
 
 log = limited(logging.getLogger(__name__))
 
@@ -98,7 +133,6 @@ class CallBatcher(Generic[Key, Result]):
     """Collects offsets by key for the next call.
 
     Args:
-        cluster: the connection.
         name: name of the task, for log lines.
         send: makes a call for some keys and their offsets, and returns a result for each key.
     """
@@ -200,9 +234,6 @@ def split_calls(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequ
 class Settler:
     """Acknowledges received messages and changes their visibility, for all receivers of a
     connection.
-
-    Args:
-        cluster: the connection.
     """
 
     def __init__(self, cluster: Connection) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from rockoon.consumer.pull import PullLimits, PullOutOfRange
-from rockoon.consumer.pull_loop import PullLoop, PullRules
+from rockoon.consumer.pull_loop import PullCounts, PullLoop, PullRules
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
@@ -31,15 +31,6 @@ BEYOND_EVERY_END = 1 << 62
 # If no receiver waits for new messages, a tail is read at most this far past the acquired offset.
 AHEAD_MESSAGES = 2048
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=15_000)
-
-
-@dataclass(slots=True)
-class TailCounts:
-    """Counters of the pulls of all tails."""
-
-    pulls: int = 0
-    pulls_empty: int = 0
-    pulls_failed: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +104,6 @@ class TailReader:
     """Reads the tails of all message queues that receivers of a connection use.
 
     Args:
-        cluster: the connection.
         kept: stores the batches that were read.
         on_grown: called with a topic when one of its queues has new messages or becomes readable.
     """
@@ -125,7 +115,7 @@ class TailReader:
         self._kept = kept
         self._on_grown = on_grown
         self._streams = PullStreams(cluster)
-        self._counts = TailCounts()
+        self._counts = PullCounts()
         self._topics: dict[str, TrackedTopic] = {}
 
     def of(self, topic: str) -> TrackedTopic:
@@ -157,13 +147,13 @@ class TailReader:
         """Add to the number of receive queues that wait for new messages; may be negative."""
         topic.trackers += count
         if count > 0:
-            topic.changed.note()
+            topic.changed.notify()
 
     def record_acquired(self, tail: TrackedQueue, end_offset: int) -> None:
         """Messages before `end_offset` were acquired by this process."""
         if end_offset > tail.acquired_to:
             tail.acquired_to = end_offset
-            self._topics[tail.queue.topic].changed.note()
+            self._topics[tail.queue.topic].changed.notify()
 
     def record_end(self, tail: TrackedQueue, end_offset: int) -> None:
         """A pull has returned the end of the queue."""
@@ -174,7 +164,7 @@ class TailReader:
     def record_failure(self, tail: TrackedQueue, error: RockoonError) -> None:
         """A pull has failed: no messages of the queue are acquired until a pull succeeds."""
         tail.failure = error
-        self._topics[tail.queue.topic].changed.note()
+        self._topics[tail.queue.topic].changed.notify()
 
     def drop_unused(self, unused_before: float) -> None:
         """Stop reading topics that have had no receivers since a loop time."""
@@ -221,7 +211,7 @@ class TailReader:
         except Exception as error:
             log.exception("unexpected error while reading the tail of %s (bug)", tail.queue)
             tail.failure = RockoonError(f"reading the tail of {tail.queue} failed (bug): {error!r}")
-            topic.changed.note()
+            topic.changed.notify()
 
     async def _follow(self, topic: TrackedTopic, tail: TrackedQueue) -> None:
         with PullLoop(
@@ -243,7 +233,7 @@ class TailReader:
                     # The next reply may come from another broker process with other messages.
                     self._kept.drop_queue(tail.queue)
                     tail.failure = error
-                    topic.changed.note()
+                    topic.changed.notify()
                     self._notify_grown(topic)
                     await pulls.failed(error)
 

@@ -183,7 +183,6 @@ class ProducerSpans:
         request.traceparent = traceparent_of(out.append.get_span_context())
 
     def on_completed(self, batch: ProducerBatch) -> None:
-        """End the spans of a batch."""
         out = self._gather(batch)
         if out is None:
             return

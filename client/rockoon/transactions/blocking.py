@@ -9,13 +9,11 @@ Every call blocks until it is done.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from rockoon.deprecation import rename_key
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
-from rockoon.producer.options import HalfMessageOptions
+from rockoon.producer.options import HalfMessageOptions, rename_key
 from rockoon.producer.outgoing import Body
 from rockoon.transactions.transaction import Resolution, Transaction
 
@@ -63,12 +61,7 @@ class BlockingTransactionalProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def begin(

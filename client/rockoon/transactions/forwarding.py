@@ -6,12 +6,11 @@ transactions are kept here.
 
 from typing import TYPE_CHECKING
 
-from rockoon.net.host import born_host
+from rockoon.net.addresses import born_host
 from rockoon.producer.forwarded_batches import ForwardingEncoder
 from rockoon.producer.outgoing import BatchEncoder, check_extras
-from rockoon.transactions.checks import Check
 from rockoon.transactions.producer import TransactionalProducer
-from rockoon.transactions.transaction import HalfPosition, Resolution
+from rockoon.transactions.transaction import Check, HalfPosition, Resolution
 from rockoon_format.record import PROPERTY_CRC_BYTES
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ class ForwardedTransactions(TransactionalProducer):
     """A producer group whose members are clients of a gateway.
 
     Args:
-        cluster: an open connection.
-        group: the producer group.
         check: as in `TransactionalProducer`; called for every half message of the group.
         delivery_timeout_seconds: timeout of storing and ending a transaction, with retries.
     """

@@ -31,7 +31,6 @@ async def pending_transactions(
     """Return the open transactions of every live broker; all are asked in parallel.
 
     Args:
-        cluster: an open connection.
         count_max: half messages per broker, oldest first; 1 to 1024.
     """
     brokers = [node.name for node in cluster.routes.nodes if node.kind == BROKER]

@@ -26,7 +26,6 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Unpack
 
 from rockoon.callbacks import call
-from rockoon.deprecation import renamed_key
 from rockoon.errors import (
     BrokerUnavailable,
     Busy,
@@ -41,12 +40,11 @@ from rockoon.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
-from rockoon.net.closed_on_exit import ClosedOnExit
-from rockoon.net.forks import closed
-from rockoon.net.host import born_host
+from rockoon.net.addresses import born_host
+from rockoon.net.forks import ClosedOnExit, closed
 from rockoon.net.retried import retried
 from rockoon.net.routes import TopicRoute
-from rockoon.producer.options import HalfMessageOptions
+from rockoon.producer.options import HalfMessageOptions, renamed_key
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
     BatchEncoder,
@@ -58,8 +56,13 @@ from rockoon.producer.outgoing import (
     to_body,
 )
 from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
-from rockoon.transactions.checks import Check, TransactionChecks
-from rockoon.transactions.transaction import HalfPosition, Resolution, Transaction
+from rockoon.transactions.transaction import (
+    Check,
+    HalfPosition,
+    Resolution,
+    Transaction,
+    TransactionChecks,
+)
 from rockoon_core.clock import Backoff, Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
@@ -70,13 +73,7 @@ from rockoon_format.properties import (
     PROPERTY_TRANSACTION_PREPARED,
     encode,
 )
-from rockoon_proto.v1.broker_pb2 import (
-    HALF,
-    AppendReply,
-    AppendRequest,
-    EndTransactionReply,
-    EndTransactionRequest,
-)
+from rockoon_proto.v1 import broker_pb2 as broker_pb
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -373,18 +370,18 @@ class TransactionalProducer(ClosedOnExit):
             )
         except ValueError as failure:
             raise InvalidArgument(reason=str(failure)) from failure
-        request = AppendRequest(
+        request = broker_pb.AppendRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
             frames=frames,
             record_lengths=lengths,
             route_revision=self._cluster.routes.needed_revision(queue.topic),
-            handling=HALF,
+            handling=broker_pb.HALF,
         )
         # The broker may check the message before its reply arrives.
         self._sending.add(message_id)
         try:
-            reply: AppendReply = await self._cluster.call(
+            reply: broker_pb.AppendReply = await self._cluster.call(
                 stub.Append,
                 request,
                 unavailable=BrokerUnavailable,
@@ -438,7 +435,9 @@ class TransactionalProducer(ClosedOnExit):
 
     # Ends
 
-    async def _end(self, transaction: Transaction, resolution: Resolution) -> EndTransactionReply:
+    async def _end(
+        self, transaction: Transaction, resolution: Resolution
+    ) -> broker_pb.EndTransactionReply:
         message_id, topic = transaction.message_id, transaction.queue.topic
         hooks, name = self._hooks, resolution.name.lower()
         try:
@@ -461,11 +460,11 @@ class TransactionalProducer(ClosedOnExit):
 
     async def _send_end(
         self, half: HalfPosition, resolution: Resolution, *, from_check: bool
-    ) -> EndTransactionReply:
+    ) -> broker_pb.EndTransactionReply:
         """Send the end of a transaction; retry until the broker has confirmed it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
-        request = EndTransactionRequest(
+        request = broker_pb.EndTransactionRequest(
             producer_group=self.group,
             queue_offset=half.queue_offset,
             physical_offset=half.physical_offset,
@@ -473,9 +472,9 @@ class TransactionalProducer(ClosedOnExit):
             from_check=from_check,
         )
 
-        async def send_once() -> EndTransactionReply:
+        async def send_once() -> broker_pb.EndTransactionReply:
             stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
-            reply: EndTransactionReply = await self._cluster.call(
+            reply: broker_pb.EndTransactionReply = await self._cluster.call(
                 stub.EndTransaction,
                 request,
                 unavailable=BrokerUnavailable,

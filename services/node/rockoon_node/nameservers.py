@@ -8,8 +8,7 @@ import grpc
 from rockoon_core.channels import Channels, Tls
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
-from rockoon_core.failover_order import FailoverOrder
-from rockoon_core.nameservers import call_any
+from rockoon_core.nameservers import FailoverOrder, call_any
 from rockoon_core.pem_files import PemError
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials

@@ -169,7 +169,7 @@ class ServerTls:
 
     def look(self) -> None:
         """Load renewed files and log the renewal; log also if a certificate expires soon."""
-        if self._files.look():
+        if self._files.reload():
             log.info("TLS: renewed, %s", self.certificate)
         left = self.certificate.seconds_left()
         if left < EXPIRY_WARNING_SECONDS:
@@ -178,7 +178,7 @@ class ServerTls:
 
     def _on_handshake(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
         """Called at the start of a handshake, with or without a server name."""
-        if self._files.look():
+        if self._files.reload():
             log.info("TLS: renewed, %s", self.certificate)
         connection.context = self._files.value[1]
 

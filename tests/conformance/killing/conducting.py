@@ -12,7 +12,7 @@ from conformance.killing.killable_cluster import ALL, GATEWAY, KillableCluster
 from conformance.known_faults import BLIND
 from conformance.languages import Prepared
 from conformance.scene import LOOK_SECONDS, Scene
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from support.settle_history import Kind, judge
 
 VICTIMS = (GATEWAY, "broker", "offset")

@@ -11,7 +11,7 @@ from conformance.rockoon_gateway_cluster import BROKER, RockoonGateway
 from conformance.scene import LOOK_SECONDS
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 GATEWAY = "gateway"
 # What others have on the disk is not what is tried out here.

@@ -25,7 +25,7 @@ from conformance.several.balancers import Balancer, Balancers, CallBalancer
 from conformance.several.crew import Crew
 from conformance.several.fleet import Fleet
 from conformance.several.judge import Group, summary, violations
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 
 GATEWAYS = 5
 MESSAGES = 10_000

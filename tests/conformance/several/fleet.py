@@ -11,7 +11,7 @@ from conformance.rockoon_gateway_cluster import RockoonGateway
 from gateway.gateways import gateway_program
 from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster
-from rockoon.local.ports import PortBlock
+from rockoon.local.directory import PortBlock
 from rockoon.local.process import Node
 
 READY_SECONDS_MAX = 60.0

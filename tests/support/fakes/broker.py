@@ -100,7 +100,7 @@ class FakePullStream:
             for credit in request.credit:
                 self._credit[credit.id][0] += credit.messages
                 self._credit[credit.id][1] += credit.bytes
-            self._given.note()
+            self._given.notify()
             for number in request.unsubscribe:
                 self.tasks[number].cancel()
 
@@ -274,7 +274,7 @@ class FakeBroker(BrokerServicer):
             queue = self.queues.setdefault((result.topic, 0), FakeQueue())
             queue.take_back(original, result.topic, properties, result.attempts)
         self.sent_back.append((request, reply))
-        self.appended.note()
+        self.appended.notify()
         return reply
 
     async def QueueStatus(self, request: Any, _: Any) -> broker_wire.QueueStatusReply:

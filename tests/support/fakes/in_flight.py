@@ -3,7 +3,7 @@
 from typing import Any
 
 from rockoon_core.errors import InvalidArgument
-from rockoon_core.message_queue import WISHES_PER_CALL_MAX
+from rockoon_core.message_queue import ACQUIRES_PER_CALL_MAX
 from rockoon_proto.v1 import in_flight_pb2 as wire
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
@@ -19,7 +19,7 @@ class FakeInFlight(InFlightServiceServicer):
         self.wished: list[list[str]] = []
 
     async def Acquire(self, request: Any, _: Any) -> wire.AcquireReply:
-        if len(request.wanted) > WISHES_PER_CALL_MAX:
-            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} entries in one call")
+        if len(request.wanted) > ACQUIRES_PER_CALL_MAX:
+            raise InvalidArgument(reason=f"more than {ACQUIRES_PER_CALL_MAX} entries in one call")
         self.wished.append([each.group for each in request.wanted])
         return wire.AcquireReply(granted=[wire.Granted() for _ in request.wanted])

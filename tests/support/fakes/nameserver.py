@@ -35,7 +35,7 @@ class FakeNameserver(NameServerServicer):
 
     def changed(self) -> int:
         self.revision += 1
-        self.changes.note()
+        self.changes.notify()
         return self.revision
 
     def put_node(self, kind: route_wire.NodeKind, name: str, address: str) -> None:

@@ -64,7 +64,7 @@ class FakeOffsetService(OffsetServiceServicer):
 
     def changed(self) -> None:
         self.version += 1
-        self.changes.note()
+        self.changes.notify()
 
     def expire(self, group: str, member_id: str) -> None:
         """A member has been silent for too long."""
@@ -76,7 +76,7 @@ class FakeOffsetService(OffsetServiceServicer):
         held = self.progress[group, place]
         self.progress[group, place] = FakeProgress(offset, held.epoch + 1, "")
         self.resets.append((group, place))
-        self.changes.note()
+        self.changes.notify()
 
     def _check_group(self, group: str) -> None:
         if group not in self.cluster.nameserver.groups:
@@ -279,5 +279,5 @@ class FakeOffsetService(OffsetServiceServicer):
                 held.owner = ""
                 waiting = frozenset(self.waits.pop((request.group, place), {}))
                 self.releases.append((request.group, place, waiting))
-                self.changes.note()
+                self.changes.notify()
         return reply

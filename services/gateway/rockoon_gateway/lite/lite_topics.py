@@ -18,8 +18,7 @@ from zlib import crc32
 
 from rockoon import Cluster
 from rockoon.admin.descriptions import QueueEnds
-from rockoon.admin.queue_ends import ask_queue_ends
-from rockoon.admin.reads import get_topic
+from rockoon.admin.reads import ask_queue_ends, get_topic
 from rockoon.errors import InvalidTopicName, RockoonError, TopicChanged, TopicNotFound
 from rockoon.net.routes import PERMISSION_READ, PERMISSION_WRITE, TopicRoute
 from rockoon_format.names import lite_topic_of, stored_lite_topic, topic_fault
@@ -111,7 +110,7 @@ class LiteTopics:
         if now is None:
             await self._create(parent, [lite_topic], to_send=True)
         else:
-            self._cluster.note_change(name, now.modified_revision)
+            self._cluster.record_change(name, now.modified_revision)
         await self._cluster.route(name)
 
     def _is_open(self, parent: str, lite_topic: str) -> bool:

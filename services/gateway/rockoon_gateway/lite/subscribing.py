@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from rockoon import Cluster
-from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.admin.reads import ask_queue_ends
 from rockoon.errors import (
     BrokerUnavailable,
     GroupNotFound,

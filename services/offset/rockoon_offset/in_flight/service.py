@@ -6,8 +6,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import (
+    ACQUIRES_PER_CALL_MAX,
     REPORTED_FILTER_BYTES_MAX,
-    WISHES_PER_CALL_MAX,
     queue_from_wire,
     queue_to_wire,
 )
@@ -63,8 +63,8 @@ class InFlightService(InFlightServiceServicer):
         self._clients = clients
 
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
-        if len(request.wanted) > WISHES_PER_CALL_MAX:
-            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} entries in one call")
+        if len(request.wanted) > ACQUIRES_PER_CALL_MAX:
+            raise InvalidArgument(reason=f"more than {ACQUIRES_PER_CALL_MAX} entries in one call")
         bounded(request.lost)
         bounded_names(call_id=request.call_id)
         lost = [or_error(lost_call, each) for each in request.lost]
