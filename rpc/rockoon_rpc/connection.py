@@ -207,8 +207,13 @@ class SessionConnection(asyncio.BufferedProtocol):
             self._watch.stop()
         reason = "the connection ended" if failure is None else f"the connection ended: {failure}"
         self._fail_streams(ErrorCode.CANCEL, reason)
-        # Releases the session's memory now: a connection is in reference cycles.
+        # Calls may refer to the connection for a long time. The memory of the session and of the
+        # TLS connection, up to a megabyte, is released now: nothing here may be in a reference
+        # cycle, which only the garbage collector would free.
         self.session = ENDED
+        self.transport = None
+        self._deferred = b""
+        self._before_flush = self._wanting = None
 
     def pause_writing(self) -> None:
         self.is_choked = True

@@ -51,6 +51,8 @@ class PeerWatch:
 
     def stop(self) -> None:
         self._timer.cancel()
+        # They refer to the connection, which refers to this object.
+        del self._transport, self._ping
 
     def _later(self, seconds: float, check: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, check)

@@ -211,6 +211,8 @@ class ServerConnection(SessionConnection):
     def connection_lost(self, failure: BaseException | None) -> None:
         # Calls that wait for something end later.
         unfinished = self.session.open_streams - len(self.streams)
+        # Servicers of calls that wait may read them later.
+        self._peer, self._auth_context = self.peer, self.auth_context
         super().connection_lost(failure)
         self.server.connection_ended(unfinished)
         for timer in (self._timer, self._request_timer):
@@ -219,6 +221,7 @@ class ServerConnection(SessionConnection):
         self._requests_due = None
         if self._receipts is not None:
             self._receipts.lost()
+            self._receipts = None
         self.server.disconnected(self)
 
     def _ready(self) -> None:
