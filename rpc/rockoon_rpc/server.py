@@ -29,10 +29,11 @@ LISTEN_BACKLOG = 4096
 # `on_many_ended` is called so long after this many calls of ended connections, if they are as many
 # as the calls in progress; an ended connection counts like some calls.
 ENDED_CALLS_MIN = 500
-CALLS_OF_A_CONNECTION = 5
+# A connection over TLS has half a megabyte of buffers: as much as some dozens of calls.
+CALLS_OF_A_CONNECTION = 50
 ENDED_SECONDS = 1.0
 # Of the time, that `on_many_ended` may need.
-ENDED_SHARE = 0.01
+ENDED_SHARE = 0.02
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0
 
@@ -316,24 +317,18 @@ class Server:
         """Handle a connection that exceeded a budget: its address may get a pause."""
         self._addresses.calm(connection.share.address, reason)
 
-    def admits(self, call: ServerCall) -> bool:
-        """Return whether a new call may start; if not, end it with an error."""
+    def refusal(self, connection: ServerConnection) -> str:
+        """Return why a new call of a connection may not start; "" if it may."""
         if self._calls_max is not None and len(self._calls) >= self._calls_max:
-            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
-            return False
-        connection = call.connection
+            return "Concurrent RPC limit exceeded!"
         share_max = self._calls_per_address_max
-        if share_max is not None and connection.is_internal:
+        if share_max is None or connection.share.calls < share_max or connection.is_trusted:
+            return ""
+        if connection.is_internal:
             share_max += share_max // 2
-        if (
-            share_max is not None
-            and connection.share.calls >= share_max
-            and not connection.is_trusted
-        ):
-            refusal = f"this address has {share_max} calls in progress, as many as it may have"
-            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
-            return False
-        return True
+            if connection.share.calls < share_max:
+                return ""
+        return f"this address has {share_max} calls in progress, as many as it may have"
 
     def entered(self, call: ServerCall) -> None:
         """Register a call whose handler waits for something."""

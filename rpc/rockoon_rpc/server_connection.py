@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -129,6 +130,11 @@ class Budget:
 
 # Between the two GOAWAYs of a connection that the server ends.
 LEAVE_SECONDS = 0.5
+# A peer that sends more than a turn of input receives a frame so often. If its process has ended,
+# its system answers with a reset. The frame is an empty one of an unknown type, which every peer
+# ignores (RFC 9113, section 5.5); the session may already wait for the answer to a PING.
+PROBE = bytes((0, 0, 0, 0x2A, 0, 0, 0, 0, 0))
+PROBE_SECONDS = 1.0
 # A connection without calls is looked at so often before its time is over.
 IDLE_LOOKS = 4
 # Costs of a frame without effect and of a reset, relative to `Limits.turn_bytes`. If more than half
@@ -136,6 +142,7 @@ IDLE_LOOKS = 4
 IDLE_FRAME_COST = 512
 RESET_COST = 2 << 10
 WASTE_PAUSE_SECONDS = 0.01
+_RESOURCE_EXHAUSTED: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 class ServerConnection(SessionConnection):
@@ -162,8 +169,8 @@ class ServerConnection(SessionConnection):
     session: ServerSession
 
     __slots__ = (
-        "_auth_context", "_idle_budget", "_idle_looks", "_is_calmed", "_peer", "_receipts",
-        "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal",
+        "_auth_context", "_idle_budget", "_idle_looks", "_is_calmed", "_peer", "_probe_at",
+        "_receipts", "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal",
         "is_ready", "is_trusted", "server", "share",
     )  # fmt: skip
 
@@ -184,6 +191,8 @@ class ServerConnection(SessionConnection):
         self._request_timer: asyncio.TimerHandle | None = None
         self._idle_budget: Budget | None = None
         self._reset_budget: Budget | None = None
+        # From this time on, a turn in the line sends `PROBE`.
+        self._probe_at = 0.0
         self._peer = ""
         self._auth_context: Mapping[str, list[bytes]] | None = None
 
@@ -290,9 +299,10 @@ class ServerConnection(SessionConnection):
         self._idle_looks = 0
         if self._requests_due:
             self._requests_due.pop(stream_id, None)
-        call = ServerCall(self, stream_id, method, metadata, timeout)
-        if not self.server.admits(call):
+        if refusal := self.server.refusal(self):
+            self._refuse(stream_id, refusal)
             return
+        call = ServerCall(self, stream_id, method, metadata, timeout)
         parse = method.parse
         try:
             request = message if parse is None else parse(message)
@@ -306,10 +316,17 @@ class ServerConnection(SessionConnection):
         self, stream_id: int, method: Method, metadata: Metadata, timeout: float | None
     ) -> None:
         self._idle_looks = 0
+        if refusal := self.server.refusal(self):
+            self._refuse(stream_id, refusal)
+            return
         call = ServerCall(self, stream_id, method, metadata, timeout)
-        if self.server.admits(call):
-            self.enter(call)
-            self._run(call, method.start(call.requests(method.parse), call))
+        self.enter(call)
+        self._run(call, method.start(call.requests(method.parse), call))
+
+    def _refuse(self, stream_id: int, reason: str) -> None:
+        """End a new call before any object is made for it."""
+        self.session.finish(stream_id, _RESOURCE_EXHAUSTED, reason)
+        self.wrote()
 
     def _run(self, call: ServerCall, steps: first_step.Steps) -> None:
         task = first_step.run(self.loop, steps, call)
@@ -439,6 +456,27 @@ class ServerConnection(SessionConnection):
                 self.close()
         if self.server.is_stopping:
             self.server.look_quiet()
+
+    def next_turn(self) -> None:
+        is_ended = self.is_lost or self.is_closing or self.transport.is_closing()
+        if is_ended or not self._is_reset():
+            super().next_turn()
+            return
+        self._is_in_line = False
+        self.transport.abort()
+
+    def _is_reset(self) -> bool:
+        """Return whether the peer has reset the connection. A transport that does not read does not
+        report it, and would pass on all input that arrived before."""
+        now = self.loop.time()
+        if now >= self._probe_at:
+            self._probe_at = now + PROBE_SECONDS
+            # Completes the last frame, unless the transport is full.
+            self.flush()
+            if not (self.is_choked or self.is_closing):
+                self.transport.write(PROBE)
+        accepted = self.transport.get_extra_info("socket")
+        return bool(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     def resume_writing(self) -> None:
         super().resume_writing()

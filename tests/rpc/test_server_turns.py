@@ -29,6 +29,7 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 BEGIN = frames.PREFACE + frames.settings({})
 PING = frames.frame(frames.PING, 0, 0, b"turnturn")
 PRIORITY = frames.frame(frames.PRIORITY, 0, 1, bytes(5))
+SETTINGS_ANSWER = frames.frame(frames.SETTINGS, frames.ACK, 0)
 
 
 class Callee:
@@ -127,6 +128,34 @@ def test_connections_over_tls_have_turns_too(
             for writer in writers:
                 writer.transport.abort()
         assert callee.requests.index(b"one") <= 4 * Limits().turn_calls
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("has_read", [True, False], ids=["FIN", "RST"])
+def test_input_of_a_peer_that_is_gone_is_not_handled(
+    has_read: bool, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Megabytes wait in the socket of a process that was killed: seconds of work for no caller."""
+    calls = 4_000
+
+    async def scenario() -> None:
+        callee = Callee()
+        loop = asyncio.get_running_loop()
+        async with served(callee) as (server, port):
+            with sent_at_once(port, BEGIN) as peer:
+                await eventually(lambda: [each.is_ready for each in server.connections] == [True])
+                got = b""
+                while has_read and SETTINGS_ANSWER not in got:
+                    got += await loop.run_in_executor(None, peer.recv, 1 << 16)
+                # Calls without answers: the server sends nothing that the peer could reset.
+                for stream in range(1, 2 * calls, 2):
+                    cancel = frames.rst_stream(stream, ErrorCode.CANCEL)
+                    peer.sendall(call(stream, path="/test.Echo/Parks") + cancel)
+            await eventually(lambda: not server.connections)
+        assert 0 < callee.parked <= 4 * Limits().turn_calls
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scenario())
