@@ -20,7 +20,7 @@ def packages(tmp_path: Path) -> Path:
     """Two that are the sample service."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__main__.py").write_text("from sample_service import PROGRAM\n")
+        (tmp_path / name / "server.py").write_text("from sample_service import PROGRAM\n")
     return tmp_path
 
 

@@ -2,13 +2,8 @@
 
 import sys
 
-from rockoon_broker.server import serve
-from rockoon_broker.settings import BrokerSettings
-from rockoon_runtime.process import Program, run
-
-PROGRAM = Program(
-    "broker", "A broker of a Rockoon cluster: it stores messages.", BrokerSettings, serve
-)
+from rockoon_broker.server import PROGRAM
+from rockoon_runtime.process import run
 
 
 def main() -> int:

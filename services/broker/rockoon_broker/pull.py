@@ -7,6 +7,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -195,7 +196,12 @@ class Pulls:
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break
-            if not await self._pause(step, (query.topic, query.queue_id), deadline):
+            remaining_seconds = deadline - self._clock.monotonic_seconds()
+            if remaining_seconds <= 0:
+                break
+            if step is Step.CONTINUE:
+                await asyncio.sleep(0)
+            elif not await self._wait((query.topic, query.queue_id), remaining_seconds):
                 break
         self.count(query, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
@@ -270,25 +276,11 @@ class Pulls:
             tag_codes=query.tag_codes,
         )
 
-    async def _pause(self, step: Step, queue: QueueKey, deadline: float) -> bool:
-        """Wait until the next read may start; False if there is no time for another read."""
-        remaining_seconds = deadline - self._clock.monotonic_seconds()
-        if remaining_seconds <= 0:
-            return False
-        if step is Step.CONTINUE:
-            await asyncio.sleep(0)
-            return True
-        return await self._wait_arrival(queue, remaining_seconds)
-
-    async def _wait_arrival(self, queue: QueueKey, seconds: float) -> bool:
+    async def _wait(self, queue: QueueKey, seconds: float) -> bool:
         """Wait for a message or the end of the time; False if no more pulls may wait."""
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
+        wake = partial(_wake, woken)
         if not self._waiting.add(queue, wake):
             return False
         timer = loop.call_later(seconds, wake)
@@ -298,3 +290,8 @@ class Pulls:
             timer.cancel()
             self._waiting.remove(queue, wake)
         return True
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -44,6 +44,7 @@ from rockoon_replica.settings import replica_identities
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
+    Program,
     Stop,
     announce,
     end_when_descriptor_lost,
@@ -438,3 +439,8 @@ def close_store(broker: Broker, stop: Stop) -> None:
     else:
         broker.sequences.write_last(sequences)
         broker.pending.write_last(pending)
+
+
+PROGRAM = Program(
+    "broker", "A broker of a Rockoon cluster: it stores messages.", BrokerSettings, serve
+)

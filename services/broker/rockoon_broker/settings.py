@@ -223,6 +223,14 @@ class BrokerSettings(CopySettings):
         "maximum number of waiting pulls; more are answered at once, without messages",
         minimum=0,
     )
+    calls_per_address_max: int = setting(
+        3_000,
+        "maximum calls in progress per client address, streams and waiting pulls included, 0 = "
+        "half of the calls that the broker accepts; more are refused. A client has two or three, "
+        "and each uses about 5 KiB",
+        minimum=0,
+        maximum=1_000_000,
+    )
 
     @property
     def retention_hours(self) -> float:

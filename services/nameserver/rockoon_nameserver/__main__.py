@@ -2,16 +2,15 @@
 
 import sys
 
-from rockoon_nameserver.server import serve
-from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.process import Program, run
-
-PROGRAM = Program(
-    "nameserver", "Rockoon's nameserver: serves the cluster's routes", NameserverSettings, serve
-)
+from rockoon_runtime.allocator import run_with_system_allocator
 
 
 def main() -> int:
+    run_with_system_allocator()
+    # After the restart of the process, so that nothing is imported twice.
+    from rockoon_nameserver.server import PROGRAM
+    from rockoon_runtime.process import run
+
     return run(PROGRAM)
 
 

@@ -46,7 +46,7 @@ from rockoon_runtime.access.rules import (
     on_cluster,
 )
 from rockoon_runtime.frontend import Frontend
-from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
+from rockoon_runtime.process import ExitStatus, Fatal, Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, shared_settings
 from rockoon_runtime.tls import NodeIdentities
 from rockoon_runtime.wire import GrpcServer
@@ -380,3 +380,8 @@ async def wait_loaded(settings: NameserverSettings, follower: EtcdFollower, stop
             f"no reply from etcd for {settings.start_timeout_seconds} s: {follower.trouble}",
         )
     return follower.table.loaded
+
+
+PROGRAM = Program(
+    "nameserver", "Rockoon's nameserver: serves the cluster's routes", NameserverSettings, serve
+)

@@ -2,16 +2,15 @@
 
 import sys
 
-from rockoon_offset.server import serve
-from rockoon_offset.settings import OffsetSettings
-from rockoon_runtime.process import Program, run
-
-PROGRAM = Program(
-    "offset", "Rockoon's offset service: progress of consumer groups", OffsetSettings, serve
-)
+from rockoon_runtime.allocator import run_with_system_allocator
 
 
 def main() -> int:
+    run_with_system_allocator()
+    # After the restart of the process, so that nothing is imported twice.
+    from rockoon_offset.server import PROGRAM
+    from rockoon_runtime.process import run
+
     return run(PROGRAM)
 
 

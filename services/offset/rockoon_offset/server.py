@@ -24,6 +24,7 @@ from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
+    Program,
     Stop,
     announce,
     end_when_descriptor_lost,
@@ -170,3 +171,8 @@ async def run_parts(
             loop.cancel()
     if stop.fatal is None:
         await parts.export_files.export()
+
+
+PROGRAM = Program(
+    "offset", "Rockoon's offset service: progress of consumer groups", OffsetSettings, serve
+)

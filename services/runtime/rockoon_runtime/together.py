@@ -168,7 +168,7 @@ def by_package(arguments: Sequence[str]) -> list[list[str]]:
 
 def member(package: str, options: Sequence[str]) -> HostedService:
     """Raises SettingsError."""
-    program: Program[Any] = importlib.import_module(f"{package}.__main__").PROGRAM
+    program: Program[Any] = importlib.import_module(f"{package}.server").PROGRAM
     arguments = vars(
         command_line(program.settings_class, program.service, program.description, options)
     )
