@@ -56,7 +56,8 @@ class ChannelMethod:
     """
 
     __slots__ = (
-        "channel", "head", "name", "parse", "receives_stream", "sends_stream", "serialize",
+        "_kind", "channel", "head", "name", "parse", "receives_stream", "sends_stream",
+        "serialize",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class ChannelMethod:
         self.parse = parse
         self.sends_stream = sends_stream
         self.receives_stream = receives_stream
+        is_unary = not (sends_stream or receives_stream)
+        self._kind: type[ClientCall] = UnaryCall if is_unary else StreamCall
         self.head: Any = None
 
     def __call__(
@@ -88,9 +91,9 @@ class ChannelMethod:
     ) -> "ClientCall":
         if self.head is None:
             self.head = self.channel.request_head(self.name)
-        is_lean = not (self.sends_stream or self.receives_stream)
-        kind: type[ClientCall] = UnaryCall if is_lean else StreamCall
-        return kind(self, request, timeout, tuple(metadata or ()), bool(wait_for_ready))
+        return self._kind(
+            self, request, timeout, tuple(metadata) if metadata else (), bool(wait_for_ready)
+        )
 
 
 # Of each kind of call, not of their base: Python joins no slots of two bases, and one kind of call

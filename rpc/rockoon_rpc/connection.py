@@ -248,8 +248,13 @@ class SessionConnection(asyncio.BufferedProtocol):
             self._pause()
             return
         self._take_turn(self._buffer[:count])
-        is_filled = count == len(self._buffer) and self.reads_once
-        if is_filled or self._must_wait:
+        # `_must_wait`, without its call.
+        if (
+            self.session.is_behind
+            or self._pause_seconds
+            or (self.is_choked and self._is_full)
+            or (count == len(self._buffer) and self.reads_once)
+        ):
             self._pause()
 
     def eof_received(self) -> bool:

@@ -71,11 +71,13 @@ class ServerCall(MessageStream):
         self._trailing: Metadata = ()
         self.may_answer: Callable[[], None] = no_objection
 
-    @property
-    def arrives_alone(self) -> bool:
-        """True if the event that is being handled is the only event of the connection's current
-        turn."""
-        return self.connection.arrives_alone
+    def replies_now(self) -> bool:
+        """Return whether the event that is being handled is the only event of the connection's
+        current turn, and a reply to it can be sent immediately."""
+        connection = self.connection
+        return connection.arrives_alone and not (
+            self._is_pending or connection.is_choked or self.is_closed or self.sent_last
+        )
 
     @property
     def signs_of_life(self) -> int:

@@ -58,6 +58,9 @@ class Recipient:
         self.asked_max = 0
         self.failure: Exception | None = None
 
+    def replies_now(self) -> bool:
+        return self.arrives_alone and self.has_room
+
     def may_answer(self) -> None:
         self.asked_max -= 1
         if self.objection is not None and self.asked_max < 0:

@@ -140,7 +140,7 @@ def test_a_hundred_thousand_numbers_are_known_at_once_and_get_their_files_a_few_
     assert (queues.unwritten, queues.stored_count) == (99_900, 100)
     # One whose turn has not come, and that gets a message.
     late = queues.find_or_create("T", 2999)
-    queues.write(late, 3000, encode_entries([7], [100], [0]))
+    queues.write(late, 3000, encode_entries([7], [100], [0]).tobytes())
     assert (late.max_offset, queues.unwritten) == (3001, 99_899)
     queues.detach("T")
     assert (queues.unwritten, queues.stored_count, queues.entry_count) == (0, 0, 0)

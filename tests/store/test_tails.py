@@ -119,7 +119,7 @@ def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
     entries = encode_entries(np.array([0]), np.array([1000]), np.array([0]))
     for number in (0, 1):
         for queue in queues:
-            tails.add(queue, number, entries, bytes(1000))
+            tails.add(queue, number, entries.tobytes(), bytes(1000))
     kept = [queue for queue in queues if tails.read(queue, 1, 1024) is not None]
     assert 5 <= len(kept) <= 10
     assert kept == queues[-len(kept) :]
@@ -140,7 +140,7 @@ def test_a_tail_has_its_queue_s_newest_messages_and_no_gap(seed: int) -> None:
         frames, none = b"".join(records), np.zeros(len(sizes), np.int64)
         kept = frames if len(frames) <= TAIL_BYTES_MAX else b""
         entries = encode_entries(none, np.array(sizes), none)
-        tails.add(queue, len(written[queue]), entries, kept)
+        tails.add(queue, len(written[queue]), entries.tobytes(), kept)
         written[queue] += records
         for tail in tails._tails.values():
             assert 0 < tail.bytes == sum(len(each[2]) for each in tail.batches) <= TAIL_BYTES_MAX
@@ -158,7 +158,8 @@ def test_what_goes_makes_room_for_more_than_one() -> None:
     tails, queue, none = QueueTailCache(1 << 20), ConsumeQueue("T", 0), np.zeros(1, np.int64)
     cuts = last = 0
     for offset in range(1000):
-        tails.add(queue, offset, encode_entries(none, none + 1000, none), bytes(1000))
+        entries = encode_entries(none, none + 1000, none).tobytes()
+        tails.add(queue, offset, entries, bytes(1000))
         first = tails._tails[queue].first
         cuts, last = cuts + (first != last), first
     assert 0 < cuts < 150

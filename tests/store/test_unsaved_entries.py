@@ -197,7 +197,8 @@ def three_unsaved(root: Path) -> tuple[ConsumeQueues, ConsumeQueue]:
     queues = ConsumeQueues(root, 10, 4, FailingDisk())
     queue = queues.find_or_create("T", 0)
     for number in range(4):
-        queues.write(queue, number, encode_entries([100 * number], [100], [number]))
+        entries = encode_entries([100 * number], [100], [number])
+        queues.write(queue, number, entries.tobytes())
     assert queue.unsaved_count == 3
     return queues, queue
 
@@ -207,7 +208,7 @@ def test_an_emptied_queue_begins_again(tmp_path: Path) -> None:
     queues.empty(queue)
     assert (queues.entry_count, queues.stored_count, len(queues.unsaved)) == (0, 0, 0)
     new = encode_entries([900], [100], [9])
-    queues.write(queue, 5, new)
+    queues.write(queue, 5, new.tobytes())
     queues.save()
     assert queues.read(queue, 5, 9).tobytes() == new.tobytes()
     queues.close()
@@ -252,7 +253,7 @@ class Twin:
         self.position += 100 * count
         entries = encode_entries(positions, [100] * count, positions)
         before = self.held.get(queue, b"")
-        self.queues.write(queue, len(before) // ENTRY_BYTES, entries)
+        self.queues.write(queue, len(before) // ENTRY_BYTES, entries.tobytes())
         self.held[queue] = before + entries.tobytes()
 
     def refused_write(self) -> None:

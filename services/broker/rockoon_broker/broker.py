@@ -469,7 +469,7 @@ class Broker:
                     and (count_of is None or count_of[batch.queue] == 1)
                 ):
                     group.append((batch, own, index))
-        if group and not topics.lacks_routes:
+        if group and not topics.lacks_routes():
             self.appends.append_group(group)
         return results
 

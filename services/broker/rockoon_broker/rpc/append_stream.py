@@ -74,8 +74,7 @@ class AppendCall(Protocol):
     @property
     def has_room(self) -> bool: ...
 
-    @property
-    def arrives_alone(self) -> bool: ...
+    def replies_now(self) -> bool: ...
 
     def may_answer(self) -> None: ...
 
@@ -295,7 +294,7 @@ class AppendStreamCall:
         """
         # Replies have the order of the requests, and only `read` and `answers` can wait. If several
         # messages have arrived, this one would be synced alone before the rest are appended.
-        if self._unanswered or self._ended or not (sender.arrives_alone and sender.has_room):
+        if self._unanswered or self._ended or not sender.replies_now():
             return False
         if len(message) >= LARGE_BYTES:
             return False

@@ -5,7 +5,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -269,7 +268,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
         try:
             if isinstance(context, ServerCall):
-                context.on_message = partial(stream.on_message, sender=context)
+                sender = context
+                sender.on_message = lambda message: stream.on_message(message, sender)
             async for reply in stream.answers():
                 yield reply
         finally:

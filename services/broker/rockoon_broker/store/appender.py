@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
@@ -30,7 +28,7 @@ from rockoon_format.batch import (
     with_checksums,
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
-from rockoon_format.consume_queue import ENTRY, EntryArray
+from rockoon_format.consume_queue import ENTRY_BYTES
 from rockoon_format.index_entries import PackedKeys, packed_keys
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
@@ -155,8 +153,7 @@ class Appender:
                 # A copy: a view would keep the whole group in memory.
                 is_whole = size == stored_bytes
                 kept = bytes(stored if is_whole else stored[offset - start : end - start])
-            entries = np.frombuffer(own, ENTRY)
-            results[index] = self._add_entries(queue, entries, offset, stored_ms, kept, end)
+            results[index] = self._add_entries(queue, own, offset, stored_ms, kept, end)
             offset = end
         return results
 
@@ -286,12 +283,12 @@ class Appender:
         if anew:
             self._undispatched.add(Renewal(offset, self._log.end, anew))
         kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
-        return self._add_entries(queue, entries, offset, stored_ms, kept)
+        return self._add_entries(queue, entries.tobytes(), offset, stored_ms, kept)
 
     def _add_entries(
         self,
         queue: ConsumeQueue,
-        entries: EntryArray,
+        entries: bytes,
         offset: int,
         stored_ms: int,
         kept: bytes,
@@ -304,14 +301,14 @@ class Appender:
 
         Args:
             queue: the queue of the batch.
-            entries: its queue entries.
+            entries: its queue entries, encoded.
             offset: its physical offset.
             stored_ms: its store time.
             kept: its bytes for the tail cache; empty if they are too many.
             end: physical offset after it; None: the end of the log.
         """
         end = self._log.end if end is None else end
-        first, count = queue.next_offset, len(entries)
+        first, count = queue.next_offset, len(entries) // ENTRY_BYTES
         queue.next_offset = first + count
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
         return Appended(first, offset, end, count, stored_ms)

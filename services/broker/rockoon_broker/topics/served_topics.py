@@ -299,15 +299,15 @@ class ServedTopics:
                 raise NotReady(service="the broker", reason="it has not received any routes")
         return known
 
-    @property
     def lacks_routes(self) -> bool:
-        """True if this replica is leader and has received no routes since it became leader."""
+        """Return whether this replica is leader and has received no routes since it became
+        leader."""
         return self._is_in_log and not self.routes.loaded.is_set()
 
     def _require_routes(self) -> None:
         """Raise NotReady if this leader has no routes yet: until then, its topic file may be
         outdated."""
-        if self.lacks_routes:
+        if self.lacks_routes():
             raise NotReady(
                 service="the broker", reason="it has not received routes since it began to lead"
             )

@@ -270,9 +270,8 @@ class CommitLog:
         found = self._disk.size(file.fd)
         return file.start + found if found < self.file_bytes else None
 
-    @property
     def wants_file(self) -> bool:
-        """True if the last file is half full and the next one has not been requested."""
+        """Return whether the last file is half full and the next one has not been requested."""
         if not self.files:
             return False
         last = self.files[-1].start
@@ -287,7 +286,7 @@ class CommitLog:
             request_file: called with the path of the file.
             may_reserve: returns whether the disk has room for the file; called just before.
         """
-        if self.wants_file and may_reserve():
+        if self.wants_file() and may_reserve():
             self._reserved_after = self.files[-1].start
             request_file(self.next_path)
 

@@ -151,21 +151,22 @@ class ConsumeQueues:
         for directory in queue_directories(self._root):
             self._load_queue(directory, boundary)
 
-    def write(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
-        """Append entries; skipped offsets get fillers, repeated ones are ignored.
+    def write(self, queue: ConsumeQueue, first_offset: int, entries: bytes) -> None:
+        """Append encoded entries; skipped offsets get fillers, repeated ones are ignored.
 
         On an OSError the queue is unchanged, except for bytes after its end that a retry
         overwrites.
         """
-        count = len(entries)
+        count = len(entries) // ENTRY_BYTES
         # The first entry of a queue creates its file, with fillers before the entry.
         is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
         if is_next and 0 < count <= UNSAVED_ENTRIES_MAX:
-            self._keep(queue, entries.tobytes(), count)
+            self._keep(queue, entries, count)
             end = first_offset + count
         else:
             self._save(queue)
-            first_offset, count = self._write_through(queue, first_offset, entries)
+            found = np.frombuffer(entries, ENTRY)
+            first_offset, count = self._write_through(queue, first_offset, found)
             end = first_offset + count
             self.stored_count += queue.max_offset == 0
         self.entry_count += end - queue.max_offset
@@ -246,7 +247,7 @@ class ConsumeQueues:
         if queue.max_offset:
             # Not below the physical offsets before them, and below those of all later records.
             skipped["offset"] = log_end - 1
-        self.write(queue, first, skipped)
+        self.write(queue, first, skipped.tobytes())
 
     def set_next_offset(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
         """Like `skip_to`, but for a queue without entries only in memory.

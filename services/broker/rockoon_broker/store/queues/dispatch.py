@@ -225,7 +225,7 @@ def dispatch_runs(
     for run in runs:
         entries = _below(run, end)
         if len(entries):
-            queues.write(queues.find_or_create(*run.key), run.first_offset, entries)
+            queues.write(queues.find_or_create(*run.key), run.first_offset, entries.tobytes())
             advanced.append(run.key)
     return advanced
 

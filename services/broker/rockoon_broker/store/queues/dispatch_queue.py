@@ -21,7 +21,6 @@ from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_core.light_dataclass import light_dataclass
-from rockoon_format.consume_queue import EntryArray
 
 # Each one creates a file, which blocks the event loop for some tenths of a millisecond.
 NUMBERS_A_TICK_MAX = 100
@@ -34,7 +33,7 @@ class Undispatched:
     queue: ConsumeQueue | None
     """None if its topic was deleted: it has no entries, but its offset and time count."""
     first_queue_offset: int
-    entries: EntryArray
+    entries: bytes
     end_offset: int
     store_timestamp_ms: int
     frames: bytes = b""
@@ -100,6 +99,7 @@ class DispatchQueue:
     Attributes:
         end: physical offset after the newest message that readers see.
         store_timestamp_ms: its store time.
+        failure: error of the last write of entries; None if it succeeded.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class DispatchQueue:
         self.store_timestamp_ms = store_timestamp_ms
         self._write_failure: OSError | None = None
         self._save_failure: OSError | None = None
+        self.failure: OSError | None = None
         self._tails = tails
         self._queues = queues
         self._log = log
@@ -124,11 +125,6 @@ class DispatchQueue:
         self._delay_levels_ms = delay_levels_ms
         self._renew = renew
         self._waiting: deque[Undispatched | CopiedRecords | UnreadRange | Renewal] = deque()
-
-    @property
-    def failure(self) -> OSError | None:
-        """Error of the last write of entries; None if it succeeded."""
-        return self._write_failure or self._save_failure
 
     @property
     def pending(self) -> int:
@@ -216,9 +212,9 @@ class DispatchQueue:
                         break
                     self._dispatch_copied(batch, committed, advanced)
         except OSError as error:
-            self._write_failure = error
+            self._write_failure = self.failure = error
         else:
-            self._write_failure = None
+            self._write_failure, self.failure = None, self._save_failure
         return list(advanced)
 
     def save(self) -> bool:
@@ -229,6 +225,7 @@ class DispatchQueue:
             self._save_failure = error
         else:
             self._save_failure = None
+        self.failure = self._write_failure or self._save_failure
         return self._save_failure is None
 
     def tick(self, end: int) -> list[QueueKey]:
@@ -238,7 +235,7 @@ class DispatchQueue:
             try:
                 self._queues.write_numbers(NUMBERS_A_TICK_MAX)
             except OSError as error:
-                self._write_failure = error
+                self._write_failure = self.failure = error
         return advanced
 
     def _dispatch_copied(

@@ -12,7 +12,7 @@ from collections.abc import Container
 import numpy as np
 
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
-from rockoon_format.consume_queue import EntryArray
+from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, EntryArray
 
 # Per queue. Larger batches are read from disk: many messages share the cost of a read.
 TAIL_BYTES_MAX = 32 << 10
@@ -29,12 +29,12 @@ class CachedTail:
         self.first = self.end = first
         """Queue offsets of the first message and after the last one."""
         self.bytes = 0
-        self.batches: list[tuple[int, EntryArray, bytes]] = []
+        self.batches: list[tuple[int, bytes, bytes]] = []
         """Each: queue offset of its first message, its entries, the records."""
 
-    def add(self, entries: EntryArray, frames: bytes) -> None:
+    def add(self, entries: bytes, frames: bytes) -> None:
         self.batches.append((self.end, entries, frames))
-        self.end += len(entries)
+        self.end += len(entries) // ENTRY_BYTES
         self.bytes += len(frames)
         if self.bytes > TAIL_BYTES_MAX:
             self._shorten()
@@ -63,12 +63,12 @@ class QueueTailCache:
         # another one.
         self._tails: OrderedDict[ConsumeQueue, CachedTail] = OrderedDict()
 
-    def add(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
+    def add(self, queue: ConsumeQueue, first: int, entries: bytes, frames: bytes) -> None:
         """Add a batch that has become visible in the queue.
 
         Args:
             first: queue offset of its first message.
-            entries: its queue entries.
+            entries: its queue entries, encoded.
             frames: its records as stored; empty if they are too large to be kept.
         """
         tail = self._tails.pop(queue, None)
@@ -94,7 +94,8 @@ class QueueTailCache:
             return None
         all_entries: list[EntryArray] = []
         records: list[bytes] = []
-        for first, entries, frames in reversed(tail.batches):
+        for first, encoded, frames in reversed(tail.batches):
+            entries = np.frombuffer(encoded, ENTRY)
             if first >= offset:
                 all_entries.append(entries)
                 records.append(frames)
@@ -114,7 +115,7 @@ class QueueTailCache:
         if tail is None:
             return None
         first, entries, frames = tail.batches[-1]
-        return (entries, frames) if first == offset else None
+        return (np.frombuffer(entries, ENTRY), frames) if first == offset else None
 
     def drop_topics(self, topics: Container[str]) -> None:
         """Remove the tails of deleted topics."""

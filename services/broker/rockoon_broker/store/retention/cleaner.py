@@ -383,7 +383,7 @@ class Cleaner:
             files,
             DiskUsage(usage.used_bytes - freed, usage.usable_bytes + freed),
             expired_end=last_start + self._log.file_bytes,
-            next_file_bytes=self._log.file_bytes if self._log.wants_file else 0,
+            next_file_bytes=self._log.file_bytes if self._log.wants_file() else 0,
             readings=self.readings,
             deleted_elsewhere_end=retain_from if follows else 0,
             is_freeing=self._is_freeing,
