@@ -24,8 +24,14 @@ from pathlib import Path
 import uvloop
 
 import rockoon
-from bench.compare.fetching import ROOT, NotHere
-from bench.compare.programs import ClientProgram, MeasureFailed, Program, ProgramFailed
+from bench.compare.programs import (
+    ROOT,
+    ClientProgram,
+    MeasureFailed,
+    NotHere,
+    Program,
+    ProgramFailed,
+)
 from bench.layers import echo, frames
 from bench.layers.frames import RawClient
 from bench.layers.servers import Layer, layers

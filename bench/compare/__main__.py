@@ -4,7 +4,7 @@ A peer is one of the compared message queues. Each round starts each peer on an 
 and with a sync before the acknowledgement, runs the same work with each of its clients, and stops
 it. Peers that this machine cannot run are skipped and listed. A run of all peers in at least three
 rounds fills docs/measurements/compare.md; other runs only print. `--awaited` measures only awaited
-sends, of the clients that have goals for them (`awaited.py`); with three rounds it fills that part
+sends, of the clients that have goals for them (`page.py`); with three rounds it fills that part
 of the page.
 """
 
@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.command import parser, stores
-from bench.compare import awaited, page
-from bench.compare.fetching import ROOT, NotHere
+from bench.compare import page
 from bench.compare.figures import (
     CLIENT_MEMORY,
     FIRST_MESSAGE,
@@ -32,10 +31,12 @@ from bench.compare.figures import (
 )
 from bench.compare.peer import ClientCommand, KafkaPeer, NatsPeer, Peer, RocketMqPeer, RockoonPeer
 from bench.compare.programs import (
+    ROOT,
     ClientProgram,
     Interrupts,
     MeasureFailed,
     NoSuchWay,
+    NotHere,
     ProgramFailed,
 )
 from bench.tables import FIGURES, miss, told, write
@@ -127,7 +128,7 @@ class Comparison:
         folder: directory for stores and logs, on the disk to measure.
         result: filled by this run.
         interrupts: signals, deferred while a process is stopped.
-        awaited: True to measure only awaited sends, of the clients in `awaited.COLUMNS`.
+        awaited: True to measure only awaited sends, of the clients in `page.COLUMNS`.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Comparison:
             try:
                 address = peer.start(folder, sync=sync)
                 for number, command in enumerate(peer.clients()):
-                    if self._awaited and command.name not in awaited.COLUMNS:
+                    if self._awaited and command.name not in page.COLUMNS:
                         continue
                     started = began if number == 0 else None
                     self._client(peer, command, address, folder, started, sync=sync)
@@ -246,7 +247,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=3, help="number of turns of each peer")
     options.add_argument("--awaited", action="store_true", help="only measures of awaited sends")
     arguments = options.parse_args()
-    known = [peer.name for peer in awaited.PEERS] if arguments.awaited else names
+    known = [peer.name for peer in page.PEERS] if arguments.awaited else names
     chosen = [peer for peer in PEERS if peer.name in (arguments.only or known)]
     result = Result(
         datetime.now(UTC).date().isoformat(),
@@ -277,12 +278,12 @@ def main() -> int:
         comparison.close()
     columns = [column for peer in chosen for column in peer.columns]
     if arguments.awaited:
-        columns = [column for column in columns if column in awaited.COLUMNS]
+        columns = [column for column in columns if column in page.COLUMNS]
     made = page.text(result, columns, awaited=arguments.awaited)
-    made += f"\n\n{awaited.goals_table(result)}" if arguments.awaited else ""
+    made += f"\n\n{page.goals_table(result)}" if arguments.awaited else ""
     print(made)
     if arguments.rounds >= ROUNDS_OF_A_PAGE_MIN and not arguments.only:
-        write(PAGE, made, awaited.BLOCK if arguments.awaited else FIGURES)
+        write(PAGE, made, page.BLOCK if arguments.awaited else FIGURES)
         told(f"written: {PAGE}")
     return 0
 

@@ -11,9 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
-from bench.compare import fetching
-from bench.compare.fetching import ROOT
-from bench.compare.programs import Program, free_port
+from bench.compare import programs
+from bench.compare.programs import ROOT, Program, free_port
 from rockoon.local import LocalCluster
 from rockoon.local.directory import PortBlock
 
@@ -103,7 +102,7 @@ def python_client(name: str, python: Path | str, module: str) -> ClientCommand:
     return ClientCommand(name, [python, "-m", f"bench.compare.clients.{module}"], environment)
 
 
-KAFKA_POM = fetching.HERE / "kafka.xml"
+KAFKA_POM = programs.HERE / "kafka.xml"
 KAFKA_JAVA, CONFLUENT, AIOKAFKA = "Kafka, Java", "Kafka, confluent-kafka", "Kafka, aiokafka"
 KAFKA_CLIENT = "KafkaCompareClient"
 
@@ -133,10 +132,10 @@ class KafkaPeer(Peer):
         self._libraries = self._classes = self._python = Path()
 
     def prepare(self) -> Mapping[str, str]:
-        self._libraries = fetching.maven(KAFKA_POM, fetching.CACHE / "kafka")
-        self._classes = fetching.compiled(KAFKA_CLIENT, self._libraries)
-        self._python = fetching.python()
-        named = {name: fetching.python_version(name) for name in ("confluent-kafka", "aiokafka")}
+        self._libraries = programs.maven(KAFKA_POM, programs.CACHE / "kafka")
+        self._classes = programs.compiled(KAFKA_CLIENT, self._libraries)
+        self._python = programs.python()
+        named = {name: programs.python_version(name) for name in ("confluent-kafka", "aiokafka")}
         return {"Kafka": pom_version(KAFKA_POM), **named}
 
     def start(self, folder: Path, *, sync: bool) -> str:
@@ -166,7 +165,7 @@ class KafkaPeer(Peer):
         cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=").lstrip("-")
         cluster_id = cluster_id.rjust(22, "A")
         options = ["format", "--standalone", "-t", cluster_id, "-c", settings]
-        fetching.run([*java, "kafka.tools.StorageTool", *options])
+        programs.run([*java, "kafka.tools.StorageTool", *options])
         command = ["java", *SERVER_OPTIONS, *java[1:], "kafka.Kafka", settings]
         self._run("Kafka", command, folder / "kafka.log", port)
         return f"127.0.0.1:{port}"
@@ -195,9 +194,9 @@ class NatsPeer(Peer):
         self._python = Path()
 
     def prepare(self) -> Mapping[str, str]:
-        self._program = fetching.go(MODULE, VERSION)
-        self._python = fetching.python()
-        return {"nats-server": VERSION, "nats-py": fetching.python_version("nats-py")}
+        self._program = programs.go(MODULE, VERSION)
+        self._python = programs.python()
+        return {"nats-server": VERSION, "nats-py": programs.python_version("nats-py")}
 
     def start(self, folder: Path, *, sync: bool) -> str:
         port = self.ports.choose()
@@ -217,8 +216,8 @@ class NatsPeer(Peer):
 
 
 # Shared with `make rocketmq`.
-ROCKETMQ_POM = fetching.ROOT / "tests" / "rocketmq" / "pom.xml"
-ROCKETMQ_FOLDER = fetching.ROOT / ".rocketmq"
+ROCKETMQ_POM = programs.ROOT / "tests" / "rocketmq" / "pom.xml"
+ROCKETMQ_FOLDER = programs.ROOT / ".rocketmq"
 ROCKETMQ_JAVA = "RocketMQ, Java"
 ROCKETMQ_CLIENT = "RocketMqCompareClient"
 # The broker's replication service, disabled because it listens on every address.
@@ -243,8 +242,8 @@ class RocketMqPeer(Peer):
         self._libraries = self._classes = Path()
 
     def prepare(self) -> Mapping[str, str]:
-        self._libraries = fetching.maven(ROCKETMQ_POM, ROCKETMQ_FOLDER)
-        self._classes = fetching.compiled(ROCKETMQ_CLIENT, self._libraries)
+        self._libraries = programs.maven(ROCKETMQ_POM, ROCKETMQ_FOLDER)
+        self._classes = programs.compiled(ROCKETMQ_CLIENT, self._libraries)
         chosen = self._classes / "META-INF" / "service" / HA_SERVICE
         chosen.parent.mkdir(parents=True, exist_ok=True)
         chosen.write_text(f"{ROCKETMQ_CLIENT}$NoCopies\n")
@@ -295,7 +294,7 @@ class RocketMqPeer(Peer):
         self._run(main, command, home / "log", port, {"ROCKETMQ_HOME": str(home)})
 
     def clients(self) -> Sequence[ClientCommand]:
-        home = fetching.CACHE / "home"
+        home = programs.CACHE / "home"
         own = [f"-Duser.home={home}", *OPENED]
         path = f"{self._classes}:{self._libraries}/*"
         return [

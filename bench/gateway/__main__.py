@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from bench.command import parser, stores
-from bench.compare.fetching import ROOT, NotHere
-from bench.compare.programs import Interrupts
+from bench.compare.programs import ROOT, Interrupts, NotHere
 from bench.gateway.comparison import PARTS, Comparison
 from bench.gateway.servers import GatewaySide, ProxySide, Side
 from bench.layers.comparison import LayerComparison

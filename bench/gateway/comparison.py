@@ -9,9 +9,8 @@ from pathlib import Path
 import uvloop
 from grpc import aio
 
-from bench.compare.fetching import NotHere, run
 from bench.compare.figures import MIB, RATE, SECONDS
-from bench.compare.programs import Interrupts, MeasureFailed, ProgramFailed
+from bench.compare.programs import Interrupts, MeasureFailed, NotHere, ProgramFailed, run
 from bench.gateway import h2load
 from bench.gateway.clients import (
     WARM_SHARE,

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.fetching import NotHere, run
-from bench.compare.programs import MeasureFailed
+from bench.compare.programs import MeasureFailed, NotHere, run
 
 PROGRAM = "h2load"
 _PREFIX = struct.Struct(">BI")

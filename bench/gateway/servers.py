@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import rockoon.sync
-from bench.compare.fetching import run
 from bench.compare.peer import BROKER_OPTIONS
+from bench.compare.programs import run
 from bench.gateway.clients import Turns, by_protocol, by_sdk
 from conformance.languages import CACHE
 from conformance.rocketmq_proxy import RocketMqProxy

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench.compare.fetching import CACHE, ROOT, NotHere, is_made, mark, run
+from bench.compare.programs import CACHE, ROOT, NotHere, is_made, mark, run
 
 # The last commit before the frame layer had turns and budgets.
 COMMIT = "8e2a73318654f2c793b2f20826cbbb185d64bb84"

@@ -12,8 +12,16 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.compare.fetching import ROOT, NotHere, run
-from bench.compare.programs import ClientProgram, Interrupts, MeasureFailed, Program, ProgramFailed
+from bench.compare.programs import (
+    ROOT,
+    ClientProgram,
+    Interrupts,
+    MeasureFailed,
+    NotHere,
+    Program,
+    ProgramFailed,
+    run,
+)
 from bench.gateway import h2load
 from bench.layers import echo, frames
 from bench.layers.servers import Layer, go_layer, go_version, layers

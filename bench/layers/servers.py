@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.compare.fetching import CACHE, ROOT, is_made, mark, run
-from bench.compare.programs import Program
+from bench.compare.programs import CACHE, ROOT, Program, is_made, mark, run
 from bench.layers import checkout
 
 GO = Path(__file__).parent / "go"

@@ -19,8 +19,15 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.command import parser, stores
-from bench.spark.decoding import COLUMN_SETS, WORK, partitions_of, seconds_of
-from bench.spark.jobs import JOBS, read_columns, spark_on
+from bench.spark.jobs import (
+    COLUMN_SETS,
+    JOBS,
+    WORK,
+    partitions_of,
+    read_columns,
+    seconds_of,
+    spark_on,
+)
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
 from bench.usage import Spent

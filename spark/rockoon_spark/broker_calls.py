@@ -1,7 +1,10 @@
-"""Blocking read calls to one broker, and the addresses of brokers, for Spark tasks."""
+"""Blocking read calls to one broker, and the addresses of brokers, for Spark tasks.
+
+An `endpoint` is the addresses of the nameservers, in the form of `rockoon.connect`.
+"""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -12,6 +15,7 @@ import rockoon
 import rockoon.sync
 from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
+from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import dialer
 from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
@@ -33,9 +37,6 @@ from rockoon_spark.records.selection import QueueKey
 def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonError]]:
     """Return the addresses of the brokers in the routes, and the failure of each missing broker.
 
-    Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
-
     Raises:
         RockoonError: no nameserver answers.
     """
@@ -48,9 +49,6 @@ def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonEr
 
 def live_addresses(endpoint: str) -> dict[str, str]:
     """Return the addresses of the brokers in the routes, without a search for missing brokers.
-
-    Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
         RockoonError: no nameserver answers, or a broker cannot be reached from here.
@@ -65,10 +63,7 @@ def live_addresses(endpoint: str) -> dict[str, str]:
 def address_now(endpoint: str, broker: str, seconds_max: float) -> str | None:
     """Return the current address of a broker; None if it cannot be found.
 
-    Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
-        broker: its name.
-        seconds_max: time limit for the connection to the nameservers.
+    `seconds_max`: time limit for the connection to the nameservers.
     """
     try:
         with rockoon.sync.connect(endpoint, connect_seconds_max=seconds_max) as cluster:
@@ -80,32 +75,28 @@ def address_now(endpoint: str, broker: str, seconds_max: float) -> str | None:
 def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
     """Return the given topics that do not exist, sorted. Internal topics are not checked.
 
-    Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
-
     Raises:
         RockoonError: no nameserver answers.
     """
-    with rockoon.sync.connect(endpoint) as cluster:
-        listed = cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
-    absent = set(topics).difference(route.name for route in listed)
+    absent = set(topics).difference(route.name for route in _topics(endpoint))
     return sorted(name for name in absent if not is_system_topic(name))
 
 
 def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]:
     """Return the given queues that do not exist, sorted. Internal topics are not checked.
 
-    Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
-
     Raises:
         RockoonError: no nameserver answers.
     """
-    with rockoon.sync.connect(endpoint) as cluster:
-        listed = cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
-    known = {(each.topic, each.broker, each.queue_id) for route in listed for each in route.queues}
+    queues_now = (each for route in _topics(endpoint) for each in route.queues)
+    known = {(each.topic, each.broker, each.queue_id) for each in queues_now}
     known |= {(topic, "", number) for topic, _, number in known}
     return sorted(each for each in queues if each not in known and not is_system_topic(each[0]))
+
+
+def _topics(endpoint: str) -> Sequence[TopicRoute]:
+    with rockoon.sync.connect(endpoint) as cluster:
+        return cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
 
 
 async def _addresses(
@@ -240,24 +231,16 @@ class RepeatedCall(Generic[Request, Reply]):
 
 
 class LogClient(RepeatedCall[ReadLogRequest, ReadLogReply]):
-    """Client of a broker's ReadLog call; see `RepeatedCall`."""
-
     _method_of = attrgetter("ReadLog")
 
 
 class PullClient(RepeatedCall[PullRequest, PullReply]):
-    """Client of a broker's Pull call; see `RepeatedCall`."""
-
     _method_of = attrgetter("Pull")
 
 
 class CompactionClient(RepeatedCall[DescribeCompactionRequest, DescribeCompactionReply]):
-    """Client of a broker's DescribeCompaction call; see `RepeatedCall`."""
-
     _method_of = attrgetter("DescribeCompaction")
 
 
 class GenerationClient(RepeatedCall[ReadGenerationRequest, ReadGenerationReply]):
-    """Client of a broker's ReadGeneration call; see `RepeatedCall`."""
-
     _method_of = attrgetter("ReadGeneration")

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import uvloop
 
-from bench.compare import awaited, page
+from bench.compare import page
 from bench.compare.__main__ import PEERS, Comparison, Turn
 from bench.compare.clients import protocol
 from bench.compare.clients.protocol import Arrivals, Client, Note, Work
-from bench.compare.fetching import NotHere
 from bench.compare.figures import (
     CONNECTIONS,
     CPU,
@@ -42,6 +41,7 @@ from bench.compare.programs import (
     Interrupts,
     MeasureFailed,
     NoSuchWay,
+    NotHere,
     Program,
     ProgramFailed,
 )
@@ -291,14 +291,14 @@ def test_a_goal_beside_a_peer_is_of_the_ratios_of_the_rounds() -> None:
         result.add(ROCKOON, {(ONE_SEND, P50): ours}, sync=False)
         result.add(NATS_PY, {(ONE_SEND, P50): theirs}, sync=False)
     result.add(ROCKOON, {(CONNECTIONS, TIMES): 251.0}, sync=True)
-    lines = awaited.goals_table(result).splitlines()
+    lines = page.goals_table(result).splitlines()
     assert f"| {ONE_SEND}, {P50} | ≤ 1 times NATS's | 0.950 | yes | not measured | |" in lines
     assert f"| {CONNECTIONS}, {TIMES} | ≤ 250 times | not measured | | 251 | **no** |" in lines
-    assert len(lines) == 2 + len(awaited.GOALS)
+    assert len(lines) == 2 + len(page.GOALS)
 
 
 def test_the_document_has_a_place_for_the_goals_of_awaited_sends() -> None:
-    assert between(DOCUMENT, awaited.BLOCK)
+    assert between(DOCUMENT, page.BLOCK)
 
 
 def test_a_steady_rate_is_not_in_pairs() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.compare.fetching import NotHere
+from bench.compare.programs import NotHere
 from conformance import documents, page
 from conformance.known_faults import unexpected
 from conformance.languages import CACHE, LANGUAGES, Prepared

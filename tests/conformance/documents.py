@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.compare.fetching import ROOT, NotHere, run
+from bench.compare.programs import ROOT, NotHere, run
 from conformance.languages import CACHE, Prepared
 from conformance.running import FAILED, OK, Outcome
 from conformance.target import Target

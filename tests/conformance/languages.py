@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.fetching import ROOT, NotHere, is_made, mark, maven, run
 from bench.compare.peer import pom_version
+from bench.compare.programs import ROOT, NotHere, is_made, mark, maven, run
 
 SOURCES = Path(__file__).parent / "clients"
 CACHE = ROOT / ".conformance"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bench.compare.fetching import ROOT
+from bench.compare.programs import ROOT
 from conformance.known_faults import KNOWN_FAULTS
 from conformance.running import NOT_OFFERED, OK, Outcome, Outcomes
 from conformance.scenarios import SCENARIOS

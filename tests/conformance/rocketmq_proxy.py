@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.compare import fetching
+from bench.compare import programs
 from bench.compare.peer import OPENED, pom_version
 from bench.compare.programs import ended, free_port
 from conformance.languages import java_classes
@@ -90,7 +90,7 @@ class RocketMqProxy(Target):
 
     def prepare(self) -> str:
         """Fetch and compile what it needs; its class path. Raises NotHere."""
-        libraries = fetching.maven(POM, self._cache)
+        libraries = programs.maven(POM, self._cache)
         return f"{java_classes(SOURCE, libraries, self._cache / 'classes')}:{libraries}/*"
 
     def start(self) -> None:
@@ -158,10 +158,10 @@ class RocketMqProxy(Target):
             if line.startswith(b"> "):
                 answer: Mapping[str, Any] = json.loads(line[2:])
                 if "error" in answer:
-                    raise fetching.NotHere(f"the judge refuses: {answer['error']}")
+                    raise programs.NotHere(f"the judge refuses: {answer['error']}")
                 return answer
         said = (self._folder / "log").read_text(errors="replace")
-        raise fetching.NotHere(f"the judge ended: {' '.join(said.split())[-500:]}")
+        raise programs.NotHere(f"the judge ended: {' '.join(said.split())[-500:]}")
 
     def _ask(self, **what: Any) -> Mapping[str, Any]:
         assert self._process is not None

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import rockoon.sync
-from bench.compare.fetching import ROOT, NotHere, maven, run
-from bench.compare.programs import Program
+from bench.compare.programs import ROOT, NotHere, Program, maven, run
 from conformance.languages import CACHE
 from conformance.rockoon_gateway_cluster import BROKER
 from conformance.scene import LOOK_SECONDS, Differs, expect

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.fetching import NotHere
+from bench.compare.programs import NotHere
 from conformance import documents
 from conformance.languages import Prepared, python
 from conformance.rockoon_gateway_cluster import RockoonGateway

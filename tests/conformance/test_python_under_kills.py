@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.fetching import NotHere
+from bench.compare.programs import NotHere
 from conformance.killing.conducting import run
 from conformance.languages import python
 from support.seeds import seeds

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.goals import alone
-from bench.goals.__main__ import GOALS, PAGE, Measured, table
+from bench.goals import FACTS, GOALS, PAGE, SYNCED, Measured, measure_machine, table
 from bench.tables import Goal, between, write
 from bench.usage import Circumstances
 
@@ -57,8 +56,8 @@ def test_the_documentation_has_a_place_for_the_table():
 
 
 def test_what_the_machine_takes_by_itself_is_measured_and_nothing_is_left(tmp_path: Path):
-    found = dict(alone.measure(tmp_path))
-    assert tuple(found) == alone.FACTS
+    found = dict(measure_machine(tmp_path))
+    assert tuple(found) == FACTS
     assert min(found.values()) >= 0
-    assert found[alone.SYNCED] > 0
+    assert found[SYNCED] > 0
     assert not list(tmp_path.iterdir())

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.fetching import ROOT, NotHere
-from bench.compare.programs import Interrupts, MeasureFailed, Program
+from bench.compare.programs import ROOT, Interrupts, MeasureFailed, NotHere, Program
 from bench.gateway.__main__ import FLOORS, PAGE
 from bench.layers import checkout, echo, frames
 from bench.layers.calls import Calls

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.spark.decoding import COLUMN_SETS, WORK, partitions_of, seconds_of
-from bench.spark.jobs import JOBS, read_columns
+from bench.spark.jobs import COLUMN_SETS, JOBS, WORK, partitions_of, read_columns, seconds_of
 from bench.spark.report import GIB, JOB, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
 from rockoon_format.scan import ScanEnd, scan

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from upgrade.former import programs
 from upgrade.photograph import differences, offsets_alone
 
-from bench.compare.fetching import ROOT, NotHere
+from bench.compare.programs import ROOT, NotHere
 from bench.layers.checkout import COMMIT
 
 VISIT_SECONDS_MAX = 300

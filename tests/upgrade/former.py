@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.compare.fetching import ROOT, NotHere, is_made, mark, run
+from bench.compare.programs import ROOT, NotHere, is_made, mark, run
 from bench.layers.checkout import environment
 
 PACKAGES = (

@@ -12,7 +12,7 @@ from upgrade.__main__ import REFUSED
 from upgrade.former import compile_kernel
 from upgrade.photograph import differences, offsets_alone
 
-from bench.compare.fetching import ROOT, NotHere
+from bench.compare.programs import ROOT, NotHere
 
 LEFT: dict[str, Any] = {
     "topics": {"plain": {"permissions": 6}},

@@ -34,29 +34,23 @@ class Messages(Protocol):
 
     def then(self, step: Step) -> Self:
         """Apply a step to each partition of the messages."""
-        ...
 
     def to_addresses(self, addresses: int, step: Step) -> Self:
         """Send each message to its address (0 to `addresses` - 1), and apply a step to the messages
         of each address.
         """
-        ...
 
     def kept(self) -> Self:
         """Return the same messages, cached: repeated use does not compute them again."""
-        ...
 
     def release(self) -> None:
         """Release the cache of `kept`."""
-        ...
 
     def of_kinds(self, *kinds: int) -> Self:
         """Return the messages of the given kinds."""
-        ...
 
     def collect(self) -> list[KeyedMessage]:
         """Return all messages to the driver, in no order."""
-        ...
 
 
 class Exchange(Protocol):
@@ -65,11 +59,9 @@ class Exchange(Protocol):
     @property
     def parallel_tasks(self) -> int:
         """Number of tasks that run at the same time."""
-        ...
 
     def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> Messages:
         """Call `step` with each number from 0 to `tasks` - 1; its results are the messages."""
-        ...
 
 
 class SparkExchange:
@@ -148,7 +140,6 @@ class Incoming(Protocol):
         Raises:
             CompactionError: the broker refused it, or another run has published one.
         """
-        ...
 
 
 class CompactionTarget(Protocol):
@@ -157,7 +148,6 @@ class CompactionTarget(Protocol):
     @property
     def name(self) -> str:
         """Name of the store for reports and error texts."""
-        ...
 
     def inspect(
         self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
@@ -172,7 +162,6 @@ class CompactionTarget(Protocol):
         Raises:
             CompactionError: the store cannot be read, or is not ready for a compaction.
         """
-        ...
 
     def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[ContiguousPartition]:
         """Divide a range of the log into partitions.
@@ -181,11 +170,9 @@ class CompactionTarget(Protocol):
             start, stop: physical offsets of record boundaries.
             split_bytes: maximum size of a partition.
         """
-        ...
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
         """Return the parts of the current generation."""
-        ...
 
     def incoming(self, number: int, /) -> AbstractContextManager[Incoming]:
         """Return a context in which a new generation is written.
@@ -195,4 +182,3 @@ class CompactionTarget(Protocol):
         Raises:
             CompactionError: another run compacts this store.
         """
-        ...

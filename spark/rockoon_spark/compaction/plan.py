@@ -75,7 +75,6 @@ class PartWriter(Protocol):
         Raises:
             CompactionError: it cannot be written, or reads back differently.
         """
-        ...
 
 
 def copy_part(

@@ -72,19 +72,16 @@ class Source(Protocol):
     @property
     def start(self) -> int:
         """Physical offset at which the source begins."""
-        ...
 
     @property
     def stop(self) -> int:
         """Physical offset at which the source ends, exclusive."""
-        ...
 
     @property
     def is_log(self) -> bool:
         """True if the source is the log, whose queues have no gaps; False for a former
         generation.
         """
-        ...
 
     def read(self) -> Iterator[CompactedRecords]:
         """Yield the records of the source in batches, each record once.
@@ -92,11 +89,9 @@ class Source(Protocol):
         Raises:
             CompactionError: records are missing or damaged.
         """
-        ...
 
     def read_at(self, positions: IntArray) -> Iterator[CompactedRecords]:
         """Yield the records that start at these physical offsets, and maybe other records."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

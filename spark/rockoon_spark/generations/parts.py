@@ -44,19 +44,16 @@ class GenerationFiles(Protocol):
     @property
     def name(self) -> str:
         """Name of the generation, for error texts."""
-        ...
 
     @property
     def broker(self) -> str:
         """Name of the broker."""
-        ...
 
     def opened(self) -> AbstractContextManager[ReadFile]:
         """Return a context with a function that reads the files of the generation.
 
         The function raises GenerationReplaced after the files were deleted.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

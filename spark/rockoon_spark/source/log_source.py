@@ -76,7 +76,6 @@ class LogPartition(Protocol):
         Raises:
             DataLost: records were deleted after the read was planned, and options forbid that.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,28 +144,23 @@ class ContiguousLog(Protocol):
     @property
     def start(self) -> int:
         """Physical offset of the oldest byte; if the log is not empty, a record starts there."""
-        ...
 
     @property
     def sealed_end(self) -> int:
         """Physical offset of the file with the newest record; the log below is immutable."""
-        ...
 
     @property
     def end(self) -> int:
         """Physical offset below which all readable records start; see `is_end_known`."""
-        ...
 
     @property
     def is_end_known(self) -> bool:
         """True if the last record ends at `end`. False for a store directory, where `end` is the
         end of the last file, because the last record is found only by reading the file."""
-        ...
 
     @property
     def marks(self) -> Mapping[str, int]:
         """Per topic, the physical offset below which its records were deleted with it."""
-        ...
 
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
@@ -179,7 +173,6 @@ class ContiguousLog(Protocol):
                 with little memory.
             at_record: True if a record or a file starts at `start`.
         """
-        ...
 
     def following(self, offset: int) -> int:
         """Return the offset of the next record after one that ends at `offset`.
@@ -189,15 +182,12 @@ class ContiguousLog(Protocol):
         Raises:
             LogBroken: the log can no longer be read there.
         """
-        ...
 
     def is_end(self, offset: int) -> bool:
         """True if nothing was written from a physical offset on."""
-        ...
 
     def name_at(self, offset: int, /) -> str:
         """Return the file or broker with a physical offset, for error texts."""
-        ...
 
     def oldest(self) -> int:
         """Return the physical offset of the oldest byte now, not at the moment of planning.
@@ -205,7 +195,6 @@ class ContiguousLog(Protocol):
         Raises:
             RockoonError, StoreReadError: the log cannot be read.
         """
-        ...
 
     def knows(self, last: LastRecord) -> bool | None:
         """True if the log contains this record at its offset; None if it was deleted.
@@ -213,7 +202,6 @@ class ContiguousLog(Protocol):
         Raises:
             RockoonError: the broker does not answer.
         """
-        ...
 
 
 class LogSource(Protocol):
@@ -228,18 +216,15 @@ class LogSource(Protocol):
             selection: the records to read.
             split_bytes: maximum size of a partition.
         """
-        ...
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
         """Return the given topics that are known not to exist."""
-        ...
 
     def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
         """Return the given queues that are known not to exist, sorted.
 
         Internal topics are not checked.
         """
-        ...
 
     def log(self) -> ContiguousLog:
         """Return the current state of the only log, which may be empty.
@@ -248,7 +233,6 @@ class LogSource(Protocol):
             LogBroken, StoreReadError: there is no log, or several and none was named.
             RockoonError: no nameserver answers.
         """
-        ...
 
     def logs(self) -> Sequence[ContiguousLog]:
         """Return the current state of all nonempty logs.
@@ -256,7 +240,6 @@ class LogSource(Protocol):
         Raises:
             BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreReadError: one cannot be read.
         """
-        ...
 
 
 def in_batches(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from bench.compare.fetching import NotHere
+from bench.compare.programs import NotHere
 from rockoon.local.authority import Authority
 from rpc.peers import page
 from rpc.peers.cases import CASES, SLOW_PINGS, Case, play_known, running

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.compare.fetching import ROOT, is_made, mark, maven, run
 from bench.compare.peer import pom_version
+from bench.compare.programs import ROOT, is_made, mark, maven, run
 from conformance.languages import java_classes
 
 SOURCES = Path(__file__).parent / "clients"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bench.compare.fetching import ROOT
+from bench.compare.programs import ROOT
 from rpc.peers.cases import CASES, KNOWN_FAULTS, NOT_OFFERED
 
 PAGE = ROOT / "docs" / "measurements" / "grpc-peers.md"
