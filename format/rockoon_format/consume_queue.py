@@ -16,7 +16,6 @@ out of a scan.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,24 +66,6 @@ def filler_entries(count: int) -> bytes:
     filler = np.zeros((), ENTRY)
     filler["size"] = FILLER_SIZE
     return filler.tobytes() * count
-
-
-def count_fillers(entries: EntryArray) -> int:
-    """Return the number of fillers before the first entry of a message."""
-    is_filler = (entries["size"] == FILLER_SIZE) & (entries["offset"] == 0)
-    return _leading_true(is_filler)
-
-
-def count_valid(buffer: bytes | bytearray | memoryview) -> int:
-    """Return the number of leading valid entries of `buffer` (ConsumeQueue#recover)."""
-    entries = decode_entries(buffer)
-    return _leading_true((entries["size"] > 0) & (entries["offset"] >= 0))
-
-
-def _leading_true(flags: NDArray[Any]) -> int:
-    if flags.all():
-        return len(flags)
-    return int(flags.argmin())
 
 
 # Entries of delayed messages hold due times, which the kernel does not compute.

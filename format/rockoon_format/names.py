@@ -49,25 +49,9 @@ SYSTEM_TOPICS = frozenset(
 )
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-SYSTEM_GROUPS = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        TRANSACTION_GROUP,
-    }
-)
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED_LITE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}")
-
-
-class InvalidName(ValueError):
-    """A topic's or group's name that is not allowed; the message is the reason."""
 
 
 def topic_fault(topic: str) -> str | None:
@@ -80,29 +64,6 @@ def topic_fault(topic: str) -> str | None:
 def group_fault(group: str) -> str | None:
     """Return a sentence with the fault of a group's name, None if it is valid."""
     return _fault("group", group, GROUP_BYTES_MAX)
-
-
-def validate_topic(topic: str) -> str:
-    """Return `topic`.
-
-    Raises:
-        InvalidName: empty, longer than 127 bytes (255 for retry, dead-letter and lite topics), or
-            with a character other than `%|a-zA-Z0-9_-`.
-    """
-    if fault := topic_fault(topic):
-        raise InvalidName(fault)
-    return topic
-
-
-def validate_group(group: str) -> str:
-    """Return `group`.
-
-    Raises:
-        InvalidName: empty, longer than 120 bytes, or with a character other than `%|a-zA-Z0-9_-`.
-    """
-    if fault := group_fault(group):
-        raise InvalidName(fault)
-    return group
 
 
 def retry_topic(group: str) -> str:
@@ -148,11 +109,6 @@ def is_dlq_topic(topic: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Return whether a topic belongs to the broker; clients neither create nor delete it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
-
-
-def is_system_group(group: str) -> bool:
-    """Return whether a group belongs to the broker or its tools."""
-    return group in SYSTEM_GROUPS
 
 
 def _fault(kind: str, name: str, bytes_max: int) -> str | None:

@@ -437,15 +437,6 @@ def encode_blank(remaining_bytes: int) -> bytes:
     return _BLANK.pack(remaining_bytes, MAGIC_BLANK)
 
 
-def blank_size(buffer: Buffer, position: int = 0) -> int | None:
-    """Return the size in the blank at `position`, None if there is no blank."""
-    view = memoryview(buffer)
-    if position < 0 or position + _BLANK.size > len(view):
-        return None
-    size, magic = _BLANK.unpack_from(view, position)
-    return int(size) if magic == MAGIC_BLANK else None
-
-
 def fits(batch_bytes: int, remaining_bytes: int) -> bool:
     """Return whether a batch may start in a file with `remaining_bytes` left.
 

@@ -14,7 +14,6 @@ from rockoon_broker.delays.rewriting import TIMED_QUEUE
 from rockoon_broker.pending.sources import named_source
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.log.batch import AppendBatch
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_core.disk import Disk
 from rockoon_core.errors import (
@@ -46,6 +45,7 @@ from support.aside_desk import NOW_MS, AsideDesk
 from support.cold_disk import ColdDisk
 from support.eventually import eventually
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import FailingDisk, crashed_copy
 
 

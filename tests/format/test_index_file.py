@@ -12,13 +12,13 @@ from rockoon_format.file_names import index_file_name
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_entries import index_keys
 from rockoon_format.index_file import (
-    IndexFile,
     IndexFileError,
     IndexHeader,
     decode_header,
     index_file_bytes,
 )
 from support import golden_store
+from support.index_file import IndexFile
 from support.random_messages import many_examples
 
 SLOTS, UNITS = golden_store.INDEX_SLOTS, golden_store.INDEX_UNITS

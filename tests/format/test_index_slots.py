@@ -10,11 +10,11 @@ from rockoon_format.index_file import (
     HEADER_BYTES,
     SLOT_BYTES,
     SLOTS_PER_PAGE,
-    IndexFile,
     IndexHeader,
     index_file_bytes,
     unit_position,
 )
+from support.index_file import IndexFile
 from support.kernels import BOTH, needs_compiled, of_both, using
 from support.seeds import seeds
 

@@ -89,7 +89,7 @@ def test_time_is_counted_from_the_month_that_was_begun_last() -> None:
 
 @pytest.mark.parametrize("topic", ["T", "a-b_c|d%E9", "t" * 127, "%RETRY%" + "g" * 248, "%DLQ%g"])
 def test_topics_that_may_be(topic: str) -> None:
-    assert names.validate_topic(topic) == topic
+    assert names.topic_fault(topic) is None
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,13 @@ def test_topics_that_may_be(topic: str) -> None:
     ],
 )
 def test_topics_that_may_not_be(topic: str, reason: str) -> None:
-    with pytest.raises(names.InvalidName, match=reason):
-        names.validate_topic(topic)
+    assert reason in (names.topic_fault(topic) or "")
 
 
 def test_groups_have_their_own_limit() -> None:
-    assert names.validate_group("g" * 120) == "g" * 120
-    with pytest.raises(names.InvalidName, match="121 characters, more than 120"):
-        names.validate_group("g" * 121)
-    with pytest.raises(names.InvalidName, match="the group is empty"):
-        names.validate_group("")
+    assert names.group_fault("g" * 120) is None
+    assert "121 characters, more than 120" in (names.group_fault("g" * 121) or "")
+    assert "the group is empty" in (names.group_fault("") or "")
     assert names.topic_fault(names.retry_topic("g" * 120)) is None
 
 
@@ -123,7 +120,6 @@ def test_topics_of_the_broker_itself_are_known() -> None:
     assert names.is_system_topic("SCHEDULE_TOPIC_XXXX")
     assert names.is_system_topic("rmq_sys_wheel_timer")
     assert not names.is_system_topic("TopicTest")
-    assert names.is_system_group("CID_RMQ_SYS_TRANS")
     assert names.retry_topic("g") == "%RETRY%g"
     assert names.is_retry_topic("%RETRY%g")
     assert names.dlq_topic("g") == "%DLQ%g"

@@ -11,7 +11,8 @@ import pytest
 from rockoon_broker.index.directory import IndexShape, is_index_name, name_after
 from rockoon_broker.index.key_index import UNITS_WALKED_MAX, KeyCandidates, KeySearch, search_files
 from rockoon_format.hashes import index_key_hash
-from rockoon_format.index_file import HEADER_BYTES, IndexFile, index_file_bytes
+from rockoon_format.index_file import HEADER_BYTES, index_file_bytes
+from support.index_file import IndexFile
 from support.key_index import (
     SHAPE,
     Indexed,

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.replication.store_log import StoreLog
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
@@ -16,6 +15,7 @@ from rockoon_replica.copying import Copying
 from rockoon_replica.leadership import Leadership
 from support.eventually import eventually
 from support.log_copies import copies
+from support.store_check import verify_store
 from support.store_directory import BORN_HOST, NOW_MS, FailingDisk, FixedClock, batch_of, settings
 
 FILE_BYTES = 64 << 10

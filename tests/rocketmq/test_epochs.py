@@ -6,9 +6,9 @@ import pytest
 
 from rocketmq import real
 from rocketmq.real import message
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.log_marks import LOG_TOPIC
 from support.replicas import Replica
+from support.store_check import verify_store
 
 BODY = bytes(300_000)
 

@@ -7,9 +7,9 @@ import pytest
 
 from rockoon_broker.store.errors import StoreInUse, UnstorableTopic
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_broker.store.recovery.verify import rebuild_consume_queues, verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, decode_columns, encode_batch
+from support.store_check import rebuild_consume_queues, verify_store
 from support.store_directory import (
     BORN_HOST,
     NOW_MS,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import StoreBusy, UnknownOffset
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from support.holding_disk import HoldingDisk
 from support.replicas import Replica, opened
+from support.store_check import verify_store
 from support.store_directory import Owner, crashed_copy, settings
 
 KEY = ("T", 0)

@@ -10,10 +10,10 @@ import pytest
 from rockoon_broker.long_poll import PullProgress, Step
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.reading.reader import GetStatus, TimeBoundary
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.hashes import index_key_hash
 from support.compacted_store import RETENTION_MS, CompactedStore, Kept, Model
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import FailingDisk, settings
 
 YEAR_MS = 365 * 86_400_000

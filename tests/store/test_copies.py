@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_core.replication_rules import (
     Config,
     Report,
@@ -20,6 +19,7 @@ from rockoon_format.record import MAGIC_BLANK, decode_record
 from rockoon_replica.messages import TAIL_BYTES
 from support.replicas import Replica
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import PowerCutDisk
 
 NAMES = ("a", "b", "c")

@@ -9,10 +9,10 @@ import pytest
 
 from rockoon_broker.store.queues.dropped_topics import read_marks
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import (
     FailingDisk,
     Owner,

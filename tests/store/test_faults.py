@@ -14,10 +14,10 @@ from rockoon_broker.store.errors import (
     StoreClosed,
     StoreSyncFailed,
 )
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_format.batch import encode_batch
+from support.store_check import verify_store
 from support.store_directory import (
     BORN_HOST,
     NOW_MS,

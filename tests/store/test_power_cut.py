@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_format.batch import decode_columns
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import Owner, PowerCutDisk, recovered, settings
 
 Key = tuple[str, int]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_core.replication_rules import Boundary
 from rockoon_format.log_marks import BEGUN_MAX, LOG_TOPIC, EpochBegin, EpochMark, decode_epoch_mark
 from support.replicas import Replica, opened
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import DELETES_ALL, Owner, crashed_copy, recovered, settings
 
 

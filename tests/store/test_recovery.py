@@ -10,10 +10,10 @@ from rockoon_broker.store.errors import StoreLayoutError, UnexpectedFile
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_broker.store.recovery.checkpoint_files import AbortFile
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import (
     FailingDisk,
     Owner,

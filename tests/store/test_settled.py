@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.recovery.verify import verify_store
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import FailingDisk, Owner, crashed_copy, recovered, settings
 from support.waiting import wait_until
 

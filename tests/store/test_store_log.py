@@ -11,7 +11,6 @@ import pytest
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.store.errors import StoreSyncFailed
 from rockoon_broker.store.queues.consume_queue import QueueKey
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import consistent_point, rank_of
@@ -22,6 +21,7 @@ from support.aside_desk import TwoClocks
 from support.cold_disk import ColdDisk
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
+from support.store_check import verify_store
 from support.store_directory import (
     BORN_HOST,
     NOW_MS,

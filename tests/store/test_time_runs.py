@@ -14,10 +14,10 @@ from rockoon_broker.store.errors import AppendFailed
 from rockoon_broker.store.log.time_runs import BEHIND_MS
 from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_broker.store.recovery.checkpoint_files import read_checkpoint
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.batch import decode_columns
 from rockoon_format.record import MAGIC_BLANK, encode_blank
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import (
     NOW_MS,
     FailingDisk,

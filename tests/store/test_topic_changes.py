@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import BatchTooLarge
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.log_marks import LogTopics, TopicChange, decode_topic_change
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import Replica, opened
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import DELETES_ALL, Owner, crashed_copy, recovered, settings
 
 OLD = [b"old %d" % number for number in range(3)]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import StoreClosed, StoreDamaged, StoreSyncFailed
-from rockoon_broker.store.recovery.verify import verify_store
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import Replica, opened
 from support.seeds import seeds
+from support.store_check import verify_store
 
 
 def filled(root: Path) -> tuple[Replica, list[int]]:

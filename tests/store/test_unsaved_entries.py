@@ -15,10 +15,10 @@ from rockoon_broker.store.log import syncer
 from rockoon_broker.store.queues import consume_queues
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries
 from rockoon_format.hashes import tags_code
 from support.seeds import seeds
+from support.store_check import verify_store
 from support.store_directory import (
     FailingDisk,
     Owner,

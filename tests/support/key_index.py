@@ -15,7 +15,8 @@ from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_entries import index_keys
-from rockoon_format.index_file import IndexFile, index_file_bytes
+from rockoon_format.index_file import index_file_bytes
+from support.index_file import IndexFile
 from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of, settings
 
 SHAPE = IndexShape(slots=50, units=64)

@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import AppendBatch
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
 from support import golden_store
+from support.store_check import verify_store
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 if TYPE_CHECKING:

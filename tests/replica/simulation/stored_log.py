@@ -7,7 +7,6 @@ from pathlib import Path
 
 from replica.simulation.truth import Violation
 from rockoon_broker.store.errors import StorageError
-from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_core.replication_rules import Boundary
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.log_marks import LogTopics, TopicChange
@@ -16,6 +15,7 @@ from rockoon_format.scan import scan
 from rockoon_replica.log import NO_GENERATION, Generation
 from support.byte_log import VALUE, LogRecord
 from support.replicas import Replica
+from support.store_check import verify_store
 from support.store_directory import PowerCutDisk, crashed_copy, in_log
 from support.waiting import DEADLINE_SECONDS
 
