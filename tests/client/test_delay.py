@@ -7,7 +7,7 @@ import pytest
 
 from rockoon.errors import InvalidArgument, InvalidDelay
 from rockoon.producer.accumulator import Accumulator, BatchQueue
-from rockoon.producer.delay import delay_section
+from rockoon.producer.outgoing import delay_section
 from rockoon_core.message_queue import MessageQueue
 
 AT_EIGHT = b"TIMER_DELIVER_MS\x011800000000000\x02"

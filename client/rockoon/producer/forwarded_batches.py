@@ -12,7 +12,7 @@ class ForwardingSettings(ProducerSettings):
 class ForwardingEncoder(BatchEncoder):
     """Encoder of messages whose first entry in `extras` has all their properties."""
 
-    def take_ids(self, count: int) -> bytes:
+    def next_ids(self, count: int) -> bytes:
         """Return placeholders: a batch without ids would count as not encoded."""
         return bytes(count)
 

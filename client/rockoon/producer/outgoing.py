@@ -2,8 +2,19 @@
 
 `send` encodes the properties of a message as two byte strings: those before UNIQ_KEY (TAGS first,
 where the broker reads them) and those after it; a message without properties has neither.
+
+A message has at most one of these arguments for a delay, which is encoded as a property:
+
+- `delay_level`: delay by a level from 1: 1s 5s 10s 30s 1m 2m ... 2h;
+- `delay_seconds`: delay after the broker has stored the message;
+- `deliver_at`: time of delivery, a datetime with a time zone, or epoch seconds.
+
+Delayed messages have no order, and even an idempotent producer can store one twice. The
+`offset_message_id` of its result cancels it.
 """
 
+import datetime
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,20 +28,29 @@ from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, pa
 from rockoon.errors import (
     BodyTooLarge,
     InvalidArgument,
+    InvalidDelay,
     InvalidProperty,
     InvalidTopicName,
     KeyMissing,
     PropertiesTooLarge,
 )
 from rockoon_core.clock import Clock
-from rockoon_format.batch_encoding import Envelope, FirstSequence, OwnProperties, encode_messages
+from rockoon_format.batch_encoding import (
+    Envelope,
+    FirstSequence,
+    OwnProperties,
+    encode_messages,
+)
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
     KEY_SEPARATOR,
     PROPERTIES_BYTES_MAX,
+    PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQ_KEY,
     RESERVED_NAMES,
     TRANSIENT_PREFIX,
@@ -257,7 +277,7 @@ class BatchEncoder:
         month_start_ms = self._find_month(clock())
         self._unique_keys = UniqueKeys(address, os.getpid(), instance_hash, month_start_ms)
 
-    def take_ids(self, count: int) -> bytes:
+    def next_ids(self, count: int) -> bytes:
         """Return `count` new UNIQ_KEYs, concatenated."""
         now_ms = self._clock()
         if now_ms >= self._month_end_ms:
@@ -282,7 +302,7 @@ class BatchEncoder:
             queue_id: the queue on its broker.
             bodies: n bodies.
             extras: by index, for messages with more properties than UNIQ_KEY.
-            ids: n UNIQ_KEYs from `take_ids`.
+            ids: n UNIQ_KEYs from `next_ids`.
             born_timestamp_ms: epoch milliseconds, for all messages.
             sequence: producer id and first number of an idempotent producer.
             envelope: if given, a serialised request with the records is returned instead of them.
@@ -312,3 +332,65 @@ class BatchEncoder:
         end = time.mktime((now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
         self._month_end_ms = int(end) * 1000
         return int(start) * 1000
+
+
+DELAY_SECONDS_MAX = 10**9
+DELAY_LEVEL_MAX = 10**6
+
+
+def delay_section(
+    delay_level: int | None,
+    delay_seconds: float | None,
+    deliver_at: datetime.datetime | float | None,
+) -> bytes:
+    """Return the encoded property of a delay.
+
+    Args:
+        delay_level: from 1; index in the broker's `delay_levels`, a higher one means the last.
+        delay_seconds: seconds after the broker has stored it, rounded up to milliseconds.
+        deliver_at: a datetime with a time zone, or epoch seconds.
+
+    Raises:
+        InvalidArgument: none or more than one of the three is given.
+        InvalidDelay: the value has a wrong type or is out of its bounds.
+    """
+    given = [delay_level is not None, delay_seconds is not None, deliver_at is not None]
+    if sum(given) != 1:
+        raise InvalidArgument(reason="give one of delay_level, delay_seconds and deliver_at")
+    if delay_level is not None:
+        if type(delay_level) is not int or not 1 <= delay_level <= DELAY_LEVEL_MAX:
+            raise _invalid_delay(f"a delay level is a number from 1, not {delay_level!r}")
+        return _delay_property(PROPERTY_DELAY_TIME_LEVEL, delay_level)
+    if delay_seconds is not None:
+        return _delay_property(
+            PROPERTY_TIMER_DELAY_MS, _milliseconds(delay_seconds, "delay_seconds")
+        )
+    if isinstance(deliver_at, datetime.datetime):
+        if deliver_at.tzinfo is None:
+            raise _invalid_delay(f"deliver_at {deliver_at} has no time zone")
+        deliver_at = deliver_at.timestamp()
+    if (
+        deliver_at is not None
+        and isinstance(deliver_at, int | float)
+        and deliver_at > DELAY_SECONDS_MAX
+    ):
+        if deliver_at > 100 * DELAY_SECONDS_MAX:
+            raise _invalid_delay(f"deliver_at is {deliver_at!r}: it must be epoch seconds")
+        return _delay_property(PROPERTY_TIMER_DELIVER_MS, math.ceil(deliver_at * 1000))
+    return _delay_property(PROPERTY_TIMER_DELIVER_MS, _milliseconds(deliver_at, "deliver_at"))
+
+
+def _milliseconds(seconds: object, name: str) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _invalid_delay(f"{name} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds <= DELAY_SECONDS_MAX:
+        raise _invalid_delay(f"{name} is {seconds!r}, not a number of seconds from 0")
+    return math.ceil(seconds * 1000)
+
+
+def _delay_property(name: str, value: int) -> bytes:
+    return f"{name}\x01{value}\x02".encode()
+
+
+def _invalid_delay(reason: str) -> InvalidDelay:
+    return InvalidDelay(index=0, reason=reason)

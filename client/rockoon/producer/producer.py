@@ -34,7 +34,6 @@ from rockoon.producer.body_feed import (
     fits_one_batch,
     next_keys,
 )
-from rockoon.producer.delay import delay_section
 from rockoon.producer.message_router import MessageRouter, UnroutedMessages
 from rockoon.producer.options import renamed_key
 from rockoon.producer.outgoing import (
@@ -45,6 +44,7 @@ from rockoon.producer.outgoing import (
     Extras,
     body_too_large,
     check_keys,
+    delay_section,
     encode_extras,
     to_body,
     with_section,
@@ -133,7 +133,7 @@ class Producer(ClosedOnExit):
             tags: consumers can select messages by it.
             properties: at most 31743 bytes with those that Rockoon adds, by the default limit.
             queue, ordering_key: the queue, or the key (once `key`) that selects it; for order.
-            delay_level, delay_seconds, deliver_at: delivery time; see `rockoon.producer.delay`.
+            delay_level, delay_seconds, deliver_at: delivery time; see `rockoon.producer.outgoing`.
 
         Raises:
             InvalidTopicName, InvalidProperty, InvalidArgument, BodyTooLarge, PropertiesTooLarge,

@@ -145,7 +145,7 @@ class AppendRequests:
         assert queue is not None
         if not batch.ids:
             # Only once: a batch that is sent again keeps its message ids.
-            batch.ids = self._encoder.take_ids(len(batch.bodies))
+            batch.ids = self._encoder.next_ids(len(batch.bodies))
             if self._hooks is not None:
                 self._hooks.on_encode(batch)
         self.last_id += 1

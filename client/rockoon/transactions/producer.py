@@ -362,7 +362,7 @@ class TransactionalProducer(ClosedOnExit):
         deadline: float,
     ) -> Transaction:
         stub = self._cluster.broker(queue.broker)
-        ids = encoder.take_ids(1)
+        ids = encoder.next_ids(1)
         message_id = ids.decode()
         try:
             frames, lengths = encoder.encode(
