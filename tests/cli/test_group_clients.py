@@ -22,7 +22,7 @@ from support.eventually import answered
 
 JAVA, GO, APP = "host@1@0@java", "host@2@0@go", "app-1"
 AT_MS = 1_700_000_000_000
-LOGGER = "rockoon.receiving.reported_filters"
+LOGGER = "rockoon.receiving.receive_queue"
 
 
 class Readers:

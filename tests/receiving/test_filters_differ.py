@@ -3,7 +3,7 @@
 import pytest
 from receiving.orders import Orders, receive
 
-LOGGER = "rockoon.receiving.reported_filters"
+LOGGER = "rockoon.receiving.receive_queue"
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -25,8 +25,15 @@ from rockoon.errors import (
 from rockoon.net.connection import Connection
 from rockoon.receiving.kept_batches import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
-from rockoon.receiving.receive_queue import LostCalls, ReceiveQueue, ReceiverName, WaitingReceiver
-from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
+from rockoon.receiving.receive_queue import (
+    REPORT_SECONDS,
+    FilterConflicts,
+    LostCalls,
+    ReceiveQueue,
+    ReceiverName,
+    WaitingReceiver,
+    to_report,
+)
 from rockoon.receiving.tail_reader import TailReader, TrackedQueue, TrackedTopic
 from rockoon_core.message_queue import (
     ACQUIRES_PER_CALL_MAX,

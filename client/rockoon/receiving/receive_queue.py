@@ -9,9 +9,11 @@ a later call names each failed call, and the service releases its messages.
 """
 
 import asyncio
+import logging
 import secrets
+import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,8 +22,11 @@ from rockoon.receiving.received import ReceivedMessages
 from rockoon.receiving.tail_reader import TrackedTopic
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Backoff
-from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, REPORTED_FILTER_BYTES_MAX
+from rockoon_core.repeated_lines import limited
+from rockoon_format.names import lite_topic_of
 from rockoon_proto.v1.in_flight_pb2 import AcquireRequest, ClientName, LostCall
+from rockoon_proto.v1.offset_pb2 import TopicSubscription
 
 # Maximum time between acquire calls that name all message queues.
 FULL_CALL_SECONDS = 1.0
@@ -288,3 +293,61 @@ class LostCalls:
         for group, name in held_by:
             if len(self._lost) < LOST_MAX:
                 self._lost[request.call_id, group, name] = None
+
+
+log = limited(logging.getLogger(__name__))
+
+
+REPORT_SECONDS = 10.0
+
+
+LOGGED_AGAIN_SECONDS = 600.0
+
+
+SENTENCES_MAX = 64
+
+
+CHECKSUM_BYTES = 16
+
+
+def to_report(subscriptions: Sequence[Subscription]) -> list[TopicSubscription]:
+    """Return the filters of a receiver. Lite topics have no filters and are omitted."""
+    return [
+        TopicSubscription(topic=each.topic, expression=cut(each.expression))
+        for each in subscriptions
+        if lite_topic_of(each.topic) is None
+    ]
+
+
+def cut(expression: str) -> str:
+    """Return an expression that fits a report. Different expressions stay different."""
+    data = expression.encode()
+    if len(data) <= REPORTED_FILTER_BYTES_MAX:
+        return expression
+    kept = data[: REPORTED_FILTER_BYTES_MAX - CHECKSUM_BYTES].decode(errors="ignore")
+    return f"{kept}... #{zlib.crc32(data):08x}"
+
+
+class FilterConflicts:
+    """Logs the offset service's texts about different filters, each at most every ten minutes."""
+
+    def __init__(self) -> None:
+        # Group and sentence → loop time at which it was logged.
+        self._logged: dict[tuple[str, str], float] = {}
+
+    def log(self, group: str, sentence: str, now_seconds: float) -> None:
+        """Log a text, unless it was logged recently.
+
+        Args:
+            sentence: from the offset service; empty if filters agree.
+            now_seconds: monotonic.
+        """
+        if not sentence:
+            return
+        last = self._logged.get((group, sentence))
+        if last is not None and now_seconds - last < LOGGED_AGAIN_SECONDS:
+            return
+        if len(self._logged) >= SENTENCES_MAX:
+            del self._logged[next(iter(self._logged))]
+        self._logged[group, sentence] = now_seconds
+        log.warning("group %s: %s", group, sentence)
