@@ -3,9 +3,14 @@
 Messages acquired for a receive queue are delivered to its first receivers. The module makes no
 calls and reads no clock.
 
-Lost calls are acquire calls without a reply. The offset service may have granted messages in such a
-call. If a gateway reports their holders, the service would extend messages that no receiver has. So
+Lost calls are acquire calls without a reply. The offset service may have granted messages in a
+lost call. If a gateway reports their holders, the service would extend messages that no receiver has. So
 a later call names each failed call, and the service releases its messages.
+
+Receivers report their filters to the offset service, which knows all receivers of a group. A
+message that a filter excludes is acknowledged, so receivers of one group with different filters
+lose messages. The service compares the filters; if they differ, it replies with a text, which is
+logged here.
 """
 
 import asyncio
@@ -299,14 +304,8 @@ log = limited(logging.getLogger(__name__))
 
 
 REPORT_SECONDS = 10.0
-
-
 LOGGED_AGAIN_SECONDS = 600.0
-
-
 SENTENCES_MAX = 64
-
-
 CHECKSUM_BYTES = 16
 
 
