@@ -4,8 +4,8 @@ Messages acquired for a receive queue are delivered to its first receivers. The 
 calls and reads no clock.
 
 Lost calls are acquire calls without a reply. The offset service may have granted messages in a
-lost call. If a gateway reports their holders, the service would extend messages that no receiver has. So
-a later call names each failed call, and the service releases its messages.
+lost call. If a gateway reports their holders, the service would extend messages that no receiver
+has. So a later call names each failed call, and the service releases its messages.
 
 Receivers report their filters to the offset service, which knows all receivers of a group. A
 message that a filter excludes is acknowledged, so receivers of one group with different filters
