@@ -251,7 +251,6 @@ class Cluster:
         Raises:
             RockoonError: as `Producer.send` and its receipt.
         """
-
         rename_key(options)
 
         async def send() -> SendResult:
@@ -270,7 +269,6 @@ class Cluster:
         Raises:
             RockoonError: as `Producer.send_many`.
         """
-
         rename_key(options)
         keys, loop = options.get("keys"), self._loop
         is_sequence = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
