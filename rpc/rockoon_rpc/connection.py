@@ -312,7 +312,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         if not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
-        if not self._is_full:
+        if not (self.is_choked and self._is_full):
             self._join_line()
 
     def _join_line(self) -> None:
@@ -329,7 +329,9 @@ class SessionConnection(asyncio.BufferedProtocol):
         """Run the next turn: handle kept bytes, or resume reading; see `Turns`."""
         self._is_in_line = False
         # If answers fill the transport, `resume_writing` joins the line again.
-        if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
+        if self.is_lost or self.is_closing or self.transport.is_closing():
+            return
+        if self.is_choked and self._is_full:
             return
         deferred, self._deferred = self._deferred, b""
         if deferred or self.session.is_behind:
