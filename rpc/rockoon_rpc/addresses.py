@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 LOG_SECONDS = 60.0
 ADDRESSES_LOGGED_MAX = 5
 CALM_LOG_SECONDS = 1.0
+# Connections of an address that may end because the peer breaks HTTP/2, before it gets a pause.
+BROKEN_BURST = 40
+BROKEN_PER_SECOND = 10
 # Addresses in a pause. If more addresses flood, the oldest pauses are forgotten.
 CALM_ADDRESSES_MAX = 10_000
 
@@ -34,13 +37,22 @@ class Share:
         is_internal: a service of the cluster has, or had, a connection from this address.
     """
 
-    __slots__ = ("address", "calls", "connections", "is_internal")
+    __slots__ = ("_broken", "_broken_at", "address", "calls", "connections", "is_internal")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections = 0
         self.calls = 0
         self.is_internal = False
+        self._broken = self._broken_at = 0.0
+
+    def breaks(self, now: float) -> bool:
+        """Count a connection that ends because its peer breaks HTTP/2; return whether the address
+        has more of them than it may have. Accepting the next ones costs more than their frames."""
+        recovered = (now - self._broken_at) * BROKEN_PER_SECOND
+        self._broken = max(self._broken - recovered, 0.0) + 1
+        self._broken_at = now
+        return self._broken > BROKEN_BURST
 
 
 class Addresses:

@@ -414,6 +414,8 @@ class ServerConnection(SessionConnection):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
 
     def _broken(self, code: int, reason: str) -> None:
+        if code != ErrorCode.NO_ERROR and self.share.breaks(self.loop.time()):
+            self._calm(ErrorCode.ENHANCE_YOUR_CALM, f"many connections end like this one: {reason}")
         self._calm(code, reason)
         super()._broken(code, reason)
 
@@ -424,8 +426,8 @@ class ServerConnection(SessionConnection):
         super().close(code, reason)
 
     def _calm(self, code: int, reason: str) -> None:
-        """Start the pause of the address if a budget was exceeded, by the server's count or the
-        session's."""
+        """Start the pause of the address if a budget was exceeded, by the count of the server, the
+        session or the address."""
         if code == ErrorCode.ENHANCE_YOUR_CALM and not self._is_calmed:
             self._is_calmed = True
             self.server.calm(self, reason)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_rpc.addresses import Addresses
+from rockoon_rpc.addresses import BROKEN_BURST, Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
 from rockoon_rpc.session import ErrorCode
@@ -154,6 +154,31 @@ async def test_an_address_that_floods_has_a_pause_and_is_served_again(
             await again.send(call(1))
             assert await again.is_answered(1)
     assert caplog.text.count("closed a connection of 127.0.0.1: too many frames") == 1
+
+
+async def test_an_address_whose_connections_break_the_protocol_has_a_pause() -> None:
+    """An accepted connection, above all over TLS, costs more than the frames that end it."""
+    addresses = Addresses(clock=lambda: 0.0)
+    async with served(Callee(), addresses=addresses) as port, raw_peer(port) as honest:
+        for _ in range(BROKEN_BURST):
+            async with raw_peer(port) as peer:
+                await peer.send(frames.window_update(0, 0))
+                end = await peer.until(lambda each: each.kind == frames.GOAWAY)
+                assert end is not None
+                assert end.error is ErrorCode.PROTOCOL_ERROR
+        assert addresses.calmed == 0
+        for _ in range(10 * BROKEN_BURST):
+            if addresses.calmed:
+                break
+            async with raw_peer(port) as peer:
+                await peer.send(frames.window_update(0, 0))
+                assert await peer.until(lambda each: each.kind == frames.GOAWAY) is not None
+        assert addresses.calmed == 1
+        async with raw_peer(port) as late:
+            assert await late.until(lambda _: False) is None
+        # Its open connections are served.
+        await honest.send(call(1))
+        assert await honest.is_answered(1)
 
 
 def test_the_log_names_one_flood_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
