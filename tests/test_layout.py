@@ -169,6 +169,60 @@ def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
             assert length <= most, f"{shown(path)}: {each.name}: {length} lines"
 
 
+ENTRY = re.compile(r" {4}([*\w`]+(?:, [*\w`]+)*):(?: |$)")
+
+
+def unknown_arguments(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return names under `Args:` in a docstring that are no parameters of the function or of the
+    class's constructor.
+    """
+    section = (ast.get_docstring(node) or "").partition("\nArgs:\n")[2]
+    entries = re.split(r"\n(?=\S)", section)[0].splitlines()
+    named = {
+        name.strip("*`")
+        for entry in filter(None, map(ENTRY.match, entries))
+        for name in entry[1].split(", ")
+    }
+    parameters = set()
+    for part in node.body if isinstance(node, ast.ClassDef) else [node]:
+        if isinstance(part, ast.AnnAssign):
+            parameters.add(ast.unparse(part.target))
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            part is node or part.name in ("__init__", "__new__")
+        ):
+            parameters |= {each.arg for each in ast.walk(part.args) if isinstance(each, ast.arg)}
+    return named - parameters
+
+
+def test_docstrings_list_parameters_that_there_are() -> None:
+    for path in sources(*SOURCE_FOLDERS, "bench", "tools"):
+        for node in statements(tree_of(path)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                unknown = unknown_arguments(node)
+                assert not unknown, f"{shown(path)}: {node.name} has no parameter {unknown}"
+
+
+def test_an_argument_in_a_docstring_that_is_no_parameter_is_found() -> None:
+    text = """Sum.
+
+    Args:
+        a, *rest: numbers; more than
+            two: slow.
+        c: nothing.
+
+    Returns:
+        d: the sum.
+    """
+    documented = ast.Expr(ast.Constant(text))
+    function, cls = ast.parse(
+        "def add(a, b, *rest): ...\nclass Sum:\n    def __init__(self, a, *rest): ..."
+    ).body
+    for node in (function, cls):
+        assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+        node.body.insert(0, documented)
+        assert unknown_arguments(node) == {"c"}
+
+
 def test_a_name_means_one_class() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for module, tree in modules().items():

@@ -90,14 +90,14 @@ def counts_no_numbers(patch: Patch) -> None:
 
 def topics_beside_the_log(patch: Patch) -> None:
     """Which topics a log holds is in its leader's file."""
-    real = Epochs.note
+    real = Epochs.add
 
-    def note(self: Epochs, physical_offset: int, mark: EpochMark | TopicChange) -> None:
+    def add(self: Epochs, physical_offset: int, mark: EpochMark | TopicChange) -> None:
         topics = self.topics
         real(self, physical_offset, mark)
         self.topics = topics
 
-    patch.setattr(Epochs, "note", note)
+    patch.setattr(Epochs, "add", add)
 
 
 BROKEN_BY: dict[str, Callable[[Patch], None]] = {

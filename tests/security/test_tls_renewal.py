@@ -128,11 +128,11 @@ def test_a_certificate_about_to_expire_is_told(
     until = tls.certificate.expires - datetime.now(UTC)
     assert timedelta(days=1.9) < until <= timedelta(days=2)
     assert f"{issued.certificate} (server, until" in caplog.text
-    tls.look()
+    tls.check()
     assert "expires in 48.0 hours" in caplog.text or "expires in 47" in caplog.text
     authority.issue("server")
     caplog.clear()
-    tls.look()
+    tls.check()
     assert "renewed" in caplog.text
     assert "expires in" not in caplog.text
 

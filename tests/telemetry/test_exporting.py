@@ -148,7 +148,7 @@ def test_a_histogram_must_be_one() -> None:
 def test_what_is_as_large_as_a_bound_belongs_below_it() -> None:
     times = Times((1, 10))
     for seconds in (0.0005, 0.001, 0.0011, 0.010, 5.0):
-        times.note(seconds)
+        times.add(seconds)
     assert times.counts == [2, 2, 1]
     assert times.total_ms == pytest.approx(5012.6)
     flow = Flow()
@@ -213,9 +213,9 @@ def test_sizes_that_wait_are_few_however_many_topics_there_are() -> None:
 
 def test_calls_are_told_by_method_answer_and_whether_they_may_wait() -> None:
     calls = CallTimes()
-    calls.note(Call("pull", "success", may_wait=True), 0.002)
-    calls.note(Call("pull", "success", may_wait=True), 20)
-    calls.note(Call("pull", "queue_not_found", may_wait=False), 0.002)
+    calls.record(Call("pull", "success", may_wait=True), 0.002)
+    calls.record(Call("pull", "success", may_wait=True), 20)
+    calls.record(Call("pull", "queue_not_found", may_wait=False), 0.002)
     waited, refused = calls.measurements()
     assert waited.labels == ("grpc", "pull", "success", "true")
     assert sum(waited.counts) == 2

@@ -176,7 +176,7 @@ class BrokerDoors:
 
     async def close(self, quiet_seconds: float) -> None:
         """Leave the routes, serve clients that still have old routes, then refuse calls."""
-        self.server.begin_drain()
+        self.server.start_drain()
         # From now on producers choose other brokers; consumers wait for this one to return.
         await self.registration.leave()
         self.broker.release_waiting()
@@ -206,7 +206,7 @@ def make_server(
         # Waiting pulls must not block appends.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
     )
-    service.on_batch(server.note_call)
+    service.on_batch(server.record_call)
     return server
 
 

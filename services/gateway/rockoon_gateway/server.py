@@ -285,7 +285,7 @@ async def serve(
         services.telemetry.close()
         services.consuming.close()
         for server in servers:
-            server.begin_drain()
+            server.start_drain()
         for server in servers:
             await server.wait_quiet(quiet_seconds)
 

@@ -359,7 +359,7 @@ class Etcd:
             return result
         finally:
             times = self.request_times.setdefault((request, answered), Times(REQUEST_BOUNDS_MS))
-            times.note(time.monotonic() - start_seconds)
+            times.add(time.monotonic() - start_seconds)
 
     async def _tried(self, operation: Callable[[Endpoint], Awaitable[Result]]) -> Result:
         """Run an operation on the etcd member in use.

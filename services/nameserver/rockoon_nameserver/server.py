@@ -234,7 +234,7 @@ async def run_with(
                 announce("nameserver", settings.name, settings.advertise or servers[0].address)
                 await stop.wait()
             for server in servers:
-                server.begin_drain()
+                server.start_drain()
             # Watchers end and go to another nameserver; callers do so when connections close.
             follower.close()
         following.cancel()

@@ -161,7 +161,7 @@ async def run_parts(
                     await server.set_serving(True)
                     announce("offset", settings.name, address)
                     await stop.wait()
-            server.begin_drain()
+            server.start_drain()
             await registration.leave()
             # Members connect again once the routes list an offset service.
             parts.watch.close()

@@ -124,7 +124,7 @@ class CopyProcess:
             if not await stop.or_event(over):
                 log.info("stopping: %s", await stop.wait())
                 readiness.cancel()
-                server.begin_drain()
+                server.start_drain()
                 await copy.hand_over()
             await registration.leave()
             for task in (*others, readiness):

@@ -74,16 +74,16 @@ class CallTimes:
         # Bounded by the number of methods times errors.
         self._times: dict[Call, Times] = {}
 
-    def note(self, call: Call, seconds: float) -> None:
+    def record(self, call: Call, seconds: float) -> None:
         times = self._times.get(call)
         if times is None:
             times = self._times[call] = Times(BOUNDS_MS)
-        times.note(seconds)
+        times.add(seconds)
 
-    def note_of(self, method: str, request: object, answer: str, seconds: float) -> None:
+    def record_request(self, method: str, request: object, answer: str, seconds: float) -> None:
         """Record a call of a method; its request says whether the service may wait."""
         may_wait = getattr(request, "wait_ms", 0)
-        self.note(Call(method, answer, may_wait > 0), seconds)
+        self.record(Call(method, answer, may_wait > 0), seconds)
 
     def measurements(self) -> Iterator[Measurement]:
         for call, times in self._times.items():
@@ -278,7 +278,7 @@ class ErrorTableGuard:
         """A method with one request and one response. Creates no object per call."""
         name = method_name(path)
         check_call, may_answer, calls = self._check_call, self._may_answer, self._calls
-        times = partial(calls.note_of, name)
+        times = partial(calls.record_request, name)
 
         async def guarded(request: Any, context: Any) -> Any:
             began = self.last_call = time.monotonic()

@@ -8,7 +8,7 @@ A service is a library with a `serve(settings, stop)`, which its program passes 
             await server.set_serving(True)
             announce("gateway", settings.name, settings.advertise or server.address)
             await stop.wait()
-            server.begin_drain()
+            server.start_drain()
             await server.wait_quiet()
 
 `rockoon_node.frontend.NodeFrontend` is the frontend of services that register with nameservers.

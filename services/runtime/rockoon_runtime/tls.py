@@ -167,7 +167,7 @@ class ServerTls:
     def measurement(self) -> Measurement:
         return CERTIFICATE_LEFT.at(self.certificate.seconds_left())
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Load renewed files and log the renewal; log also if a certificate expires soon."""
         if self._files.reload():
             log.info("TLS: renewed, %s", self.certificate)

@@ -305,11 +305,11 @@ class GrpcServer:
         """Report through grpc.health.v1 whether the service accepts calls (readiness)."""
         self._health.set_serving(serving=serving)
 
-    def note_call(self) -> None:
+    def record_call(self) -> None:
         """Record the time of a message of a stream; the guard records calls."""
         self._guard_of_calls.last_call = time.monotonic()
 
-    def begin_drain(self) -> Drain:
+    def start_drain(self) -> Drain:
         """Start the shutdown: readiness becomes false, calls are still answered."""
         self._health.set_serving(serving=False)
         if self._drain is None:
@@ -318,7 +318,7 @@ class GrpcServer:
 
     async def wait_quiet(self, seconds: float = QUIET_SECONDS) -> None:
         """Wait until no call has arrived for `seconds`, at most half of the drain time."""
-        await self.begin_drain().wait_quiet(lambda: self._guard_of_calls.last_call, seconds)
+        await self.start_drain().wait_quiet(lambda: self._guard_of_calls.last_call, seconds)
 
     async def __aenter__(self) -> "GrpcServer":
         await self._listen_on_all()
@@ -342,7 +342,7 @@ class GrpcServer:
 
     def _check_certificate(self) -> None:
         if self._tls is not None:
-            self._tls.look()
+            self._tls.check()
             self._next_check = asyncio.get_running_loop().call_later(
                 CERTIFICATE_CHECK_SECONDS, self._check_certificate
             )
@@ -355,7 +355,7 @@ class GrpcServer:
     ) -> None:
         if self._next_check is not None:
             self._next_check.cancel()
-        drain = self.begin_drain()
+        drain = self.start_drain()
         # A watch of this server's health does not end before it is closed.
         self._health.close()
         await self._server.stop(drain.seconds_left)

@@ -469,7 +469,7 @@ class AppendStreamCall:
             call = STORED
             if isinstance(outcome, RockoonError):
                 call = STORED._replace(answer=outcome.name.lower())
-            self._calls.note(call, seconds)
+            self._calls.record(call, seconds)
         batches_max, self._batches_max = self._batches_max, 0
         return reply_bytes(outcomes, batches_max)
 

@@ -519,7 +519,7 @@ class PullStreamCall:
         subscription.messages -= messages
         subscription.bytes -= size_bytes
         now_seconds = self._clock.monotonic_seconds()
-        self._calls.note(PULLED, now_seconds - subscription.since_seconds)
+        self._calls.record(PULLED, now_seconds - subscription.since_seconds)
         subscription.since_seconds = now_seconds
         subscription.is_answered = True
 
@@ -541,7 +541,7 @@ class PullStreamCall:
     def _refused(self, subscription: PullSubscription, refusal: RockoonError) -> PullAnswer:
         self._remove(subscription)
         seconds = self._clock.monotonic_seconds() - subscription.since_seconds
-        self._calls.note(PULLED._replace(answer=refusal.name.lower()), seconds)
+        self._calls.record(PULLED._replace(answer=refusal.name.lower()), seconds)
         return refusal_of(refusal, subscription.number)
 
     async def _answer_as_leader(self, subscription: PullSubscription, answer: PullAnswer) -> None:

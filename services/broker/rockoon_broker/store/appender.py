@@ -256,7 +256,7 @@ class Appender:
         queue = self._queues.find_or_create(LOG_TOPIC, LOG_QUEUE)
         anew = mark.anew if isinstance(mark, TopicChange) else ()
         appended = self._write(queue, frames, layout, offset, stored_ms, anew)
-        self._epochs.note(offset, mark)
+        self._epochs.add(offset, mark)
         return appended
 
     def _write(
@@ -317,6 +317,6 @@ class Appender:
         """Record time and keys of batches that were written at a physical offset."""
         if stored_ms < self._runs.newest_ms:
             self._points.lift_cap(offset)
-        self._runs.note(offset, stored_ms)
+        self._runs.add(offset, stored_ms)
         if keys is not None:
             self._found_keys.add(KeyStretch(offset, self._log.end, keys, stored_ms))

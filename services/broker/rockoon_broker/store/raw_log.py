@@ -246,10 +246,10 @@ class RawLog:
             if times_ms[0] < self._runs.newest_ms:
                 self._points.keep_below(int(times_ms[0]))
                 self._points.lift_cap(offset)
-            self._runs.note(offset, int(times_ms[0]))
-            self._runs.note(offset + int(records.offsets[-1]), int(times_ms[-1]))
+            self._runs.add(offset, int(times_ms[0]))
+            self._runs.add(offset + int(records.offsets[-1]), int(times_ms[-1]))
         for position, mark in marks:
-            self._epochs.note(offset + position, mark)
+            self._epochs.add(offset + position, mark)
             if isinstance(mark, EpochMark) and offset + position == self._log.min_offset:
                 # After a crash, recovery does the same.
                 restore_next_offsets(mark, self._log.min_offset, self._queues, self._dropped.marks)

@@ -114,7 +114,7 @@ class Times:
         self.counts = [0] * (len(bounds) + 1)
         self.total_ms = 0.0
 
-    def note(self, seconds: float) -> None:
+    def add(self, seconds: float) -> None:
         milliseconds = seconds * 1000
         self.counts[bisect_left(self._bounds, milliseconds)] += 1
         self.total_ms += milliseconds

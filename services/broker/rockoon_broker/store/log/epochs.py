@@ -68,7 +68,7 @@ class Epochs:
     def epoch(self) -> int:
         return self._begun[-1].epoch if self._begun else 0
 
-    def note(self, physical_offset: int, mark: Mark) -> None:
+    def add(self, physical_offset: int, mark: Mark) -> None:
         """Add a mark; marks are added in log order."""
         if isinstance(mark, TopicChange):
             self.topics = self.topics.after(mark)
@@ -195,7 +195,7 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
     for position in (*sorted(listed), *(each for each in own_records if each > newest)):
         mark = listed.get(position) or _mark_at(log, position)
         if mark is not None:
-            epochs.note(position, mark)
+            epochs.add(position, mark)
     return epochs
 
 

@@ -82,7 +82,7 @@ class TimeRuns:
         """
         return now_ms - BEHIND_MS if self.is_behind(now_ms) else None
 
-    def note(self, physical_offset: int, stored_ms: int) -> None:
+    def add(self, physical_offset: int, stored_ms: int) -> None:
         """Record the store time of a batch written at the log's end. If it is earlier than the
         newest store time, the batch is the first of a new file and of a new run."""
         start = physical_offset - physical_offset % self._log.file_bytes
