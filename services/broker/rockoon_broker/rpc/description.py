@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from rockoon_broker.broker import Broker
 from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.compaction import compaction_state
-from rockoon_broker.rpc.delays import delayed_counts
-from rockoon_broker.rpc.transactions import describe_transactions
+from rockoon_broker.rpc.transactions import delayed_counts, describe_transactions
 from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_format import kernel
 from rockoon_proto.v1 import broker_pb2

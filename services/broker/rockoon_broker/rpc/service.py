@@ -29,7 +29,6 @@ from rockoon_broker.rpc.compaction import (
     put_generation_file,
     read_generation,
 )
-from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
 from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
@@ -38,8 +37,10 @@ from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, str
 from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
 from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.rpc.transactions import (
+    cancel_delayed,
     check_transactions,
     end_transaction,
+    list_delayed,
     list_transactions,
 )
 from rockoon_broker.store.log.batch import RoutedBatch
