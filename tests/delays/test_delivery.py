@@ -11,7 +11,7 @@ import pytest
 from rockoon_broker.clock import BELIEVED_AFTER_MS
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.rewriting import TIMED_QUEUE
-from rockoon_broker.pending.sources import named_source
+from rockoon_broker.pending.pending_queue import named_source
 from rockoon_broker.store.errors import StoreLayoutError
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.topics.topic_file import TopicFile

@@ -10,7 +10,7 @@ from rockoon_broker.delays.rewriting import (
     stored_once_more,
     waiting_record,
 )
-from rockoon_broker.pending.sources import named_source
+from rockoon_broker.pending.pending_queue import named_source
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.properties import decode
 from rockoon_format.record import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, PendingIndex, decode_snapshot
-from rockoon_broker.pending.sources import named_source, sources_of
+from rockoon_broker.pending.pending_queue import named_source, sources_of
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record

@@ -8,8 +8,8 @@ import pytest
 from rockoon_broker.append import AppendLimits, Appends
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.pending.pending_index import PendingIndex
+from rockoon_broker.pending.pending_queue import named_source
 from rockoon_broker.pending.pending_records import CompletedMeanwhile, PendingRecords
-from rockoon_broker.pending.sources import named_source
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.settings import Flush

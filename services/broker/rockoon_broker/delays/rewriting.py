@@ -15,7 +15,7 @@ that will never be delivered is closed by a record in rmq_sys_wheel_timer, queue
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rockoon_broker.pending.sources import named_source
+from rockoon_broker.pending.pending_queue import named_source
 from rockoon_core.errors import DelayTooLong, InvalidDelay, PropertiesTooLarge
 from rockoon_format.delay_levels import parse_java_int
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC

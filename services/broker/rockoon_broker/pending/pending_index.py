@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.applying import apply_rest
-from rockoon_broker.pending.pending_queue import PendingQueue
-from rockoon_broker.pending.sources import sources_of
+from rockoon_broker.pending.pending_queue import PendingQueue, sources_of
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store

@@ -18,6 +18,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
+from rockoon_format.frames import sliding
+from rockoon_format.record import (
+    AT_PREPARED_OFFSET_V4,
+    HOST_V6_EXTRA_BYTES,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    SYS_FLAG_TRANSACTION,
+    TRANSACTION_COMMIT,
+)
+from rockoon_format.scan import Scan
 
 NO_DEADLINE = 2**63 - 1
 # Smaller arrays are not compacted.
@@ -272,3 +282,32 @@ class PendingQueue:
             after = np.zeros(count, before.dtype)
             after[: self._count] = before[: self._count]
             setattr(self, name, after)
+
+
+def named_source(source: int) -> int:
+    """Return the field's value in a record made from the one at a physical offset."""
+    return ~source
+
+
+def sources_of(frames: bytes, records: Scan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which records of a part of the log were made from others.
+
+    Args:
+        frames: the records back to back.
+        records: their columns; offsets are positions in `frames`.
+
+    Returns:
+        Their indices, and the physical offsets of their sources; int64[m] both.
+    """
+    if records.count == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    flags = records.sys_flags
+    extra = ((flags & SYS_FLAG_BORN_HOST_V6 != 0) * HOST_V6_EXTRA_BYTES) + (
+        (flags & SYS_FLAG_STORE_HOST_V6 != 0) * HOST_V6_EXTRA_BYTES
+    )
+    at = records.offsets + AT_PREPARED_OFFSET_V4 + extra
+    prepared: NDArray[np.int64] = sliding(frames, ">i8")[at].astype(np.int64)
+    commits = flags & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT
+    indices = np.flatnonzero((prepared < 0) | commits)
+    named = prepared[indices]
+    return indices, np.where(named < 0, ~named, named)

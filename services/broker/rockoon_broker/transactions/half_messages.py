@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rockoon_broker.batch_columns import whole_columns_of
-from rockoon_broker.pending.sources import named_source
+from rockoon_broker.pending.pending_queue import named_source
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_core.errors import MalformedBatch
 from rockoon_format.names import (

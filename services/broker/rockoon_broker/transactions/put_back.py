@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rockoon_broker.pending.pending_queue import IntArray, Pending
-from rockoon_broker.pending.sources import sources_of
+from rockoon_broker.pending.pending_queue import IntArray, Pending, sources_of
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_broker.store.store import Store
