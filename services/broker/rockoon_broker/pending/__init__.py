@@ -1,7 +1,6 @@
 """Pending messages: records that wait in the log for a due time or for a transaction's end.
 
-pending_queue.py     one ConsumeQueue's pending entries (pure)
-sources.py           how a record names the one that it was made from (pure)
+pending_queue.py     one ConsumeQueue's pending entries, and how a record names its source (pure)
 pending_index.py     the pending queues of an open store: completion, replay, and a snapshot
 pending_records.py   the queues of one feature: read entries, append completions, retention;
                      a task runs due work in turns

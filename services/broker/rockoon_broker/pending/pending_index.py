@@ -1,8 +1,8 @@
 """The pending queues of an open store, restored after any end of the process.
 
 Each queue is derived from the log: its entries are those of its ConsumeQueue, and an entry is
-completed by a later record that names it as its source (sources.py). A snapshot saves a start from
-reading most of the log.
+completed by a later record that names it as its source (pending_queue.py). A snapshot saves a start
+from reading most of the log.
 
 Invariants:
 1. Every completion is a record in the log. So a missing, damaged or old snapshot costs only

@@ -9,6 +9,14 @@ Invariants:
 2. Offsets and positions ascend strictly, as in the ConsumeQueue and in the log.
 3. Completed entries are removed when they are the majority, so memory is bounded by the pending
    ones: 33 bytes each, less than four times that during compaction or growth.
+
+A record names the record that it was made from by its field for the physical offset of the half
+message that it commits (RocketMQ's PREPAREDTRANSACTIONOFFSET, with the commit bit of the system
+flags). Records made from others for other reasons (delivery or cancellation of a delayed message)
+store `~offset` in this field. It is negative, so that offset 0 can be expressed, and so that the
+record is not mistaken for a committed transaction. All other records have 0. So the log alone
+determines which records are completed, after any crash. Producers may not set the field:
+`check_batch` refuses it.
 """
 
 import struct

@@ -170,7 +170,7 @@ class PendingRecords:
         Waits only for room in the log. If it is cancelled, everything was done or nothing.
 
         Args:
-            batch: each record names its source (sources.py).
+            batch: each record names its source (pending_queue.py).
             sources: physical offsets of the pending records.
             check: raises if the batch may not be appended. Called again after every wait.
 

@@ -1,4 +1,4 @@
-"""Calls for transactions: decode, call one method, encode."""
+"""Calls for transactions and delayed messages: decode, call one method, encode."""
 
 from collections.abc import AsyncIterator
 
