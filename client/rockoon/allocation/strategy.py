@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from rockoon.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue
 
-AllocationFunction: TypeAlias = Callable[
-    [str, Sequence[str], Sequence[MessageQueue]], Collection[MessageQueue]
-]
+Members: TypeAlias = Sequence[str]
+Queues: TypeAlias = Sequence[MessageQueue]
+AllocationFunction: TypeAlias = Callable[[str, Members, Queues], Collection[MessageQueue]]
 """A strategy without a name; for the arguments see `AllocationObject.allocate`."""
 
 
@@ -42,9 +42,7 @@ class AllocationObject(Protocol):
         """Name of the strategy in settings, for example "AVG"."""
         ...
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Collection[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Collection[MessageQueue]:
         """Return the queues of `member`, a subset of `queues`.
 
         Over all members, each queue should be returned once. The result must only depend on inputs
@@ -64,8 +62,8 @@ class OwnerAware(AllocationObject, Protocol):
     def allocate_from(
         self,
         member: str,
-        members: Sequence[str],
-        queues: Sequence[MessageQueue],
+        members: Members,
+        queues: Queues,
         owners: Mapping[MessageQueue, str],
     ) -> Collection[MessageQueue]:
         """Return the queues of `member`, as `allocate`.
@@ -164,9 +162,7 @@ class Average:
     def name(self) -> str:
         return "AVG"
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Sequence[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Queues:
         index = members.index(member)
         share, rest = divmod(len(queues), len(members))
         if share == 0:
@@ -187,9 +183,7 @@ class AverageByCircle:
     def name(self) -> str:
         return "AVG_BY_CIRCLE"
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Sequence[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Queues:
         return queues[members.index(member) :: len(members)]
 
 
@@ -265,9 +259,7 @@ class ConsistentHash:
         if self.virtual_nodes < 1:
             raise InvalidArgument(reason=f"virtual_nodes is {self.virtual_nodes}, not at least 1")
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Sequence[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Queues:
         # If two nodes have one position, the later member gets it, as in the Java tree map.
         ring = {
             ring_hash(f"{other}-{number}"): other
@@ -300,16 +292,14 @@ class Sticky:
     def name(self) -> str:
         return "STICKY"
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Sequence[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Queues:
         return self.allocate_from(member, members, queues, {})
 
     def allocate_from(
         self,
         member: str,
-        members: Sequence[str],
-        queues: Sequence[MessageQueue],
+        members: Members,
+        queues: Queues,
         owners: Mapping[MessageQueue, str],
     ) -> Sequence[MessageQueue]:
         pairs = _best_first(members, queues)
@@ -402,9 +392,7 @@ class MachineRoom:
         if not self.separator:
             raise InvalidArgument(reason="the separator of room and broker is empty")
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Sequence[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Queues:
         near = [queue for queue in queues if self._holds(queue.broker)]
         index = members.index(member)
         share, rest = divmod(len(near), len(members))
@@ -452,16 +440,14 @@ class MachineRoomNearby:
     def name(self) -> str:
         return f"MACHINE_ROOM_NEARBY-{name_of(self.inner)}"
 
-    def allocate(
-        self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-    ) -> Collection[MessageQueue]:
+    def allocate(self, member: str, members: Members, queues: Queues) -> Collection[MessageQueue]:
         return self._allocate(member, members, queues, None)
 
     def allocate_from(
         self,
         member: str,
-        members: Sequence[str],
-        queues: Sequence[MessageQueue],
+        members: Members,
+        queues: Queues,
         owners: Mapping[MessageQueue, str],
     ) -> Collection[MessageQueue]:
         return self._allocate(member, members, queues, owners)
@@ -469,8 +455,8 @@ class MachineRoomNearby:
     def _allocate(
         self,
         member: str,
-        members: Sequence[str],
-        queues: Sequence[MessageQueue],
+        members: Members,
+        queues: Queues,
         owners: Mapping[MessageQueue, str] | None,
     ) -> Collection[MessageQueue]:
         members_in = _by_room(members, self.room_of_member)

@@ -1,6 +1,7 @@
 """A stream's progress, committed for a consumer group, so that lag tools show the stream.
 
 Spark's checkpoint decides which messages are read; the group's progress follows it. Invariants:
+
 - Only offsets of finished batches are committed.
 - A stream does not overwrite the progress of other readers: a group with live consumers is refused.
   If a reset or a consumer fences a commit, the stream ends.
