@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := protos format rpc core services/runtime services/node services/replica services/nameserver services/broker services/offset client services/gateway
 KERNEL := $(wildcard format/kernel/*.toml format/kernel/src/*.rs format/kernel/src/*/*.rs format/kernel/rockoon_kernel/*)
 # Processes that run tests, each with its own clusters. Many tests wait, so there are more than cores.
-WORKERS ?= 4
+WORKERS ?= 6
 # Some images ask Python to keep no bytecode: every process of every cluster would compile all anew.
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))

@@ -172,6 +172,7 @@ class FakeBroker(BrokerServicer):
             async with asyncio.timeout(request.wait_ms / 1000):
                 while request.offset == queue.max_offset:
                     await self.appended.wait(self.appended.count)
+                    queue = self._find(request.topic, request.queue_id)
         except TimeoutError:
             pass
         reply = broker_wire.PullReply(min_offset=queue.min_offset, max_offset=queue.max_offset)
