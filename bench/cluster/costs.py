@@ -100,7 +100,7 @@ async def of_access(folder: Path, seconds: float) -> dict[str, list[Cost]]:
     """Return the turn of each measure with the least CPU, without and with access keys."""
 
     async def measured(mode: str, turn: int) -> list[Cost]:
-        async with one_broker(folder / f"{mode}-{turn}", access=mode == "on") as (local, cluster):
+        async with one_broker(folder / f"access-{turn}", access=mode == "on") as (local, cluster):
             await cluster.admin.create_topic("bench", queues_per_broker=8)
             works = (
                 throughput.append(cluster, "bench", 100, seconds),
@@ -143,7 +143,7 @@ async def of_tls(folder: Path, seconds: float) -> dict[str, list[Rate]]:
 
     async def measured(mode: str, turn: int) -> list[Rate]:
         rates = []
-        async with one_broker(folder / f"{mode}-{turn}", tls=mode) as (_, cluster):
+        async with one_broker(folder / f"tls-{turn}", tls=mode) as (_, cluster):
             for size in (100, 1024):
                 topic = f"bench-{size}"
                 await cluster.admin.create_topic(topic, queues_per_broker=8)
@@ -257,7 +257,7 @@ async def of_telemetry(folder: Path, seconds: float) -> dict[str, list[Cost]]:
                 stack.push_async_callback(asyncio.to_thread, provider.shutdown)
                 tracing = Tracing(tracer_provider=provider)
             local, _ = await stack.enter_async_context(
-                one_broker(folder / f"{mode}-{turn}", broker=more)
+                one_broker(folder / f"telemetry-{turn}", broker=more)
             )
             if mode == "on":
                 await stack.enter_async_context(_looked_at(f"http://{page}/metrics"))
