@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from rockoon_core.errors import RockoonError
@@ -207,3 +208,18 @@ class Callers:
         """
         request_code = method_name(method.removesuffix("Response"))
         self.refused.add(request_code, enum_name(Code, refused.code).lower())
+
+
+def served(method: str, answer: type[Any]) -> Any:
+    """Return a method of a servicer with `_callers` that runs `Callers.answered`.
+
+    Args:
+        method: path of the called method from the servicer, for example "_lookups.messages".
+        answer: the reply's class.
+    """
+    find = attrgetter(method)
+
+    async def serve(self: Any, request: Any, context: Any) -> Any:
+        return await self._callers.answered(find(self), request, context, answer)
+
+    return serve

@@ -14,7 +14,7 @@ import grpc
 
 from rockoon_core.errors import RockoonError
 from rockoon_core.valid_text import exception_text
-from rockoon_gateway.calls import Callers, GatewayCall
+from rockoon_gateway.calls import Callers, GatewayCall, served
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.codes import Refusal, status, status_of
@@ -54,76 +54,26 @@ class MessagingServicer(MessagingServiceServicer):
         self._callers = callers
         self._services = services
 
-    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> Any:
-        return await self._callers.answered(
-            self._services.routes.query, request, context, pb.QueryRouteResponse
-        )
-
-    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> Any:
-        heartbeat = self._services.presence.heartbeat
-        return await self._callers.answered(heartbeat, request, context, pb.HeartbeatResponse)
-
-    async def NotifyClientTermination(
-        self, request: pb.NotifyClientTerminationRequest, context: Any
-    ) -> Any:
-        terminate = self._services.presence.terminate
-        return await self._callers.answered(
-            terminate, request, context, pb.NotifyClientTerminationResponse
-        )
-
-    async def SendMessage(self, request: pb.SendMessageRequest, context: Any) -> Any:
-        return await self._callers.answered(
-            self._services.sending.send, request, context, pb.SendMessageResponse
-        )
-
-    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Any) -> Any:
-        end = self._services.sending.end_transaction
-        return await self._callers.answered(end, request, context, pb.EndTransactionResponse)
-
-    async def RecallMessage(self, request: pb.RecallMessageRequest, context: Any) -> Any:
-        recall = self._services.sending.recall
-        return await self._callers.answered(recall, request, context, pb.RecallMessageResponse)
-
-    async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Any) -> Any:
-        query = self._services.consuming.query_assignment
-        return await self._callers.answered(query, request, context, pb.QueryAssignmentResponse)
-
-    async def AckMessage(self, request: pb.AckMessageRequest, context: Any) -> Any:
-        acknowledge = self._services.consuming.acknowledge
-        return await self._callers.answered(acknowledge, request, context, pb.AckMessageResponse)
-
-    async def ForwardMessageToDeadLetterQueue(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Any
-    ) -> Any:
-        forward = self._services.consuming.forward_to_dead_letters
-        answer = pb.ForwardMessageToDeadLetterQueueResponse
-        return await self._callers.answered(forward, request, context, answer)
-
-    async def ChangeInvisibleDuration(
-        self, request: pb.ChangeInvisibleDurationRequest, context: Any
-    ) -> Any:
-        change = self._services.consuming.change_invisible
-        return await self._callers.answered(
-            change, request, context, pb.ChangeInvisibleDurationResponse
-        )
-
-    async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: Any) -> Any:
-        update = self._services.consuming.update_offset
-        return await self._callers.answered(update, request, context, pb.UpdateOffsetResponse)
-
-    async def GetOffset(self, request: pb.GetOffsetRequest, context: Any) -> Any:
-        get = self._services.consuming.get_offset
-        return await self._callers.answered(get, request, context, pb.GetOffsetResponse)
-
-    async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Any) -> Any:
-        query = self._services.consuming.query_offset
-        return await self._callers.answered(query, request, context, pb.QueryOffsetResponse)
-
-    async def SyncLiteSubscription(
-        self, request: pb.SyncLiteSubscriptionRequest, context: Any
-    ) -> Any:
-        sync = self._services.consuming.sync_lite
-        return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
+    QueryRoute = served("_services.routes.query", pb.QueryRouteResponse)
+    Heartbeat = served("_services.presence.heartbeat", pb.HeartbeatResponse)
+    NotifyClientTermination = served(
+        "_services.presence.terminate", pb.NotifyClientTerminationResponse
+    )
+    SendMessage = served("_services.sending.send", pb.SendMessageResponse)
+    EndTransaction = served("_services.sending.end_transaction", pb.EndTransactionResponse)
+    RecallMessage = served("_services.sending.recall", pb.RecallMessageResponse)
+    QueryAssignment = served("_services.consuming.query_assignment", pb.QueryAssignmentResponse)
+    AckMessage = served("_services.consuming.acknowledge", pb.AckMessageResponse)
+    ForwardMessageToDeadLetterQueue = served(
+        "_services.consuming.forward_to_dead_letters", pb.ForwardMessageToDeadLetterQueueResponse
+    )
+    ChangeInvisibleDuration = served(
+        "_services.consuming.change_invisible", pb.ChangeInvisibleDurationResponse
+    )
+    UpdateOffset = served("_services.consuming.update_offset", pb.UpdateOffsetResponse)
+    GetOffset = served("_services.consuming.get_offset", pb.GetOffsetResponse)
+    QueryOffset = served("_services.consuming.query_offset", pb.QueryOffsetResponse)
+    SyncLiteSubscription = served("_services.consuming.sync_lite", pb.SyncLiteSubscriptionResponse)
 
     # The generated class expects an async generator.
     async def ReceiveMessage(  # type: ignore[override]

@@ -8,7 +8,7 @@ import secrets
 from importlib.metadata import version
 from typing import Any
 
-from rockoon_gateway.calls import Callers, GatewayCall
+from rockoon_gateway.calls import Callers, GatewayCall, served
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK
 from rockoon_gateway.consoles.groups_report import GroupReports, not_answered
@@ -55,71 +55,22 @@ class ConsoleServicer(AdminServicer):
         # The reply has no status.
         return pb.ChangeLogLevelResponse(remark="not supported: log_level is a setting")
 
-    async def DescribeTopicStatus(
-        self, request: pb.DescribeTopicStatusRequest, context: Any
-    ) -> Any:
-        topic_status = self._lookups.topic_status
-        return await self._callers.answered(
-            topic_status, request, context, pb.DescribeTopicStatusResponse
-        )
-
-    async def ListSubscription(self, request: pb.ListSubscriptionRequest, context: Any) -> Any:
-        subscriptions = self._groups.subscriptions
-        return await self._callers.answered(
-            subscriptions, request, context, pb.ListSubscriptionResponse
-        )
-
-    async def DescribeSubscription(
-        self, request: pb.DescribeSubscriptionRequest, context: Any
-    ) -> Any:
-        clients = self._groups.clients
-        return await self._callers.answered(
-            clients, request, context, pb.DescribeSubscriptionResponse
-        )
+    DescribeTopicStatus = served("_lookups.topic_status", pb.DescribeTopicStatusResponse)
+    ListSubscription = served("_groups.subscriptions", pb.ListSubscriptionResponse)
+    DescribeSubscription = served("_groups.clients", pb.DescribeSubscriptionResponse)
 
     async def DeleteSubscription(
         self, _request: pb.DeleteSubscriptionRequest, _context: Any
     ) -> Any:
         return pb.DeleteSubscriptionResponse(status=not_answered("DeleteSubscription").status)
 
-    async def DescribeGroupAccumulation(
-        self, request: pb.DescribeGroupAccumulationRequest, context: Any
-    ) -> Any:
-        answer = pb.DescribeGroupAccumulationResponse
-        return await self._callers.answered(self._groups.accumulation, request, context, answer)
-
-    async def ListConsumerConnection(
-        self, request: pb.ListConsumerConnectionRequest, context: Any
-    ) -> Any:
-        connections = self._groups.connections
-        return await self._callers.answered(
-            connections, request, context, pb.ListConsumerConnectionResponse
-        )
-
-    async def ResetGroupOffset(self, request: pb.ResetGroupOffsetRequest, context: Any) -> Any:
-        reset = self._groups.reset
-        return await self._callers.answered(reset, request, context, pb.ResetGroupOffsetResponse)
-
-    async def QueryMessage(self, request: pb.ListMessageRequest, context: Any) -> Any:
-        messages = self._lookups.messages
-        return await self._callers.answered(messages, request, context, pb.ListMessageResponse)
-
-    async def PrintThreadStackTrace(
-        self, request: pb.PrintThreadStackTraceRequest, context: Any
-    ) -> Any:
-        stack = self._lookups.stack
-        return await self._callers.answered(
-            stack, request, context, pb.PrintThreadStackTraceResponse
-        )
-
-    async def VerifyMessage(self, request: pb.VerifyMessageRequest, context: Any) -> Any:
-        verify = self._lookups.verify
-        return await self._callers.answered(verify, request, context, pb.VerifyMessageResponse)
-
-    async def AdminSendMessage(self, request: pb.AdminSendMessageRequest, context: Any) -> Any:
-        return await self._callers.answered(
-            self._send, request, context, pb.AdminSendMessageResponse
-        )
+    DescribeGroupAccumulation = served("_groups.accumulation", pb.DescribeGroupAccumulationResponse)
+    ListConsumerConnection = served("_groups.connections", pb.ListConsumerConnectionResponse)
+    ResetGroupOffset = served("_groups.reset", pb.ResetGroupOffsetResponse)
+    QueryMessage = served("_lookups.messages", pb.ListMessageResponse)
+    PrintThreadStackTrace = served("_lookups.stack", pb.PrintThreadStackTraceResponse)
+    VerifyMessage = served("_lookups.verify", pb.VerifyMessageResponse)
+    AdminSendMessage = served("_send", pb.AdminSendMessageResponse)
 
     async def GetConsumerRunningInfo(
         self, _request: pb.GetConsumerRunningInfoRequest, _context: Any
@@ -127,20 +78,9 @@ class ConsoleServicer(AdminServicer):
         refused = not_answered("GetConsumerRunningInfo").status
         return pb.GetConsumerRunningInfoResponse(status=refused)
 
-    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: Any) -> Any:
-        topic_route = self._lookups.topic_route
-        return await self._callers.answered(topic_route, request, context, pb.GetTopicRouteResponse)
-
-    async def QueryTimeSpan(self, request: pb.QueryTimeSpanRequest, context: Any) -> Any:
-        time_span = self._groups.time_span
-        return await self._callers.answered(time_span, request, context, pb.QueryTimeSpanResponse)
-
-    async def GetProxyRuntimeStats(
-        self, request: pb.GetProxyRuntimeStatsRequest, context: Any
-    ) -> Any:
-        return await self._callers.answered(
-            self._stats, request, context, pb.GetProxyRuntimeStatsResponse
-        )
+    GetTopicRoute = served("_lookups.topic_route", pb.GetTopicRouteResponse)
+    QueryTimeSpan = served("_groups.time_span", pb.QueryTimeSpanResponse)
+    GetProxyRuntimeStats = served("_stats", pb.GetProxyRuntimeStatsResponse)
 
     async def _send(
         self, request: pb.AdminSendMessageRequest, call: GatewayCall
