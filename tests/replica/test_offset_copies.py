@@ -20,7 +20,7 @@ from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Fatal, Stop
 from support.etcd import EtcdServer
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.offset_services import LOG, TOPIC, counting, until, world
 from support.waiting import DEADLINE_SECONDS
 
@@ -140,6 +140,15 @@ async def test_a_copy_that_stays_away_lets_the_others_delete_old_journals(
         assert progress.metadata == f"{commits}".ljust(1000, "-")
 
 
+async def committed(client: rockoon.Cluster) -> int:
+    """The group's offset; -1 while no offset service answers."""
+    try:
+        (progress,) = await client.admin.progress(GROUP, TOPIC)
+    except RockoonError:
+        return -1
+    return progress.offset
+
+
 async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_member_reads(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str
 ) -> None:
@@ -182,6 +191,8 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             services.start(stays.name, copies=1)
             again = await until(client, counting(1))
             assert again.epoch == alone.epoch
+            # It is registered and serves beside the others, which wait.
+            await answered(lambda: committed(client), lambda offset: offset == 40)
             await reading.send(producer, 10)
             await services.stop(stays.name)
             services.start(stays.name, copies=3)
