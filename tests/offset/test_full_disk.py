@@ -15,7 +15,7 @@ from offset.journals import found, numbers, opened, put, write
 from rockoon_core.disk import Disk, Shortage
 from rockoon_core.errors import OffsetServiceUnavailable, StoreFailed, StoreNotWritable
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_offset.journal import frames, journal_log, reserve
+from rockoon_offset.journal import frames, journal_files, journal_log
 from rockoon_offset.journal import store as store_module
 from rockoon_offset.journal.journal_files import generations
 from rockoon_offset.journal.store import JournalStore
@@ -64,7 +64,7 @@ class FullDisk(Disk):
 @pytest.fixture(autouse=True)
 def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(reserve, "RESERVE_BYTES", 4096)
+    monkeypatch.setattr(journal_files, "RESERVE_BYTES", 4096)
     monkeypatch.setattr(journal_log, "ROOM_SECONDS", 0.0)
     monkeypatch.setattr(journal_log, "ROTATION_RETRY_SECONDS", 0.0)
 
@@ -151,7 +151,7 @@ async def test_a_stop_on_a_full_disk_leaves_out_what_nobody_was_told_of_and_all_
 async def test_a_start_on_a_full_disk_reads_and_refuses_changes(tmp_path: Path) -> None:
     disk = full_disk(tmp_path)
     await write(tmp_path, [range(3)], disk=disk)
-    (tmp_path / "journal" / reserve.RESERVE_FILE).unlink()
+    (tmp_path / "journal" / journal_files.RESERVE_FILE).unlink()
     disk.fill()
     store = opened(tmp_path, disk)
     assert numbers(store.ledger) == [0, 1, 2]

@@ -18,8 +18,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
 from rockoon_offset.members.membership import Membership
-from rockoon_offset.progress.commit_check import OffsetCommit
-from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.ledger import Ledger, OffsetCommit
 from rockoon_offset.progress.records import GroupMember, Progress, decode, encode
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error

@@ -12,7 +12,7 @@ import pytest
 
 from rockoon_offset.journal.frames import whole_frames
 from rockoon_offset.journal.journal_log import JournalLog
-from rockoon_offset.journal.replay import Replay
+from rockoon_offset.journal.outline import Replay
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.journal_logs import append, content, former, ledger_state, state_of
 from support.seeds import seeds

@@ -12,11 +12,12 @@ from rockoon_offset.in_flight.clients import (
     Answer,
     Gateway,
     KnownClients,
+    LiteChange,
+    LiteSet,
     ReportedClient,
 )
-from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet
 from rockoon_offset.in_flight.receivers import Heard
-from rockoon_offset.in_flight.windows import ClientName
+from rockoon_offset.in_flight.window import ClientName
 from rockoon_proto.v1 import in_flight_pb2 as pb
 
 LEASE_MS = 60_000

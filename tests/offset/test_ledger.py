@@ -18,9 +18,8 @@ from rockoon_core.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, QueueState, StartReason
-from rockoon_offset.progress.applied_resets import RESETS_MAX
-from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
-from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.ledger import OFFSET_MAX, Ledger, OffsetCommit
+from rockoon_offset.progress.ledger_state import RESETS_MAX
 from rockoon_offset.progress.progress_table import DELETED_QUEUES_MAX
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import (

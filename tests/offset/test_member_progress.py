@@ -13,8 +13,8 @@ from offset.cluster import GROUP, TOPIC, Cluster
 from rockoon_core.errors import ERROR_METADATA_KEY
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
+from rockoon_offset.groups import DAY_MS, DAY_NS, Absences
 from rockoon_offset.journal.store import JournalStore
-from rockoon_offset.members.expiry import DAY_MS, DAY_NS, Absences
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.readers import reader_of

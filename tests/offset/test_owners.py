@@ -10,7 +10,7 @@ from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.members.ownership import OWNED_QUEUES_MAX, SINCE_MAX, Owners
+from rockoon_offset.members.membership import OWNED_QUEUES_MAX, SINCE_MAX, Owners
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest

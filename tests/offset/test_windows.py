@@ -19,11 +19,14 @@ from rockoon_offset.in_flight.deliveries import (
     VisibilityChange,
 )
 from rockoon_offset.in_flight.receivers import Delivered, Heard, Receivers, VisibilityEntry
-from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
-from rockoon_offset.in_flight.windows import ENTRIES_MIN, ClientName
+from rockoon_offset.in_flight.window import (
+    ENTRIES_MIN,
+    IN_FLIGHT_MAX,
+    WINDOW_OFFSETS_MAX,
+    ClientName,
+)
 from rockoon_offset.journal import frames
-from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
-from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.ledger import OFFSET_MAX, Ledger, OffsetCommit
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Acquired, Extended, Record, Settled, decode, encode
 from support.seeds import seeds

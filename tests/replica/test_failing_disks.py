@@ -16,7 +16,7 @@ from replica.test_store_copies import StoreCopy
 from rockoon_broker.server import serve
 from rockoon_broker.store.errors import AppendRefused
 from rockoon_core.disk import Disk
-from rockoon_offset.journal.reserve import RESERVE_FILE
+from rockoon_offset.journal.journal_files import RESERVE_FILE
 from rockoon_replica.log import LogFull
 from rockoon_replica.standing import trouble
 from rockoon_runtime.process import Stop

@@ -28,8 +28,7 @@ from rockoon_offset.route_table import AppliedUpdate
 from rockoon_offset.routes import FollowedRoutes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
-from rockoon_offset.start.resolver import Resolver
-from rockoon_offset.start.subscriptions import Subscriptions
+from rockoon_offset.start.resolver import Resolver, Subscriptions
 from rockoon_runtime.access.gate import cluster_credentials
 from rockoon_runtime.tls import client_tls
 

@@ -13,10 +13,10 @@ from rockoon_format.names import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress.commit_check import OffsetCommit
 from rockoon_offset.progress.commits import Commits, Release
 from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
+from rockoon_offset.progress.ledger import OffsetCommit
 from rockoon_offset.progress.progress_files import (
     from_json_lines,
     from_rocketmq,

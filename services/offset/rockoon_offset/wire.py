@@ -7,8 +7,7 @@ from typing import Any
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
 from rockoon_offset.in_flight.filters import ReceiverFilter
-from rockoon_offset.members.membership import MemberLease, PulledPosition
-from rockoon_offset.members.ownership import Lock
+from rockoon_offset.members.membership import Lock, MemberLease, PulledPosition
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import GroupMember, Progress, ResetStep

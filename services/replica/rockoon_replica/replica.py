@@ -450,11 +450,7 @@ class Replica:
                 self._last = action
                 if self.record.writes.refusal:
                     self.record.refused_at = asyncio.get_running_loop().time()
-            case _:
-                self._carry_out_rarely(action)
-
-    def _carry_out_rarely(self, action: Action) -> None:
-        match action:
+            # Rare actions.
             case actions.OpenEpoch(epoch):
                 try:
                     self._log.open_epoch(epoch)

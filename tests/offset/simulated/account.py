@@ -9,7 +9,7 @@ from offset.simulated.world import SECOND_NS
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
-from rockoon_offset.progress.commit_check import OffsetCommit
+from rockoon_offset.progress.ledger import OffsetCommit
 from rockoon_offset.progress.records import (
     Counters,
     GroupDeleted,

@@ -22,8 +22,8 @@ from rockoon_core.errors import (
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.members.membership import CLUSTERING
-from rockoon_offset.progress.commit_check import OffsetCommit
 from rockoon_offset.progress.commits import CommitResult, Release
+from rockoon_offset.progress.ledger import OffsetCommit
 from rockoon_offset.progress.records import GroupMember as KnownMember
 from rockoon_offset.start.resolver import ResolvedStart
 

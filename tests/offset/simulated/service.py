@@ -38,8 +38,7 @@ from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Record, encode
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.start.resolver import Resolver
-from rockoon_offset.start.subscriptions import Subscriptions
+from rockoon_offset.start.resolver import Resolver, Subscriptions
 
 LEASE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 3.0

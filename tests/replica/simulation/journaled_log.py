@@ -11,7 +11,7 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal.frames import FrameKind, LogFrame, unpack, whole_frames
 from rockoon_offset.journal.journal_files import generations, journal_path
 from rockoon_offset.journal.journal_log import JournalLog
-from rockoon_offset.journal.replay import Replay
+from rockoon_offset.journal.outline import Replay
 from rockoon_offset.progress.records import decode, encode
 from rockoon_replica.log import Generation
 from support.byte_log import VALUE, LogRecord

@@ -12,12 +12,13 @@ from rockoon_offset.in_flight.clients import (
     Answer,
     Gateway,
     KnownClient,
+    LiteChange,
+    LiteSet,
     ReportedClient,
 )
 from rockoon_offset.in_flight.known_receivers import Holding
-from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet
 from rockoon_offset.in_flight.receivers import Heard
-from rockoon_offset.in_flight.windows import ClientName
+from rockoon_offset.in_flight.window import ClientName
 from rockoon_offset.request_checks import bounded_names, check_group, check_topic, require
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_runtime.access.callers import current_caller

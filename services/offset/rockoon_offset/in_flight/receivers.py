@@ -21,10 +21,9 @@ from rockoon_offset.in_flight.deliveries import (
     VisibilityChange,
 )
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
-from rockoon_offset.in_flight.window import Grant, Window
-from rockoon_offset.in_flight.windows import ClientName
+from rockoon_offset.in_flight.window import ClientName, Grant, Window
 from rockoon_offset.progress.commits import QueueEndCache
-from rockoon_offset.progress.loop_share import LoopShare
+from rockoon_offset.progress.group_queues import LoopShare
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
 from rockoon_offset.routes import FollowedRoutes

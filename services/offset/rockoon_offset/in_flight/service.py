@@ -30,7 +30,7 @@ from rockoon_offset.in_flight.receivers import (
     Settlement,
     VisibilityEntry,
 )
-from rockoon_offset.progress.commit_check import OFFSET_MAX
+from rockoon_offset.progress.ledger import OFFSET_MAX
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,

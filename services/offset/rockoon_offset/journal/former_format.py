@@ -33,8 +33,12 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.frames import EpochPayload, FrameKind, LogFileHeader
-from rockoon_offset.journal.journal_files import generations, journal_path
-from rockoon_offset.journal.reserve import RESERVE_FILE, is_shortage
+from rockoon_offset.journal.journal_files import (
+    RESERVE_FILE,
+    generations,
+    is_shortage,
+    journal_path,
+)
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode, encode
 

@@ -3,6 +3,7 @@
     <generation>.journal    see frames.py; a new file starts with each generation of the leader
     truncation              position at which the log is being cut; removed afterwards
     lost/                   bytes of the newest CUTS_KEPT_MAX cuts
+    reserve                 reserves room, so that accepted changes can be written to a full disk
 
 Generations number the files of one directory; other replicas may use other numbers.
 
@@ -10,6 +11,7 @@ Opening cuts an unfinished write at the end, and fails if a synced frame is dama
 frames.py. All frames are synced again before they are used.
 """
 
+import contextlib
 import logging
 import re
 import threading
@@ -23,6 +25,83 @@ from rockoon_core.disk import SHORTAGES, Disk, Shortage
 from rockoon_core.errors import StoreCorrupt
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.frames import FILE_HEADER_BYTES, LogFileHeader, LogFrame
+
+RESERVE_FILE = "reserve"
+
+
+RESERVE_BYTES = 1 << 20
+
+
+class Reserve:
+    """File that reserves RESERVE_BYTES of disk space in a directory.
+
+    Attributes:
+        shortage: reason why the disk has no room; empty while it has.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._path = directory / RESERVE_FILE
+        self._directory = directory
+        self._disk = disk
+        self.shortage = ""
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Create the reserve file, and set `shortage` if the disk has no room for it."""
+        try:
+            fd = self._disk.open_or_create(self._path)
+            try:
+                self._disk.allocate(fd, RESERVE_BYTES)
+            finally:
+                self._disk.close(fd)
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self._path)
+            # Other errors: some file systems cannot allocate, and changes are still accepted.
+            if is_shortage(failure):
+                self.shortage = f"{failure.strerror or failure} on {self._directory}"
+                return
+        self.shortage = ""
+
+    def check(self, count: int) -> None:
+        """If the disk was full, check again and update `shortage`.
+
+        Args:
+            count: bytes that must be free besides the reserve.
+        """
+        if not self._path.exists():
+            self.allocate()
+            return
+        try:
+            fd = self._disk.open_or_create(self._path)
+            try:
+                self._disk.allocate(fd, RESERVE_BYTES + count)
+            finally:
+                self._disk.set_size(fd, RESERVE_BYTES)
+                self._disk.close(fd)
+        except OSError as failure:
+            if is_shortage(failure):
+                self.set_shortage(failure)
+                return
+        self.shortage = ""
+
+    def set_shortage(self, failure: OSError) -> None:
+        """Set `shortage`, because a write found no room on the disk."""
+        self.shortage = f"{failure.strerror or failure} on {self._directory}"
+
+    def release(self, failure: OSError) -> bool:
+        """Delete the reserve file after a shortage. Returns False if it was deleted before."""
+        self.set_shortage(failure)
+        if not self._path.exists():
+            return False
+        self._disk.unlink(self._path)
+        return True
+
+
+def is_shortage(failure: OSError) -> bool:
+    """True if a write failed because the disk is full; it may be retried."""
+    return failure.errno in SHORTAGES
+
 
 log = logging.getLogger(__name__)
 

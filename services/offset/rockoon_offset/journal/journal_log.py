@@ -26,10 +26,8 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal import frames
 from rockoon_offset.journal.former_format import convert_journal
 from rockoon_offset.journal.frames import EpochPayload, FrameKind, LogFrame
-from rockoon_offset.journal.journal_files import JournalFiles
-from rockoon_offset.journal.outline import Outline, is_first
-from rockoon_offset.journal.replay import Replay
-from rockoon_offset.journal.reserve import Reserve, is_shortage
+from rockoon_offset.journal.journal_files import JournalFiles, Reserve, is_shortage
+from rockoon_offset.journal.outline import Outline, Replay, is_first
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_store import JournalCounts
 from rockoon_offset.progress.records import encode

@@ -9,7 +9,7 @@ from rockoon_core.errors import GroupNotFound, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
+from rockoon_offset.progress.ledger import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record

@@ -6,6 +6,7 @@ its retry topic again.
 """
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from rockoon_format.names import (
     is_retry_topic,
 )
 from rockoon_node.nameservers import Nameservers
-from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_files import Entry
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.routes import FollowedRoutes
@@ -36,6 +36,22 @@ from rockoon_proto.v1.nameserver_pb2 import (
     GroupConfig,
     ProvideGroupTopicRequest,
 )
+
+SLICE_SECONDS = 0.01
+
+
+class LoopShare:
+    """Yields to the event loop when a slice of time is used up."""
+
+    def __init__(self) -> None:
+        self._end_seconds = time.monotonic() + SLICE_SECONDS
+
+    async def pause_when_used(self) -> None:
+        """Yield if the slice is used up. Call it between steps of the work."""
+        if time.monotonic() >= self._end_seconds:
+            await asyncio.sleep(0)
+            self._end_seconds = time.monotonic() + SLICE_SECONDS
+
 
 # Queues of a topic on one broker: the bound of the nameservers.
 QUEUES_MAX = 4_096

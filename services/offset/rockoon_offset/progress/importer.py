@@ -15,15 +15,14 @@ from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_format.names import group_fault, topic_fault
 from rockoon_offset.brokers import Answers, Brokers
 from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress.commit_check import OFFSET_MAX
-from rockoon_offset.progress.group_queues import GroupQueues, GroupQueuesMade, run_calls
-from rockoon_offset.progress.loop_share import LoopShare
+from rockoon_offset.progress.group_queues import GroupQueues, GroupQueuesMade, LoopShare, run_calls
+from rockoon_offset.progress.ledger import OFFSET_MAX
 from rockoon_offset.progress.progress_files import Entry, ReadEntries, printable
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of
 from rockoon_offset.progress.records import ResetStep
 from rockoon_offset.route_table import OffsetRoutes
-from rockoon_offset.start.subscriptions import GroupSubscription, Subscriptions
+from rockoon_offset.start.resolver import GroupSubscription, Subscriptions
 
 ENTRIES_MAX = 100_000
 SLICE_ENTRIES = 1_000

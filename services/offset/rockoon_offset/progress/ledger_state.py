@@ -1,4 +1,4 @@
-"""State of the ledger: effect of each record, and queries. Pure.
+"""State of the ledger: effect of each record, queries, and the resets that can be undone. Pure.
 
 Replaying the records of all operations on an empty state gives the same state, and so does
 replaying the records of a snapshot. Records are not checked here: the operations checked them.
@@ -6,12 +6,11 @@ replaying the records of a snapshot. Records are not checked here: the operation
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rockoon_core.errors import RouteNotReached
+from rockoon_core.errors import ResetNotFound, RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StoredProgress
-from rockoon_offset.in_flight.windows import Holders, Windows
+from rockoon_offset.in_flight.window import Holders, Windows
 from rockoon_offset.members.known_members import KnownMembers
-from rockoon_offset.progress.applied_resets import AppliedResets
 from rockoon_offset.progress.progress_table import ProgressTable
 from rockoon_offset.progress.readers import group_of, in_order, reader_of
 from rockoon_offset.progress.records import (
@@ -35,6 +34,53 @@ from rockoon_offset.progress.records import (
     Settled,
     WindowPut,
 )
+
+RESETS_MAX = 1000
+
+
+# Sum of the steps of all kept resets.
+RESET_STEPS_MAX = 100_000
+
+
+class AppliedResets:
+    """Applied resets of all groups."""
+
+    def __init__(self) -> None:
+        # The oldest first.
+        self._resets: dict[str, ResetApplied] = {}
+        self._steps = 0
+
+    def find(self, reset_id: str) -> ResetApplied:
+        """Return an applied reset. Raises ResetNotFound if it was never applied, or is too old."""
+        found = self.get(reset_id)
+        if found is None:
+            raise ResetNotFound(reset=reset_id)
+        return found
+
+    def get(self, reset_id: str) -> ResetApplied | None:
+        return self._resets.get(reset_id)
+
+    def has_any(self, group: str) -> bool:
+        return any(reset.group == group for reset in self._resets.values())
+
+    def __iter__(self) -> Iterator[ResetApplied]:
+        return iter(tuple(self._resets.values()))
+
+    def apply(self, reset: ResetApplied) -> None:
+        """Add or replace a reset; beyond a bound, the oldest resets are removed."""
+        before = self._resets.get(reset.reset_id)
+        self._resets[reset.reset_id] = reset
+        self._steps += len(reset.steps) - (len(before.steps) if before else 0)
+        while len(self._resets) > 1 and (
+            len(self._resets) > RESETS_MAX or self._steps > RESET_STEPS_MAX
+        ):
+            oldest = self._resets.pop(next(iter(self._resets)))
+            self._steps -= len(oldest.steps)
+
+    def drop_group(self, group: str) -> None:
+        kept = {name: reset for name, reset in self._resets.items() if reset.group != group}
+        self._resets = kept
+        self._steps = sum(len(reset.steps) for reset in kept.values())
 
 
 class LedgerState:
