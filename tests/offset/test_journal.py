@@ -1,5 +1,6 @@
 """The journal of one copy: acknowledged changes outlive any crash, or the start is refused."""
 
+import asyncio
 import errno
 import itertools
 import random
@@ -36,6 +37,12 @@ async def test_what_waits_when_the_store_is_closed_is_written(tmp_path: Path) ->
         put(store, [number])
     store.close()
     assert found(tmp_path) == list(range(50))
+    before = newest(tmp_path).read_bytes()
+    # Callbacks that wait in the loop find the store closed.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not store._is_syncing
+    assert newest(tmp_path).read_bytes() == before
 
 
 async def test_many_waiting_changes_share_one_sync(tmp_path: Path) -> None:

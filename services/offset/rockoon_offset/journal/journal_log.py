@@ -449,6 +449,8 @@ class JournalLog:
     def _delete_old(self) -> None:
         # The file before the newest complete state stays, so a follower with a small lag need not
         # copy the whole state.
+        if len(self._outline.generations) <= 2:
+            return
         for _ in range(self._outline.newest_whole(self._committed) - 1):
             if self._outline.generations[1].begin > self.retain_from:
                 return

@@ -32,11 +32,12 @@ room; their callers get StoreNotWritable. A new file that finds no room is retri
 import asyncio
 import errno
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk, Shortage
 from rockoon_core.errors import (
@@ -102,12 +103,15 @@ class JournalStore:
         self._writing = self._synced = 0
         self._has_state = False
         self._is_scheduled = False
-        self._syncing: Future[None] | None = None
+        self._is_syncing = False
+        # Syncs for the journal thread, and their results. A thread pool costs more for each commit.
+        self._syncs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._results: SimpleQueue[OSError | None] = SimpleQueue()
         self._retry: asyncio.TimerHandle | None = None
         # Error for callers while changes cannot be written.
         self._held: StoreNotWritable | None = None
         self._is_short = False
-        self._is_closing = False
+        self._is_closing = self._is_closed = False
         self._failure: StoreFailed | None = None
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -125,7 +129,8 @@ class JournalStore:
         except BaseException:
             self._lock.release()
             raise
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = threading.Thread(target=self._run_syncs, name="journal", daemon=True)
+        self._thread.start()
         self._report_room()
 
     def _open(self, directory: Path, disk: Disk, bytes_max: int, epoch: int) -> None:
@@ -184,7 +189,7 @@ class JournalStore:
         self._waiting += encoded
         self._waiting_bytes += sum(map(len, encoded))
         self.changes += 1
-        if not self._is_scheduled and self._syncing is None:
+        if not self._is_scheduled and not self._is_syncing:
             # All changes of this loop iteration share one write.
             self._is_scheduled = True
             self._loop.call_soon(self._write_waiting)
@@ -217,9 +222,8 @@ class JournalStore:
         """
         self._is_closing = True
         try:
-            while self._failure is None and (self._syncing or self._waiting or self._parts):
-                if self._syncing is not None:
-                    wait([self._syncing])
+            while self._failure is None and (self._is_syncing or self._waiting or self._parts):
+                if self._is_syncing:
                     self._sync_done()
                     continue
                 self._write_waiting()
@@ -233,7 +237,9 @@ class JournalStore:
                 with suppress(OSError):
                     self._acknowledged.sync()
         finally:
-            self._pool.shutdown()
+            self._is_closed = True
+            self._syncs.put(None)
+            self._thread.join()
             if self._retry is not None:
                 self._retry.cancel()
             self._acknowledged.close()
@@ -247,7 +253,7 @@ class JournalStore:
     def _write_waiting(self) -> None:
         """Write all waiting records, and the next part of a new file's state; sync them."""
         self._is_scheduled = False
-        if self._syncing is not None or self._failure is not None:
+        if self._is_syncing or self._failure is not None or self._is_closed:
             return
         if self._waiting:
             self._parts.extend(frames.parts(self._waiting))
@@ -258,7 +264,7 @@ class JournalStore:
                 journal.append(self._parts[0])
                 self._parts.popleft()
             if not self._is_closing:
-                if journal.wants_generation:
+                if not self._has_state and journal.wants_generation:
                     # The ledger has no change that the journal lacks.
                     journal.start_generation()
                 self._has_state = journal.append_state()
@@ -269,21 +275,31 @@ class JournalStore:
             # The journal has called `failed`.
             return
         sync, self._record_sync = journal.begin_sync()
-        self._syncing = self._pool.submit(sync)
-        self._syncing.add_done_callback(self._sync_done_in_thread)
+        self._is_syncing = True
+        self._syncs.put(sync)
 
-    def _sync_done_in_thread(self, _: "Future[None]") -> None:
-        self._loop.call_soon_threadsafe(self._sync_done)
+    def _run_syncs(self) -> None:
+        """Sync files in the journal thread until `close`."""
+        while (sync := self._syncs.get()) is not None:
+            failure = None
+            try:
+                sync()
+            except OSError as error:
+                failure = error
+            self._results.put(failure)
+            self._loop.call_soon_threadsafe(self._sync_done)
 
     def _sync_done(self) -> None:
-        syncing = self._syncing
-        if syncing is None or not syncing.done():
-            # `close` has handled it.
+        """Process the result of the running sync; wait for it if it has not ended."""
+        if not self._is_syncing or self._is_closed:
+            # `close` has processed it.
             return
-        self._syncing = None
+        failure = self._results.get()
+        self._is_syncing = False
         journal = self._journal
         try:
-            syncing.result()
+            if failure is not None:
+                raise failure
             self._record_sync()
             # Before callers are notified: otherwise the next start would cut a damaged frame as an
             # unfinished write.
