@@ -12,7 +12,7 @@ from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun
 from rockoon_format.batch import encode_batch
 from rockoon_format.index_entries import PackedKeys
 from support.cold_disk import ColdDisk
-from support.kernels import BOTH, using
+from support.kernels import BOTH, needs_compiled, using
 from support.key_index import Indexed, indexed_one_by_one, keyed, small_settings
 from support.seeds import seeds
 from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of
@@ -62,6 +62,7 @@ def test_lone_and_joint_batches_are_indexed_as_if_they_were_read(
     assert owner.files() == indexed_one_by_one(keys)
 
 
+@needs_compiled
 def test_nothing_is_read_of_what_was_appended_while_the_index_followed(tmp_path: Path) -> None:
     owner = Indexed(small_settings(tmp_path / "store"))
     index = owner.open_index()
@@ -77,6 +78,7 @@ def test_nothing_is_read_of_what_was_appended_while_the_index_followed(tmp_path:
     owner.close()
 
 
+@needs_compiled
 def test_keys_that_were_found_are_taken_once_where_what_follows_is_cold(tmp_path: Path) -> None:
     disk = ColdDisk()
     owner = Owner(small_settings(tmp_path / "store"), disk)
