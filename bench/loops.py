@@ -1,4 +1,4 @@
-"""Loads on a cluster for all benchmarks, and the cluster of one broker that most of them load.
+"""Loads on a cluster, shared by all benchmarks, and a cluster with one broker.
 
 A closed loop sends as fast as the cluster replies; an open loop has a fixed rate.
 """
@@ -49,7 +49,7 @@ async def one_broker(
     Args:
         folder: directory of the stores.
         flush: setting of the broker.
-        broker: more settings of it; by default, a CommitLog file has a GiB.
+        broker: more settings of the broker; by default, a CommitLog file has a GiB.
         options: of `LocalCluster`.
     """
     settings = {"broker": {"flush": flush, "commit_log_file_bytes": "1GiB", **(broker or {})}}

@@ -98,7 +98,7 @@ def write(page: Path, made: str, block: str = FIGURES) -> None:
     """Write a text into a block of a page.
 
     Raises:
-        ValueError: the page has no such block.
+        ValueError: the page has no block with this name.
     """
     between(page, block)
     fill(page, lambda name: made if name == block else None)
@@ -108,7 +108,7 @@ def between(page: Path, block: str = FIGURES) -> str:
     """Return the content of a block of a page.
 
     Raises:
-        ValueError: the page has no such block.
+        ValueError: the page has no block with this name.
     """
     for found in BLOCK.finditer(page.read_text()):
         if found[2] == block:

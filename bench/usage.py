@@ -121,7 +121,7 @@ def spending() -> Iterator[Spent]:
 def _cpu_with_ended() -> float:
     total = 0
     for pid in with_children([os.getpid()]):
-        # A child that ends meanwhile: its parent has its times.
+        # If a child has just ended, its parent has its times.
         with suppress(OSError):
             # User and system time of the process, and of its ended children.
             total += sum(map(int, _fields(pid)[11:15]))
