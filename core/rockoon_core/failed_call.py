@@ -103,14 +103,21 @@ def from_rpc_error(
     return unavailable(**details)
 
 
-def clock_corrected(access: Credentials | None, error: RockoonError) -> bool:
-    """Correct the clock of the signatures if a call was refused because of its time; return whether
-    the call may be repeated.
+def may_sign_again(access: Credentials | None, error: RockoonError) -> bool:
+    """Return whether a refused call may be repeated with a new signature.
+
+    It may if the credentials had another secret or another clock when they signed the call.
 
     Args:
-        access: credentials that signed the call; they now use the server's clock.
+        access: credentials that signed the call. If the call was refused because of its time, they
+            use the server's clock from now on. If its signature was wrong, they read their secret
+            again.
         error: refusal of the server.
     """
+    if access is not None and isinstance(error, NotAuthenticated):
+        kind = error.details.get("kind")
+        if kind == "replaced secret" or (kind == "wrong signature" and access.was_renewed()):
+            return True
     server_ms = error.details.get("server_ms", "")
     is_of_time = isinstance(error, NotAuthenticated | NotReady) and server_ms.isdecimal()
     if access is None or not is_of_time:

@@ -18,11 +18,14 @@ send a stream of requests have none, and only TLS protects those.
 import hashlib
 import hmac
 import itertools
+import logging
 import re
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
 
 ACCESS_METADATA_KEY = "rockoon-access"
 VERSION = "1"
@@ -34,6 +37,10 @@ KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 # Minimum for a secret that was not made by `new_secret`: guessing it must be infeasible.
 SECRET_CHARACTERS_MIN = 24
+# Least interval of checks whether a secret was renewed.
+RENEWAL_MS = 1_000
+# How long calls that were signed with the former secret may arrive.
+RECENT_MS = 10_000
 
 _PURPOSE = b"rockoon access key 1"
 _NO_BODY = "-"
@@ -52,10 +59,13 @@ class AccessKey:
     Args:
         id: the key's name, 1 to 64 letters, digits and . _ -
         secret: as `rockoon access create` showed it, once.
+        secret_file: file that the secret was read from, and is read from again when the file
+            changes; empty: the secret does not change.
     """
 
     id: str
     secret: str = field(repr=False)
+    secret_file: str = ""
 
     @property
     def fault(self) -> str:
@@ -161,19 +171,35 @@ class Credentials:
     Args:
         key: the access key.
         clock: epoch milliseconds.
+        renewed: returns the key's present secret, for example from a file; called before a call is
+            signed, at most once a second. None: the secret does not change.
 
     Raises:
         ValueError: the key cannot be used; the text states why.
     """
 
-    def __init__(self, key: AccessKey, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        key: AccessKey,
+        clock: Callable[[], int] | None = None,
+        renewed: Callable[[], str] | None = None,
+    ) -> None:
         if key.fault:
             raise ValueError(key.fault)
         self.key_id = key.id
-        self._client_key = client_key_of(key.secret)
-        self.verifier = hashlib.sha256(self._client_key).digest()
+        self._secret = key.secret
+        # One tuple: a thread that signs never sees one half of a renewed key.
+        self._keys = keys_of(key.secret)
+        self._renewed = renewed
+        self._next_renewal_ms = 0
+        self._renewed_ms = -RECENT_MS
         self._clock = clock or steady_clock()
         self._correction_ms = 0
+
+    @property
+    def verifier(self) -> bytes:
+        """Verifier of the secret that signs."""
+        return self._keys[1]
 
     def __repr__(self) -> str:
         return f"Credentials(key_id={self.key_id!r})"
@@ -202,9 +228,37 @@ class Credentials:
         self, method: str, instance: str, counter: int, audience: str, body: bytes | None
     ) -> str:
         time_ms = self._clock() + self._correction_ms
+        if self._renewed is not None and time_ms >= self._next_renewal_ms:
+            self._next_renewal_ms = time_ms + RENEWAL_MS
+            self._renew(self._renewed())
+        client_key, verifier = self._keys
         text = signed_text(method, self.key_id, time_ms, instance, counter, audience, body)
-        proof = xor(self._client_key, hmac.digest(self.verifier, text, "sha256")).hex()
+        proof = xor(client_key, hmac.digest(verifier, text, "sha256")).hex()
         return f"{VERSION};{self.key_id};{time_ms};{instance};{counter};{audience};{proof}"
+
+    def was_renewed(self) -> bool:
+        """Read the secret again; return whether it has changed now or shortly before."""
+        if self._renewed is None:
+            return False
+        self._renew(self._renewed())
+        return self._clock() < self._renewed_ms + RECENT_MS
+
+    def _renew(self, secret: str) -> None:
+        if secret == self._secret:
+            return
+        self._secret = secret
+        if fault := AccessKey(self.key_id, secret).fault:
+            log.warning("a renewed secret cannot be used, the former one stays in use: %s", fault)
+        else:
+            self._keys = keys_of(secret)
+            self._renewed_ms = self._clock()
+            log.info("calls are signed with the renewed secret of access key %r", self.key_id)
+
+
+def keys_of(secret: str) -> tuple[bytes, bytes]:
+    """Return the client key and the verifier of a secret."""
+    client_key = client_key_of(secret)
+    return client_key, hashlib.sha256(client_key).digest()
 
 
 class Signer:

@@ -481,7 +481,7 @@ async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(e
     async with asyncio.TaskGroup() as tasks:
         stream = pull_stream.PullStreamCall(
             nothing,
-            Caller(KeyTable(()), "shop", open_call),
+            Caller(KeyTable(tuple), "shop", open_call),
             tasks,
             CallTimes(),
             SystemClock(),

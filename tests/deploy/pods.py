@@ -20,6 +20,7 @@ from rockoon.local.authority import Authority
 from rockoon.local.directory import choose_port
 from rockoon.local.node_maker import MODULES
 from rockoon.local.process import Node, NodeKind
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, new_secret
 from support.etcd import EtcdServer
 from support.waiting import DEADLINE_SECONDS
 
@@ -31,6 +32,8 @@ ORDER = ("nameserver", "broker", "offset", "gateway")
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 # What RocketMQ's clients sign with, as a gateway reads it.
 CLIENT_SECRETS, CLIENT_SECRETS_FILE = "rockoon-gateway-clients", "client-secrets"
+# What services sign their own calls with.
+CLUSTER_SECRET, CLUSTER_SECRET_FILE = "rockoon-cluster", "cluster-secret"
 
 
 def secret_mounts(workload: Document, container: Document) -> dict[str, str]:
@@ -64,12 +67,21 @@ class Secrets:
         # Whoever runs etcd has an authority of his own.
         self.etcd_authority = Authority(directory / "etcd-authority")
 
+    @property
+    def cluster_key(self) -> AccessKey:
+        """The access key of the services."""
+        secret = (self.directory(CLUSTER_SECRET) / CLUSTER_SECRET_FILE).read_text()
+        return AccessKey(CLUSTER_KEY_ID, secret)
+
     def directory(self, secret: str) -> Path:
         """One Secret's files, made when it is asked for the first time."""
         place = self._directory / secret
         if secret == CLIENT_SECRETS and not place.exists():
             place.mkdir()
             (place / CLIENT_SECRETS_FILE).touch()
+        if secret == CLUSTER_SECRET and not place.exists():
+            place.mkdir()
+            (place / CLUSTER_SECRET_FILE).write_text(new_secret())
         if not place.exists():
             place.mkdir()
             authority = self.authority

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
-from deploy.pods import CLIENT_SECRETS, CLIENT_SECRETS_FILE, secret_mounts
+from deploy.pods import (
+    CLIENT_SECRETS,
+    CLIENT_SECRETS_FILE,
+    CLUSTER_SECRET,
+    CLUSTER_SECRET_FILE,
+    secret_mounts,
+)
 
 from rockoon.net.access import from_environment
 
@@ -29,8 +35,9 @@ def test_every_service_wants_signed_calls_and_signs_with_the_same_secret(
 ) -> None:
     for workload, container in production.services():
         assert production.settings(workload, container).value.access == "on"
-        variable = f"ROCKOON_{service_of(container).upper()}_CLUSTER_SECRET"
-        assert in_secrets(container) == {variable: ("rockoon-cluster", "cluster-secret")}
+        places = {secret: path for path, secret in secret_mounts(workload, container).items()}
+        named = production.settings(workload, container).value.cluster_secret_file
+        assert named == f"{places[CLUSTER_SECRET]}/{CLUSTER_SECRET_FILE}"
 
 
 def test_a_gateway_has_the_secrets_of_its_clients_in_a_file_of_their_own(

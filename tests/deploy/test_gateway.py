@@ -14,7 +14,6 @@ from gateway.wire_client import WireClient, message
 from rockoon.admin.access_keys import Permission
 from rockoon.net.access import AccessKey
 from rockoon_core.channels import Tls
-from rockoon_core.signature import CLUSTER_KEY_ID
 from rockoon_gateway.scaler import Trigger
 from rockoon_gateway.signatures import signature_of
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
@@ -36,8 +35,6 @@ async def test_a_client_of_rocketmq_sends_to_production_with_a_key_of_the_cluste
 ) -> None:
     """Over TLS, without a certificate, signed; the key's secret comes by the mounted Secret."""
     overlay = build(ROOT / "overlays/production")
-    variables = overlay.environment(*overlay.services()[0])
-    (secret,) = [v for k, v in variables.items() if k.endswith("_CLUSTER_SECRET")]
     with running(overlay, tmp_path, advertised_here=True) as (pods, secrets):
         place = secrets.directory("rockoon-client-tls")
         tls = Tls(ca=place / CA, certificate=place / CERTIFICATE, key=place / KEY)
@@ -45,7 +42,7 @@ async def test_a_client_of_rocketmq_sends_to_production_with_a_key_of_the_cluste
             pods["nameserver"].node.address,
             cluster="rockoon",
             tls=tls,
-            access=AccessKey(CLUSTER_KEY_ID, secret),
+            access=secrets.cluster_key,
         ) as cluster:
             await cluster.admin.create_topic("orders", queues_per_broker=1)
             permission = Permission.parse("topic:orders=write")

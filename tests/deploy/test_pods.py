@@ -8,7 +8,7 @@ from deploy.manifests import ROOT, build, overlays
 from deploy.pods import CA, CERTIFICATE, KEY, Secrets, running
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
+from rockoon_core.signature import Credentials
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.waiting import DEADLINE_SECONDS
@@ -49,9 +49,7 @@ def test_services_started_from_the_manifests_find_each_other_and_answer_probes(
         nameserver = pods["nameserver"].node.address
         signed = []
         if encrypted:
-            variables = overlay.environment(*overlay.services()[0])
-            (secret,) = [v for k, v in variables.items() if k.endswith("_CLUSTER_SECRET")]
-            signer = Credentials(AccessKey(CLUSTER_KEY_ID, secret)).signer(nameserver)
+            signer = Credentials(secrets.cluster_key).signer(nameserver)
             request = DescribeClusterRequest().SerializeToString()
             signed = [signer.entry("/rockoon.v1.NameServer/DescribeCluster", request)]
         with channel(nameserver, "rockoon-nameserver:9876", credentials) as called:

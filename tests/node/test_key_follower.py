@@ -57,7 +57,7 @@ class Teller(AccessKeysServicer):
 @asynccontextmanager
 async def told_by(teller: Teller, told_of: TellsOf) -> AsyncIterator[Gate]:
     """The gate of a service that knows the teller, and a nameserver that does not answer."""
-    gate = Gate({}, [], 300.0)
+    gate = Gate({}, tuple, 300.0)
 
     def register(server: aio.Server) -> None:
         add_AccessKeysServicer_to_server(teller, server)

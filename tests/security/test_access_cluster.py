@@ -28,12 +28,12 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
-from rockoon.local.directory import choose_port
+from rockoon.local.directory import choose_port, secret_file
 from rockoon.net.tls import dialer
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.signature import verifier_of
+from rockoon_core.signature import new_secret, verifier_of
 from rockoon_proto.v1.broker_pb2 import PutGenerationFileRequest, ReadLogRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
@@ -419,6 +419,60 @@ async def test_a_secret_is_replaced_without_anybody_standing_still(
         await keys.rotate("rotated", former_seconds=0)
         refusal = await until(NotAuthenticated, lambda: producer.send(topic, b"too late"))
     assert refusal.details["kind"] == "wrong signature"
+
+
+async def test_services_and_clients_use_a_renewed_secret_file_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three rounds: both secrets are accepted, the new one signs, the old one is refused."""
+    caplog.set_level("INFO", logger="rockoon_core.signature")
+    with DisposableCluster(access=True) as cluster:
+        services = secret_file(cluster.directory)
+        former = rockoon.AccessKey("rockoon", services.read_text().strip())
+        present = rockoon.AccessKey("rockoon", new_secret())
+        own = tmp_path / "secret"
+
+        def write(file: Path, *secrets: str) -> None:
+            partial = file.with_suffix(".partial")
+            partial.write_text("".join(f"{each}\n" for each in secrets))
+            partial.replace(file)
+
+        async with cluster.connect() as root:
+            await root.admin.create_topic("orders")
+            key = await new_key(root, "shop", "topic:orders=write")
+            await in_force(root, key)
+            write(own, key.secret)
+            monkeypatch.setenv("ROCKOON_ACCESS_KEY", "shop")
+            monkeypatch.setenv("ROCKOON_ACCESS_SECRET_FILE", str(own))
+            async with rockoon.connect(cluster.nameservers) as client:
+                producer = client.producer()
+                await producer.send("orders", b"before")
+                for _ in range(2):
+                    # The second rotation refuses the secret from before the first one.
+                    caplog.clear()
+                    rotated = await root.admin.access_keys.rotate("shop")
+                    await in_force(root, rotated)
+                    write(own, rotated.secret)
+                    while "renewed secret of access key 'shop'" not in caplog.text:
+                        # Signed once, when its stream is opened, and signed each time.
+                        await producer.send("orders", b"during a rotation")
+                        await client.admin.describe_topic("orders")
+                write(services, former.secret, present.secret)
+                await in_force(root, present)
+                write(services, present.secret, former.secret)
+                logs = [
+                    cluster.directory / "logs" / f"{each}.log" for each in ("broker-a", "offset")
+                ]
+                while not all("renewed secret of access key" in log.read_text() for log in logs):
+                    # Nodes renew their registration, and clients call them.
+                    await producer.send("orders", b"during the cluster's rotation")
+                write(services, present.secret)
+                await until(NotAuthenticated, lambda: root.admin.describe_broker("broker-a"))
+                await producer.send("orders", b"after the last round")
+                async with cluster.connect(present) as renewed:
+                    status = await renewed.admin.status()
+                    assert [each.error for each in status.brokers] == [None]
+                    assert [each.error for each in status.offset_services] == [None]
 
 
 async def test_resets_are_for_who_may_write_the_group(

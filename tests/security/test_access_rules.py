@@ -8,6 +8,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rockoon_broker.rpc import access_rules as broker
 from rockoon_core.errors import InvalidArgument, NotPermitted
+from rockoon_core.signature import verifier_of
 from rockoon_format import names
 from rockoon_format.names import topic_need
 from rockoon_nameserver import server as nameserver
@@ -111,7 +112,7 @@ def test_a_star_stands_for_the_rest_of_the_name_in_its_own_kind() -> None:
 
 
 def test_answers_are_those_of_the_key_as_it_is_now() -> None:
-    keys = KeyTable([])
+    keys = KeyTable(tuple)
     info = AccessKeyInfo(key_id="k")
     info.permissions.add(resource="topic:a", actions=[ACCESS_READ])
     assert keys.replace([info]) == {"k"}
@@ -144,11 +145,11 @@ def test_a_name_that_is_refused_is_one_line_of_a_log_and_short() -> None:
 
 
 def test_nobody_becomes_the_services_own_key_by_being_called_so() -> None:
-    keys = KeyTable([b"the verifier of the cluster secret"])
+    keys = KeyTable(lambda: ("the cluster secret",))
     keys.replace([AccessKeyInfo(key_id="rockoon", verifier=b"mine")])
     cluster = keys.get("rockoon")
     assert cluster is not None
-    assert cluster.verifiers(0) == (b"the verifier of the cluster secret",)
+    assert cluster.verifiers(0) == (verifier_of("the cluster secret"),)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ from rockoon.local.directory import cluster_key, secret_file
 from rockoon.local.process import LocalClusterError
 from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_core.signature import verifier_of
+from rockoon_core.secret_files import SecretFile
+from rockoon_core.signature import Credentials, Signature, verifier_of
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.access.gate import access_gate, cluster_credentials
+from rockoon_runtime.access.gate import access_gate, cluster_credentials, cluster_secrets
+from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.settings import SettingsError, load, render
+from support.gated_server import TestClock
 
 LONG = "a secret that is long enough"
 OTHER = "another one that is long enough"
@@ -57,6 +60,46 @@ def test_while_one_cluster_secret_replaces_another_both_are_accepted() -> None:
     assert key.verifiers(0) == (verifier_of(LONG), verifier_of(OTHER))
 
 
+def test_a_renewed_file_replaces_the_secrets_and_an_unusable_one_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "cluster-secret"
+    own = settings(access="on", cluster_secret_file=str(file))
+    with pytest.raises(SettingsError, match=r"cluster_secret_file: .*No such file"):
+        cluster_credentials(own)
+    file.write_text("brief\n")
+    with pytest.raises(SettingsError, match=r"cluster_secret_file: .* 5 characters"):
+        cluster_credentials(own)
+    with pytest.raises(SettingsError, match="set cluster_secret_file, or"):
+        cluster_credentials(
+            settings(access="on", cluster_secret_file=str(file), cluster_secret=LONG)
+        )
+    file.write_text(f"{LONG}\n")
+    clock = TestClock()
+    keys = KeyTable(cluster_secrets(own)).get("rockoon")
+    client = Credentials(AccessKey("rockoon", LONG), clock, SecretFile(file).first)
+    assert keys is not None
+
+    def signer() -> str:
+        parsed = Signature.parse(client.sign("/m", "0" * 16, 1, "", None))
+        assert parsed is not None
+        (found,) = [
+            name for name in (LONG, OTHER) if parsed.holds_for(verifier_of(name), "/m", None)
+        ]
+        return found
+
+    assert keys.verifiers(0) == (verifier_of(LONG),)
+    assert signer() == LONG
+    for content, signs, accepted in (
+        (f"{LONG}\n\n{OTHER}\n", LONG, [LONG, OTHER]),
+        (f"{OTHER}\r\n{LONG}", OTHER, [OTHER, LONG]),
+        ("", OTHER, [OTHER, LONG]),
+        (OTHER, OTHER, [OTHER]),
+    ):
+        file.write_text(content)
+        clock.now_ms += 1_000
+        assert signer() == signs
+        assert keys.verifiers(clock.now_ms) == tuple(map(verifier_of, accepted))
+
+
 def test_a_cluster_secret_comes_from_the_environment_only_and_is_not_printed() -> None:
     with pytest.raises(SettingsError, match="ROCKOON_NAMESERVER_CLUSTER_SECRET"):
         load(
@@ -80,9 +123,9 @@ def test_a_client_takes_its_key_from_the_environment_or_a_file(tmp_path: Path) -
     file = tmp_path / "secret"
     file.write_text(LONG + "\n")
     named = {"ROCKOON_ACCESS_KEY": "shop"}
-    key = AccessKey("shop", LONG)
-    assert from_environment(named | {"ROCKOON_ACCESS_SECRET": LONG}) == key
-    assert from_environment(named | {"ROCKOON_ACCESS_SECRET_FILE": str(file)}) == key
+    assert from_environment(named | {"ROCKOON_ACCESS_SECRET": LONG}) == AccessKey("shop", LONG)
+    from_file = AccessKey("shop", LONG, str(file))
+    assert from_environment(named | {"ROCKOON_ACCESS_SECRET_FILE": str(file)}) == from_file
     assert from_environment({}) is None
     for wrong, told in (
         (named, "ROCKOON_ACCESS_SECRET"),
@@ -110,11 +153,12 @@ def test_a_local_clusters_secret_is_made_once_for_its_owner(tmp_path: Path) -> N
     assert not key.fault
 
 
-def test_a_broker_with_another_cluster_secret_ends_and_says_so() -> None:
+def test_a_broker_with_another_cluster_secret_ends_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "cluster-secret"
+    file.write_text(OTHER)
     with DisposableCluster(access=True) as cluster:
-        cluster._environment["broker-b"] = {"ROCKOON_BROKER_CLUSTER_SECRET": OTHER}
         with pytest.raises(LocalClusterError) as refused:
-            cluster.add_broker("broker-b")
+            cluster.add_broker("broker-b", cluster_secret_file=str(file))
         told = str(refused.value)
         assert "exit status 78" in told
         assert "the signature of access key 'rockoon' does not hold" in told

@@ -66,7 +66,7 @@ class Gated:
         self.clock = TestClock()
         self.gate = Gate(
             RULES,
-            [verifier_of(CLUSTER_KEY.secret)],
+            lambda: (CLUSTER_KEY.secret,),
             window_seconds,
             self.clock,
             optional=optional,

@@ -30,7 +30,7 @@ from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Backoff
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue, queue_from_wire
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import valid_text
@@ -386,7 +386,7 @@ class GroupMembership:
                     call.cancel()
             except RpcError as failure:
                 error = from_rpc_error(failure, OffsetServiceUnavailable)
-                if not error.retriable and not clock_corrected(self._cluster.access, error):
+                if not error.retriable and not may_sign_again(self._cluster.access, error):
                     raise error from None
                 log.debug("the watch on group %s ended: %s", self._group, error)
             except OffsetServiceUnavailable:

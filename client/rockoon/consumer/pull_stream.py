@@ -19,7 +19,7 @@ from rockoon.errors import BrokerUnavailable, Closed, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.net.large_replies import Replies, Reply, refusal_of
 from rockoon_core.errors import from_wire
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.broker_pb2 import PullReply, PullRequest, PullStreamReply, PullStreamRequest
 from rockoon_proto.v1.nameserver_pb2 import Node
@@ -297,7 +297,7 @@ class PullStream:
             self.is_supported = False
             return NoPullStreams()
         error = from_rpc_error(failure, BrokerUnavailable, broker=self._broker)
-        if clock_corrected(self._cluster.access, error):
+        if may_sign_again(self._cluster.access, error):
             # The next call is signed with the corrected clock.
             return BrokerUnavailable(broker=self._broker)
         return error

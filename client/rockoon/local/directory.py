@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Self
 
 from rockoon.local.process import LocalClusterError, NodeKind
-from rockoon.net.access import AccessKey, new_secret, read_secret
+from rockoon.net.access import AccessKey, new_secret
+from rockoon_core.secret_files import read_secrets
 from rockoon_core.signature import CLUSTER_KEY_ID
 
 LOWEST, HIGHEST = 20_000, 32_000
@@ -294,7 +295,7 @@ def cluster_key(directory: Path) -> AccessKey:
     """
     path = secret_file(directory)
     _written(path, new_secret() + "\n")
-    return AccessKey(CLUSTER_KEY_ID, read_secret(path))
+    return AccessKey(CLUSTER_KEY_ID, read_secrets(path)[0])
 
 
 def client_secrets(directory: Path) -> Path:

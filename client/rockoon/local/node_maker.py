@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rockoon.local.directory import NodeRecord, client_secrets
+from rockoon.local.directory import NodeRecord, client_secrets, secret_file
 from rockoon.local.etcd import ROUTES_FILE, etcd_command, etcd_healthy, find_etcd
 from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
 
@@ -224,8 +224,6 @@ class NodeMaker:
         found = {}
         if kind is not NodeKind.ETCD:
             found = {each: os.environ.get(each, usual) for each, usual in THREADS.items()}
-        if self._access is not None and kind is not NodeKind.ETCD:
-            found = found | {f"ROCKOON_{kind.upper()}_CLUSTER_SECRET": self._access.secret}
         return {**found, **self._environment.get(kind, {}), **self._environment.get(name, {})}
 
     def _flags(self, record: NodeRecord, copies: int) -> list[str]:
@@ -244,6 +242,7 @@ class NodeMaker:
             values |= self._encryption.service_settings(record.name, record.kind, record.log)
         if self._access is not None:
             values["access"] = "on"
+            values["cluster_secret_file"] = secret_file(self._directory)
             if record.kind is NodeKind.GATEWAY:
                 values["client_secrets"] = client_secrets(self._directory)
         chosen: dict[str, object] = {}

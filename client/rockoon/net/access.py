@@ -2,19 +2,20 @@
 
 ROCKOON_ACCESS_KEY            name of the key
 ROCKOON_ACCESS_SECRET         its secret
-ROCKOON_ACCESS_SECRET_FILE    or a file that contains only the secret
+ROCKOON_ACCESS_SECRET_FILE    or a file that contains only the secret; read again when it changes
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from rockoon.errors import InvalidArgument
+from rockoon_core.pem_files import PemError
+from rockoon_core.secret_files import SecretFile
 from rockoon_core.signature import AccessKey, Credentials, new_secret, verifier_of
 
 __all__ = ["AccessKey", "credentials", "from_environment", "new_secret", "verifier_of"]
 
 VARIABLE = "ROCKOON_ACCESS"
-SECRET_BYTES_MAX = 4096
 
 
 def from_environment(environment: Mapping[str, str]) -> AccessKey | None:
@@ -29,29 +30,18 @@ def from_environment(environment: Mapping[str, str]) -> AccessKey | None:
     if secret and file:
         raise InvalidArgument(reason=f"set {VARIABLE}_SECRET or {VARIABLE}_SECRET_FILE, not both")
     if file:
-        secret = read_secret(Path(file))
+        secret = _opened(file).first()
     if bool(name) != bool(secret):
         missing = f"{VARIABLE}_SECRET_FILE or {VARIABLE}_SECRET" if name else f"{VARIABLE}_KEY"
         raise InvalidArgument(reason=f"an access key has a name and a secret: set {missing}")
-    return AccessKey(name, secret) if name else None
+    return AccessKey(name, secret, file) if name else None
 
 
-def read_secret(file: Path) -> str:
-    """Return the secret in a file, without the line end.
-
-    Raises:
-        InvalidArgument: the file cannot be read or contains no secret.
-    """
+def _opened(file: str) -> SecretFile:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(SECRET_BYTES_MAX).decode().strip()
-    except OSError as failure:
-        raise InvalidArgument(reason=f"{file}: {failure.strerror}") from failure
-    except UnicodeDecodeError:
-        raise InvalidArgument(reason=f"{file} contains no secret: it is not text") from None
-    if not content:
-        raise InvalidArgument(reason=f"{file} contains no secret: it is empty")
-    return content
+        return SecretFile(Path(file))
+    except PemError as failure:
+        raise InvalidArgument(reason=str(failure)) from failure
 
 
 def credentials(access: AccessKey | None, environment: Mapping[str, str]) -> Credentials | None:
@@ -68,6 +58,6 @@ def credentials(access: AccessKey | None, environment: Mapping[str, str]) -> Cre
     if key is None:
         return None
     try:
-        return Credentials(key)
+        return Credentials(key, renewed=_opened(key.secret_file).first if key.secret_file else None)
     except ValueError as failure:
         raise InvalidArgument(reason=str(failure)) from None

@@ -35,7 +35,7 @@ from rockoon.net.large_replies import append_reply, pull_stream_reply
 from rockoon.net.route_watch import RouteRequests, RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.nameservers import FailoverOrder, call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.repeated_lines import limited
@@ -449,7 +449,7 @@ class Connection:
                 return await answer()
             except RpcError as failure:
                 error = from_rpc_error(failure, unavailable, **details)
-                if not clock_corrected(self._channels.access, error):
+                if not may_sign_again(self._channels.access, error):
                     raise error from None
             try:
                 return await answer()

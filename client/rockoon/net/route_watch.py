@@ -27,7 +27,7 @@ from rockoon.net.routes import Routes, TopicRoute
 from rockoon.net.tls import TlsTroubles, why_no_tls
 from rockoon_core.changes import Changes
 from rockoon_core.channels import Channels
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.nameservers import WatchRotation
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import text_fault
@@ -115,7 +115,7 @@ class RouteWatch:
                 log.debug("nameserver %s ended the route watch; connecting again", address)
             except RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self._channels.access, error):
+                if may_sign_again(self._channels.access, error):
                     continue
                 if not self.changed.count:
                     self._record_refusal(address, failure, error)

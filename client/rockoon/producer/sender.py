@@ -44,7 +44,7 @@ from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Backoff, Clock
-from rockoon_core.failed_call import clock_corrected
+from rockoon_core.failed_call import may_sign_again
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.wire_fields import bytes_tag, number_tag, varint
@@ -552,7 +552,7 @@ class Sender:
             if batch.sequence is not None:
                 batch.sequence.may_be_stored = True
         is_final = isinstance(error, WrongCluster) or (
-            isinstance(error, NotAuthenticated) and not clock_corrected(self._cluster.access, error)
+            isinstance(error, NotAuthenticated) and not may_sign_again(self._cluster.access, error)
         )
         if is_final:
             for batch in batches:

@@ -23,7 +23,7 @@ from rockoon.callbacks import call, is_being_cancelled
 from rockoon.errors import BrokerUnavailable, RockoonError, TransactionEnded
 from rockoon.message import Batch, Message, SendResult
 from rockoon_core.clock import Backoff
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
@@ -230,7 +230,7 @@ class TransactionChecks:
                     call.cancel()
             except RpcError as failure:
                 error: RockoonError = from_rpc_error(failure, BrokerUnavailable, broker=broker)
-                clock_corrected(self._cluster.access, error)
+                may_sign_again(self._cluster.access, error)
                 log.debug("transaction checks at %s: %s", broker, error)
             except RockoonError as absent:
                 log.debug("transaction checks at %s: %s", broker, absent)

@@ -39,6 +39,7 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to_server
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
+from rockoon_runtime.access.gate import cluster_secrets
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
@@ -74,7 +75,8 @@ def connection(settings: GatewaySettings) -> Cluster:
     """Create the connection to the cluster, with the services' own key."""
     access = None
     if settings.access != "off":
-        access = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret)
+        file = settings.cluster_secret_file
+        access = AccessKey(CLUSTER_KEY_ID, cluster_secrets(settings)()[0], file)
     return Cluster(
         settings.nameservers,
         cluster=settings.cluster,

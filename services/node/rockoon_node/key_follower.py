@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from rockoon_core.errors import NameserverUnavailable, NotAuthenticated, RockoonError
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.nameservers import WatchRotation
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.access_pb2 import WatchKeysRequest
@@ -63,7 +63,7 @@ class Watching:
                 await watch(address)
             except grpc.RpcError as failure:
                 reason = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self._nameservers.access, reason):
+                if may_sign_again(self._nameservers.access, reason):
                     continue
                 if is_final(reason):
                     self._fail(stop, Fatal(ExitStatus.CONFIGURATION, f"{self._name}: {reason}"))

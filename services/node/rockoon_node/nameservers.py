@@ -7,7 +7,7 @@ import grpc
 
 from rockoon_core.channels import Channels, Tls
 from rockoon_core.errors import NameserverUnavailable
-from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.nameservers import FailoverOrder, call_any
 from rockoon_core.pem_files import PemError
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
@@ -92,8 +92,8 @@ class Nameservers:
                 return await method(address)
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if clock_corrected(self.access, error):
-                    # Repeated at most once: `clock_corrected` does not correct a right clock.
+                if may_sign_again(self.access, error):
+                    # Repeated at most once: `may_sign_again` does not correct a right clock.
                     return await call_one(address)
                 raise error from failure
 

@@ -100,7 +100,7 @@ class OpenCalls:
             elif not key.enabled:
                 call.end(refused("disabled key", f"access key {key_id!r} is disabled"))
             elif call.verifier not in key.verifiers(now_ms):
-                call.end(refused("wrong signature", f"access key {key_id!r} has another secret"))
+                call.end(refused("replaced secret", f"access key {key_id!r} has another secret"))
             elif call.rule.filtered:
                 call.end(
                     NotReady(service="this service", reason=f"permissions of {key_id!r} changed")

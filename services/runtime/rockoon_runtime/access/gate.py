@@ -11,16 +11,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted, RockoonError
-from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials, steady_clock, verifier_of
+from rockoon_core.pem_files import PemError
+from rockoon_core.secret_files import SecretFile
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials, steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
 from rockoon_runtime.access.callers import CALLER, Caller, OpenCall, OpenCalls
-from rockoon_runtime.access.keys import KeyTable
+from rockoon_runtime.access.keys import KeyTable, Secrets
 from rockoon_runtime.access.rules import ANY_KEY, Refusals, Rule, Rules, check
 from rockoon_runtime.settings import SettingsError, setting
 from rockoon_runtime.telemetry.metrics import Measurement, counter, gauge
@@ -43,7 +46,7 @@ class Gate:
 
     Args:
         rules: the permissions that each method requires; a method without a rule is refused.
-        cluster_verifiers: verifiers of the cluster secrets, for calls of other services.
+        cluster_secrets: returns the cluster secrets, for calls of other services.
         optional: also accept unsigned calls, with all permissions except where a rule is
             `never_open`.
         window_seconds: largest difference between a signature's time and the clock.
@@ -58,7 +61,7 @@ class Gate:
     def __init__(
         self,
         rules: Rules,
-        cluster_verifiers: Sequence[bytes],
+        cluster_secrets: Secrets,
         window_seconds: float,
         clock: Callable[[], int] | None = None,
         *,
@@ -67,7 +70,7 @@ class Gate:
         clock = clock or steady_clock()
         self.rules = rules
         self._optional = optional
-        self.keys = KeyTable(cluster_verifiers)
+        self.keys = KeyTable(cluster_secrets)
         self.authentication = Authentication(self.keys, window_seconds, clock)
         self.refusals = Refusals(clock)
         self._calls = OpenCalls(self.keys, clock)
@@ -212,6 +215,11 @@ class AccessSettings:
         "second cluster secret that is accepted while one replaces the other",
         secret=True,
     )
+    cluster_secret_file: str = setting(
+        "",
+        "file with the cluster secret, instead of cluster_secret, read again when it changes: the "
+        "first line signs, further lines are accepted too while one secret replaces another",
+    )
     access_window_seconds: float = setting(
         300.0,
         "largest difference between the time of a signature and this service's clock, seconds",
@@ -227,18 +235,51 @@ def cluster_credentials(settings: AccessSettings) -> Credentials | None:
         SettingsError: access is on without a valid cluster secret, or off with one.
     """
     if settings.access == "off":
-        if settings.cluster_secret or settings.cluster_secret_also:
+        if settings.cluster_secret or settings.cluster_secret_also or settings.cluster_secret_file:
             raise SettingsError("cluster_secret is set, but access = off: no call would be refused")
         return None
-    if not settings.cluster_secret:
-        raise SettingsError(
-            f"access = {settings.access} needs cluster_secret, from the environment: the same for "
-            "every service"
-        )
-    try:
-        return Credentials(AccessKey(CLUSTER_KEY_ID, settings.cluster_secret))
-    except ValueError as failure:
-        raise SettingsError(f"cluster_secret: {failure}") from failure
+    secrets = cluster_secrets(settings)
+    renewed = (lambda: secrets()[0]) if settings.cluster_secret_file else None
+    return Credentials(AccessKey(CLUSTER_KEY_ID, secrets()[0]), renewed=renewed)
+
+
+def cluster_secrets(settings: AccessSettings) -> Secrets:
+    """Return a function that returns the valid cluster secrets, the one that signs first.
+
+    Raises:
+        SettingsError: there is no secret, a secret can be guessed, or the file cannot be used.
+    """
+    file, given = (
+        settings.cluster_secret_file,
+        (settings.cluster_secret, settings.cluster_secret_also),
+    )
+    if file:
+        if any(given):
+            raise SettingsError(
+                "set cluster_secret_file, or cluster_secret and cluster_secret_also"
+            )
+        try:
+            secrets: Secrets = SecretFile(Path(file)).secrets
+        except PemError as failure:
+            raise SettingsError(f"cluster_secret_file: {failure}") from failure
+        named = dict.fromkeys(secrets(), "cluster_secret_file")
+    else:
+        if not settings.cluster_secret:
+            raise SettingsError(
+                f"access = {settings.access} needs cluster_secret, from the environment, or "
+                "cluster_secret_file: the same for every service"
+            )
+        found = tuple(filter(None, given))
+        named = dict(zip(given, ("cluster_secret", "cluster_secret_also"), strict=True))
+        named.pop("", None)
+
+        def secrets() -> tuple[str, ...]:
+            return found
+
+    for secret, name in named.items():
+        if fault := AccessKey(CLUSTER_KEY_ID, secret).fault:
+            raise SettingsError(f"{name}: {fault}")
+    return secrets
 
 
 def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Rules) -> Gate | None:
@@ -254,15 +295,9 @@ def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Ru
     """
     if cluster is None:
         return None
-    verifiers = [cluster.verifier]
-    if settings.cluster_secret_also:
-        also = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret_also)
-        if also.fault:
-            raise SettingsError(f"cluster_secret_also: {also.fault}")
-        verifiers.append(verifier_of(also.secret))
     return Gate(
         rules,
-        verifiers,
+        cluster_secrets(settings),
         settings.access_window_seconds,
         optional=settings.access == "optional",
     )

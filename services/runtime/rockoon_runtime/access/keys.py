@@ -4,11 +4,11 @@ A service decides by a snapshot in memory. Each key caches its answers. A change
 object, so no cached answer outlives the permission that it came from.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rockoon_core.errors import NotPermitted
-from rockoon_core.signature import CLUSTER_KEY_ID
+from rockoon_core.signature import CLUSTER_KEY_ID, RENEWAL_MS, verifier_of
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,
     ACCESS_READ,
@@ -26,6 +26,7 @@ ACTIONS: Mapping[int, Action] = {
 }
 
 CLUSTER = "cluster"
+Secrets = Callable[[], tuple[str, ...]]
 
 # Bounds of the cache: a caller that asks for ever new or very long names must not fill the memory.
 ANSWERS_MAX = 10_000
@@ -90,14 +91,22 @@ class ClusterKey(KnownKey):
     """The key of the services themselves; it has every permission.
 
     Args:
-        verifiers: verifiers of the cluster secret, and of a second one during a rotation.
+        secrets: returns the cluster secret, and further ones that are accepted during a rotation.
     """
 
-    def __init__(self, verifiers: Sequence[bytes]) -> None:
+    def __init__(self, secrets: Secrets) -> None:
         super().__init__(AccessKeyInfo(key_id=CLUSTER_KEY_ID))
-        self._verifiers = tuple(verifiers)
+        self._read = secrets
+        self._secrets: tuple[str, ...] = ()
+        self._verifiers: tuple[bytes, ...] = ()
+        self._next_read_ms = 0
 
-    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:  # noqa: ARG002 - valid until a restart
+    def verifiers(self, now_ms: int) -> tuple[bytes, ...]:
+        if now_ms >= self._next_read_ms:
+            self._next_read_ms = now_ms + RENEWAL_MS
+            found = self._read()
+            if found != self._secrets:
+                self._secrets, self._verifiers = found, tuple(map(verifier_of, found))
         return self._verifiers
 
     def may(self, action: Action, resource: str) -> bool:  # noqa: ARG002 - every permission
@@ -114,11 +123,11 @@ class KeyTable:
     """All keys that a service knows.
 
     Args:
-        cluster_verifiers: verifiers of the valid cluster secrets.
+        cluster_secrets: see `ClusterKey`.
     """
 
-    def __init__(self, cluster_verifiers: Sequence[bytes]) -> None:
-        self._cluster_key = ClusterKey(cluster_verifiers)
+    def __init__(self, cluster_secrets: Secrets) -> None:
+        self._cluster_key = ClusterKey(cluster_secrets)
         self._keys: dict[str, KnownKey] = {}
         # True once a nameserver has sent the keys; until then only the cluster key is known.
         self.loaded = False

@@ -69,7 +69,15 @@ log = logging.getLogger(__name__)
 # The caller receives each refusal; the log shows one per interval.
 LOGGED_SECONDS = 1.0
 
-REASONS = ("no key", "unknown key", "disabled key", "wrong signature", "stale", "replayed")
+REASONS = (
+    "no key",
+    "unknown key",
+    "disabled key",
+    "wrong signature",
+    "replaced secret",
+    "stale",
+    "replayed",
+)
 
 
 def refused(kind: str, reason: str, **details: object) -> NotAuthenticated:
