@@ -2,7 +2,15 @@
 
 import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, name_of, service_of
-from deploy.pods import CA, CERTIFICATE, CLIENT_SECRETS, KEY, certificates, secret_mounts
+from deploy.pods import (
+    CA,
+    CERTIFICATE,
+    CLIENT_SECRETS,
+    CLUSTER_SECRET,
+    KEY,
+    certificates,
+    secret_mounts,
+)
 
 from rockoon.net.tls import from_environment
 from rockoon_core.errors import WrongIdentity
@@ -12,7 +20,7 @@ from rockoon_spark.commands.arguments import parser
 # Whoever runs etcd makes this one.
 OF_ETCD = "rockoon-etcd-client-tls"
 # Not one at all.
-OF_ACCESS = {"rockoon-client-access", CLIENT_SECRETS}
+OF_ACCESS = {"rockoon-client-access", CLIENT_SECRETS, CLUSTER_SECRET}
 OF_CLIENTS = "rockoon-client-tls"
 
 

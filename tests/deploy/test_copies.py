@@ -9,10 +9,10 @@ import pytest
 import yaml
 from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, service_of
 from deploy.network import lets_through, place_of
-from deploy.pods import CA, CERTIFICATE, KEY, certificates, running
+from deploy.pods import CA, CERTIFICATE, KEY, Secrets, certificates, running
 from grpc_health.v1 import health_pb2
 
-from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
+from rockoon_core.signature import Credentials
 from rockoon_proto.v1.logs_pb2 import ListLogsRequest, Log
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_runtime.tls import NodeIdentities
@@ -137,16 +137,15 @@ def test_production_has_three_of_everything_that_votes(tmp_path: Path) -> None:
             NodeIdentities(pattern).check(log, borne)
 
 
-def logs(overlay: Overlay, nameserver: str, secrets: Path | None) -> list[Log]:
+def logs(nameserver: str, secrets: Secrets | None) -> list[Log]:
     """What a nameserver tells of the logs."""
     metadata = []
     channel = grpc.insecure_channel(nameserver)
     if secrets is not None:
-        files = [(secrets / name).read_bytes() for name in (CA, KEY, CERTIFICATE)]
+        client = secrets.directory("rockoon-client-tls")
+        files = [(client / name).read_bytes() for name in (CA, KEY, CERTIFICATE)]
         channel = grpc.secure_channel(nameserver, grpc.ssl_channel_credentials(*files))
-        variables = overlay.environment(*overlay.services()[0])
-        (secret,) = [value for name, value in variables.items() if name.endswith("_SECRET")]
-        signer = Credentials(AccessKey(CLUSTER_KEY_ID, secret)).signer(nameserver)
+        signer = Credentials(secrets.cluster_key).signer(nameserver)
         request = ListLogsRequest().SerializeToString()
         metadata = [signer.entry("/rockoon.v1.Logs/ListLogs", request)]
     with channel:
@@ -174,8 +173,8 @@ def test_replicas_started_from_the_manifests_lead_and_follow(
                 pod = pods[f"{name_of(workload)}-{index}"]
                 assert pod.probed("startupProbe") == SERVING
                 wait_until(lambda pod=pod: pod.probed("readinessProbe") == SERVING, "readiness")
-        client = secrets.directory("rockoon-client-tls") if name == "production" else None
-        found = logs(overlay, pods["nameserver"].node.address, client)
+        client = secrets if name == "production" else None
+        found = logs(pods["nameserver"].node.address, client)
     expected = {name_of(workload) for workload, _ in logs_of(overlay)}
     assert {each.state.log for each in found} == expected
     for each in found:

@@ -334,7 +334,7 @@ async def test_what_is_open_with_a_former_secret_ends_with_it() -> None:
             assert await call(channel) == b"orders"
             gated.clock.now_ms += 50
             told = await ended(gated, open_call)
-            assert told.details["kind"] == "wrong signature"
+            assert told.details["kind"] == "replaced secret"
             assert (await refusal(call(channel))).details["kind"] == "wrong signature"
         async with gated.channel(successor) as channel:
             assert await call(channel) == b"orders"
