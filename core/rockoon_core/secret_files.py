@@ -22,7 +22,7 @@ class SecretFile:
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets; costs a `stat` of the file."""
-        self._files.look()
+        self._files.reload()
         return self._files.value
 
     def first(self) -> str:
