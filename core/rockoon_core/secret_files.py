@@ -7,7 +7,7 @@ from rockoon_core.pem_files import PemError, RenewedFiles
 SECRET_BYTES_MAX = 4096
 
 
-class SecretFile:
+class RenewedSecrets:
     """A file with one secret per line; the first one signs.
 
     A Secret that Kubernetes mounts is such a file, and a rotation needs no restart. If a renewed

@@ -9,7 +9,7 @@ from rockoon.local.directory import cluster_key, secret_file
 from rockoon.local.process import LocalClusterError
 from rockoon.net.access import AccessKey, credentials, from_environment
 from rockoon.testing.disposable import DisposableCluster
-from rockoon_core.secret_files import SecretFile
+from rockoon_core.secret_files import RenewedSecrets
 from rockoon_core.signature import Credentials, Signature, verifier_of
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_runtime.access.gate import access_gate, cluster_credentials, cluster_secrets
@@ -75,7 +75,7 @@ def test_a_renewed_file_replaces_the_secrets_and_an_unusable_one_does_not(tmp_pa
     file.write_text(f"{LONG}\n")
     clock = TestClock()
     keys = KeyTable(cluster_secrets(own)).get("rockoon")
-    client = Credentials(AccessKey("rockoon", LONG), clock, SecretFile(file).first)
+    client = Credentials(AccessKey("rockoon", LONG), clock, RenewedSecrets(file).first)
     assert keys is not None
 
     def signer() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rockoon.errors import InvalidArgument
 from rockoon_core.pem_files import PemError
-from rockoon_core.secret_files import SecretFile
+from rockoon_core.secret_files import RenewedSecrets
 from rockoon_core.signature import AccessKey, Credentials, new_secret, verifier_of
 
 __all__ = ["AccessKey", "credentials", "from_environment", "new_secret", "verifier_of"]
@@ -37,9 +37,9 @@ def from_environment(environment: Mapping[str, str]) -> AccessKey | None:
     return AccessKey(name, secret, file) if name else None
 
 
-def _opened(file: str) -> SecretFile:
+def _opened(file: str) -> RenewedSecrets:
     try:
-        return SecretFile(Path(file))
+        return RenewedSecrets(Path(file))
     except PemError as failure:
         raise InvalidArgument(reason=str(failure)) from failure
 

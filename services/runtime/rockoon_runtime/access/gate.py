@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted, RockoonError
 from rockoon_core.pem_files import PemError
-from rockoon_core.secret_files import SecretFile
+from rockoon_core.secret_files import RenewedSecrets
 from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials, steady_clock
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
@@ -259,7 +259,7 @@ def cluster_secrets(settings: AccessSettings) -> Secrets:
                 "set cluster_secret_file, or cluster_secret and cluster_secret_also"
             )
         try:
-            secrets: Secrets = SecretFile(Path(file)).secrets
+            secrets: Secrets = RenewedSecrets(Path(file)).secrets
         except PemError as failure:
             raise SettingsError(f"cluster_secret_file: {failure}") from failure
         named = dict.fromkeys(secrets(), "cluster_secret_file")
