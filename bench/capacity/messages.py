@@ -160,7 +160,9 @@ async def reading(bench: Bench, topic: str, readers: int, seconds: float) -> Poi
 async def readers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
     """Measure increasing numbers of readers of all messages (fan-out), and of pulls without
     messages."""
-    async with bench_cluster(folder) as bench:
+    # All pulls come from one address.
+    settings = {"broker": {"calls_per_address_max": 2 * max(axes.waiting_pulls)}}
+    async with bench_cluster(folder, settings) as bench:
         async with bench.connect() as cluster:
             await make_topic(cluster, "readers", QUEUES)
             async with cluster.producer() as producer:
