@@ -209,7 +209,11 @@ def command_line(
         arguments: None means those of the process.
     """
     parser = argparse.ArgumentParser(
-        prog=f"rockoon-{service}", description=description, argument_default=argparse.SUPPRESS
+        # `--cluster-secret` would be accepted as `--cluster-secret-file`.
+        allow_abbrev=False,
+        prog=f"rockoon-{service}",
+        description=description,
+        argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", type=Path, default=None, help="a TOML file with settings")
     parser.add_argument(
