@@ -83,7 +83,7 @@ class FakeCluster:
             for key in [key for key in broker.queues if key[0] == topic]:
                 del broker.queues[key]
             # A waiting pull is answered.
-            broker.appended.note()
+            broker.appended.notify()
         for group in [group for group, name in self.nameserver.subscriptions if name == topic]:
             del self.nameserver.subscriptions[group, topic]
         for key in [key for key in self.offset.progress if key[1][0] == topic]:
