@@ -12,7 +12,7 @@ from rockoon.local.authority import Authority
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_core.signature import AccessKey, Credentials, verifier_of
+from rockoon_core.signature import AccessKey, Credentials
 from rockoon_proto.v1.access_pb2 import ACCESS_ADMIN, ACCESS_READ, ACCESS_WRITE
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica.messages import Hello
@@ -68,7 +68,7 @@ async def test_with_access_keys_a_follower_has_the_secret_of_the_cluster(
     key: AccessKey, answered: str
 ) -> None:
     clock = TestClock()
-    gate = Gate(RULES, [verifier_of(CLUSTER_KEY.secret)], 300.0, clock)
+    gate = Gate(RULES, lambda: (CLUSTER_KEY.secret,), 300.0, clock)
     service = ReplicationService()
 
     def register(server: aio.Server) -> None:
