@@ -136,7 +136,7 @@ class Channel(aio.Channel):
     def move(self, ip_address: str) -> None:
         """Handle that a new process serves at the channel's address.
 
-        The next attempt to connect is made at once. Connections to the IP address of the former
+        The next attempt to connect starts without a pause. Connections to the IP address of the former
         process end: if its host has vanished, they would end only after `liveness`.
 
         Args:

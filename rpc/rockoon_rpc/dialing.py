@@ -124,7 +124,7 @@ class _Attempts(Generic[P]):
     def result(self) -> tuple[asyncio.Transport, P] | None:
         """Return the connection of the first attempt that succeeded; None: none has.
 
-        After a failed attempt the next one starts at once.
+        After a failed attempt the next one starts without a delay.
         """
         for task in [each for each in self.tasks if each.done()]:
             self.tasks.remove(task)
