@@ -136,8 +136,8 @@ class Channel(aio.Channel):
     def move(self, ip_address: str) -> None:
         """Handle that a new process serves at the channel's address.
 
-        The next attempt to connect starts without a pause. Connections to the IP address of the former
-        process end: if its host has vanished, they would end only after `liveness`.
+        The next attempt to connect starts without a pause. Connections to the IP address of the
+        former process end: if its host has vanished, they would end only after `liveness`.
 
         Args:
             ip_address: where the new process listens; tried before the addresses of a name, which
