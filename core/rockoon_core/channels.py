@@ -357,11 +357,13 @@ class Channels:
         """Record which process serves at the address of each node, as the routes state it.
 
         If it is a new process, the channel to the address connects to it without a pause, and
-        without waiting for DNS.
+        without waiting for DNS. A process that was started before the known one is ignored: a
+        nameserver that lags may still list it.
         """
         for node in nodes:
             process = (node.ip_address, node.started_at_ms)
-            if self._processes.get(node.address) != process:
+            _, known_started_at_ms = known = self._processes.get(node.address, ("", 0))
+            if process != known and node.started_at_ms >= known_started_at_ms:
                 self._processes[node.address] = process
                 if node.address in self._unsigned:
                     self._unsigned[node.address].move(node.ip_address)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rockoon_core.pem_files import PemError, RenewedFiles
+from rockoon_core.signature import secret_fault
 
 SECRET_BYTES_MAX = 4096
 
@@ -14,7 +15,7 @@ class RenewedSecrets:
     file cannot be used, the former secrets stay in use.
 
     Raises:
-        PemError: the file cannot be read or contains no secret.
+        PemError: as `read_secrets`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,10 +31,15 @@ class RenewedSecrets:
 
 
 def read_secrets(path: Path) -> tuple[str, ...]:
-    """Read the secrets in a file. Raises PemError."""
+    """Read the secrets in a file.
+
+    Raises:
+        PemError: the file cannot be read, contains no secret, or a line that is no safe secret.
+    """
     try:
         with path.open("rb") as stream:
-            content = stream.read(SECRET_BYTES_MAX).decode()
+            raw = stream.read(SECRET_BYTES_MAX + 1)
+            content = raw.decode()
     except OSError as failure:
         raise PemError(f"{path}: {failure.strerror}") from failure
     except UnicodeDecodeError:
@@ -41,4 +47,11 @@ def read_secrets(path: Path) -> tuple[str, ...]:
     found = tuple(filter(None, map(str.strip, content.splitlines())))
     if not found:
         raise PemError(f"{path} contains no secret: it is empty")
+    if len(raw) > SECRET_BYTES_MAX:
+        raise PemError(f"{path} has more than {SECRET_BYTES_MAX} bytes: use one secret per line")
+    for number, secret in enumerate(found, 1):
+        if secret.startswith("#"):
+            raise PemError(f"{path}: secret {number} begins with #: comments are not possible")
+        if fault := secret_fault(secret):
+            raise PemError(f"{path}: secret {number} has {fault}")
     return found

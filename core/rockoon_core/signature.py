@@ -72,12 +72,15 @@ class AccessKey:
         """Return why the key cannot be used; empty if it can."""
         if not KEY_ID.fullmatch(self.id):
             return f"{self.id!r} is not an access key's name: 1 to 64 letters, digits and . _ -"
-        if len(self.secret) < SECRET_CHARACTERS_MIN:
-            return (
-                f"the secret of access key {self.id!r} has {len(self.secret)} characters: "
-                f"fewer than {SECRET_CHARACTERS_MIN} can be guessed"
-            )
-        return ""
+        fault = secret_fault(self.secret)
+        return f"the secret of access key {self.id!r} has {fault}" if fault else ""
+
+
+def secret_fault(secret: str) -> str:
+    """Return why a secret is not safe, as the object of "has"; empty if it is safe."""
+    if len(secret) < SECRET_CHARACTERS_MIN:
+        return f"{len(secret)} characters: fewer than {SECRET_CHARACTERS_MIN} can be guessed"
+    return ""
 
 
 def new_secret() -> str:
@@ -227,9 +230,10 @@ class Credentials:
     def sign(
         self, method: str, instance: str, counter: int, audience: str, body: bytes | None
     ) -> str:
-        time_ms = self._clock() + self._correction_ms
-        if self._renewed is not None and time_ms >= self._next_renewal_ms:
-            self._next_renewal_ms = time_ms + RENEWAL_MS
+        now_ms = self._clock()
+        time_ms = now_ms + self._correction_ms
+        if self._renewed is not None and now_ms >= self._next_renewal_ms:
+            self._next_renewal_ms = now_ms + RENEWAL_MS
             self._renew(self._renewed())
         client_key, verifier = self._keys
         text = signed_text(method, self.key_id, time_ms, instance, counter, audience, body)

@@ -67,6 +67,10 @@ def test_services_need_the_revision_of_a_topics_last_change_only() -> None:
     assert routes.needed_revision("absent") == 9
     assert routes.apply(pb.RouteUpdate(revision=12, topics=[topic("a", revision=12)]))
     assert routes.needed_revision("a") == 12
+    # Another etcd counts other revisions: the known one means nothing there.
+    routes.apply(pb.RouteUpdate(revision=13, etcd_cluster_id=1))
+    routes.apply(pb.RouteUpdate(revision=2, etcd_cluster_id=2))
+    assert routes.needed_revision("a") == 0
 
 
 def test_an_answer_is_not_undone_by_older_updates_of_the_watch() -> None:

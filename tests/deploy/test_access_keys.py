@@ -62,8 +62,8 @@ def test_jobs_sign_their_calls(production: Overlay, tmp_path: Path) -> None:
             ]
             assert variables["ROCKOON_ACCESS_SECRET_FILE"] == f"{place}/secret"
             # `rockoon access create --secret-file` ends the line.
-            (tmp_path / "secret").write_text("what-only-the-jobs-know\n")
+            (tmp_path / "secret").write_text("what-only-the-jobs-here-know\n")
             file = {"ROCKOON_ACCESS_SECRET_FILE": str(tmp_path / "secret")}
             key = from_environment(variables | file)
             assert key is not None
-            assert key.secret == "what-only-the-jobs-know"
+            assert key.secret == "what-only-the-jobs-here-know"

@@ -18,7 +18,14 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon_core.failed_call import from_rpc_error, may_sign_again
-from rockoon_core.signature import ACCESS_METADATA_KEY, AccessKey, Credentials, verifier_of
+from rockoon_core.signature import (
+    ACCESS_METADATA_KEY,
+    AccessKey,
+    Credentials,
+    new_secret,
+    verifier_of,
+)
+from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.access_pb2 import ACCESS_READ, ACCESS_WRITE
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_runtime.access.callers import current_caller
@@ -317,6 +324,36 @@ async def test_what_is_open_ends_when_the_permission_for_it_is_revoked() -> None
             gated.gate.update([known(SHOP, ("topic:orders", [ACCESS_WRITE]))])
             told = await ended(gated, open_call)
     assert isinstance(told, NotPermitted)
+
+
+async def test_a_call_with_a_renewed_secret_is_repeated_once() -> None:
+    """The server may get the renewed secret later: callers must not repeat without a pause."""
+    secret, attempts = [CLUSTER_KEY.secret], 0
+    async with Gated().serving() as gated:
+        access = Credentials(CLUSTER_KEY, gated.clock, lambda: secret[0])
+        nameservers = Nameservers([gated.address], "rockoon", None, access)
+
+        async def attempt(channel: aio.Channel) -> object:
+            nonlocal attempts
+            attempts += 1
+            return await call(channel)
+
+        secret[0] = new_secret()
+        with pytest.raises(NotAuthenticated):
+            await nameservers.call_channel(attempt)
+        await nameservers.close()
+    assert attempts == 2
+
+
+async def test_what_is_open_with_a_removed_cluster_secret_ends() -> None:
+    successor = AccessKey(CLUSTER_KEY.id, new_secret())
+    async with Gated().serving() as gated, gated.channel(CLUSTER_KEY) as channel:
+        open_call = await begun(gated, channel)
+        gated.cluster_secrets[:] = [successor.secret]
+        gated.clock.now_ms += 1_000
+        async with gated.channel(successor) as renewed:
+            assert await call(renewed) == b"orders"
+        assert (await ended(gated, open_call)).details["kind"] == "replaced secret"
 
 
 async def test_what_is_open_with_a_former_secret_ends_with_it() -> None:

@@ -92,12 +92,29 @@ def test_a_renewed_file_replaces_the_secrets_and_an_unusable_one_does_not(tmp_pa
         (f"{LONG}\n\n{OTHER}\n", LONG, [LONG, OTHER]),
         (f"{OTHER}\r\n{LONG}", OTHER, [OTHER, LONG]),
         ("", OTHER, [OTHER, LONG]),
+        # Any line that can be guessed would be a key with all permissions.
+        ("changeme\n", OTHER, [OTHER, LONG]),
+        (f"{OTHER}\nchangeme\n", OTHER, [OTHER, LONG]),
+        (f"# the former secret was another one\n{OTHER}\n", OTHER, [OTHER, LONG]),
+        (f"{OTHER}\n" * 200, OTHER, [OTHER, LONG]),
         (OTHER, OTHER, [OTHER]),
     ):
         file.write_text(content)
         clock.now_ms += 1_000
         assert signer() == signs
         assert keys.verifiers(clock.now_ms) == tuple(map(verifier_of, accepted))
+
+
+def test_a_corrected_clock_does_not_delay_a_renewal() -> None:
+    clock, secret = TestClock(), [LONG]
+    client = Credentials(AccessKey("rockoon", LONG), clock, lambda: secret[0])
+    client.sign("/m", "0" * 16, 1, "", None)
+    assert client.correct(clock.now_ms - 3_600_000)
+    client.sign("/m", "0" * 16, 2, "", None)
+    secret[0] = OTHER
+    clock.now_ms += 1_000
+    client.sign("/m", "0" * 16, 3, "", None)
+    assert client.verifier == verifier_of(OTHER)
 
 
 def test_a_cluster_secret_comes_from_the_environment_only_and_is_not_printed() -> None:

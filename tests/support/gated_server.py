@@ -59,14 +59,16 @@ class Gated:
     Attributes:
         gate: before it.
         clock: the gate's.
+        cluster_secrets: those that it accepts.
         waiting: calls of WAIT that are being answered.
     """
 
     def __init__(self, *, window_seconds: float = 300.0, optional: bool = False) -> None:
         self.clock = TestClock()
+        self.cluster_secrets = [CLUSTER_KEY.secret]
         self.gate = Gate(
             RULES,
-            lambda: (CLUSTER_KEY.secret,),
+            lambda: tuple(self.cluster_secrets),
             window_seconds,
             self.clock,
             optional=optional,

@@ -107,6 +107,7 @@ class RouteWatch:
 
     async def run(self) -> None:
         """Watch the routes until cancelled."""
+        is_repeated = False
         while True:
             address = self._rotation.address
             try:
@@ -115,7 +116,8 @@ class RouteWatch:
                 log.debug("nameserver %s ended the route watch; connecting again", address)
             except RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if may_sign_again(self._channels.access, error):
+                if not is_repeated and may_sign_again(self._channels.access, error):
+                    is_repeated = True
                     continue
                 if not self.changed.count:
                     self._record_refusal(address, failure, error)
@@ -128,6 +130,7 @@ class RouteWatch:
                 continue
             finally:
                 self._call = None
+            is_repeated = False
             await asyncio.sleep(self._rotation.failed())
 
     def _record_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:

@@ -176,7 +176,9 @@ class Routes:
         changes elsewhere, of which services receive the revision only with the next heartbeat.
         """
         route = self._topics.get(name)
-        return self.topic_revision(name) if route is None else route.changed_revision
+        revision = self.topic_revision(name)
+        # `topic_revision` is lower if the route is of another etcd than the revisions.
+        return revision if route is None else min(revision, route.changed_revision)
 
     @property
     def nodes(self) -> list[Node]:

@@ -57,6 +57,7 @@ class Watching:
             is_final: whether all nameservers would refuse with this error.
             stop: failed after a final error.
         """
+        is_repeated = False
         while True:
             address = self._rotation.address
             try:
@@ -64,14 +65,20 @@ class Watching:
             except grpc.RpcError as failure:
                 reason = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if may_sign_again(self._nameservers.access, reason):
-                    continue
-                if is_final(reason):
+                    if not is_repeated:
+                        is_repeated = True
+                        continue
+                    # The nameserver does not know the renewed secret yet.
+                    log.info("%s: %s; retrying after a pause", self._name, reason)
+                elif is_final(reason):
                     self._fail(stop, Fatal(ExitStatus.CONFIGURATION, f"{self._name}: {reason}"))
                     return
-                log.info("%s: %s", self._name, reason)
+                else:
+                    log.info("%s: %s", self._name, reason)
             except Fatal as reason:
                 self._fail(stop, reason)
                 return
+            is_repeated = False
             pause = self._rotation.failed()
             if self._rotation.round_failed:
                 self.attempted.set()

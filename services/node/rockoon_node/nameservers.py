@@ -87,15 +87,14 @@ class Nameservers:
         return await self._call_at(lambda address: method(self._channels.get(address)))
 
     async def _call_at(self, method: Callable[[str], Awaitable[Reply]]) -> Reply:
-        async def call_one(address: str) -> Reply:
+        async def call_one(address: str, *, is_repeated: bool = False) -> Reply:
             try:
                 return await method(address)
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
-                if may_sign_again(self.access, error):
-                    # Repeated at most once: `may_sign_again` does not correct a right clock.
-                    return await call_one(address)
-                raise error from failure
+                if is_repeated or not may_sign_again(self.access, error):
+                    raise error from failure
+            return await call_one(address, is_repeated=True)
 
         return await call_any(self._order, call_one)
 

@@ -184,15 +184,13 @@ class Brokers:
         return stub
 
     def _route_revision(self, queues: list[MessageQueue]) -> int:
-        """Return the latest revision that changed a topic of the queues. A broker answers once it
-        knows this revision.
+        """Return the latest revision that changed a topic of the queues, or created one of its
+        queues. A broker answers once it knows this revision.
         """
-        topics = {queue.topic for queue in queues}
+        names = {queue.topic for queue in queues} & self._table.topics.keys()
+        topics = [self._table.topics[name] for name in names]
         return max(
-            (
-                self._table.topics[name].modified_revision
-                for name in topics & self._table.topics.keys()
-            ),
+            (max(topic.modified_revision, *topic.create_revisions.values(), 0) for topic in topics),
             default=0,
         )
 

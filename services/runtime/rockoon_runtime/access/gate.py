@@ -70,7 +70,7 @@ class Gate:
         clock = clock or steady_clock()
         self.rules = rules
         self._optional = optional
-        self.keys = KeyTable(cluster_secrets)
+        self.keys = KeyTable(cluster_secrets, lambda: self._calls.key_changed(CLUSTER_KEY_ID))
         self.authentication = Authentication(self.keys, window_seconds, clock)
         self.refusals = Refusals(clock)
         self._calls = OpenCalls(self.keys, clock)

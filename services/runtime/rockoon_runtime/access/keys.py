@@ -92,11 +92,13 @@ class ClusterKey(KnownKey):
 
     Args:
         secrets: returns the cluster secret, and further ones that are accepted during a rotation.
+        on_change: called when the secrets have changed.
     """
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Secrets, on_change: Callable[[], None]) -> None:
         super().__init__(AccessKeyInfo(key_id=CLUSTER_KEY_ID))
         self._read = secrets
+        self._on_change = on_change
         self._secrets: tuple[str, ...] = ()
         self._verifiers: tuple[bytes, ...] = ()
         self._next_read_ms = 0
@@ -106,7 +108,10 @@ class ClusterKey(KnownKey):
             self._next_read_ms = now_ms + RENEWAL_MS
             found = self._read()
             if found != self._secrets:
+                is_change = bool(self._secrets)
                 self._secrets, self._verifiers = found, tuple(map(verifier_of, found))
+                if is_change:
+                    self._on_change()
         return self._verifiers
 
     def may(self, action: Action, resource: str) -> bool:  # noqa: ARG002 - every permission
@@ -123,11 +128,13 @@ class KeyTable:
     """All keys that a service knows.
 
     Args:
-        cluster_secrets: see `ClusterKey`.
+        cluster_secrets, on_cluster_change: see `ClusterKey`.
     """
 
-    def __init__(self, cluster_secrets: Secrets) -> None:
-        self._cluster_key = ClusterKey(cluster_secrets)
+    def __init__(
+        self, cluster_secrets: Secrets, on_cluster_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self._cluster_key = ClusterKey(cluster_secrets, on_cluster_change)
         self._keys: dict[str, KnownKey] = {}
         # True once a nameserver has sent the keys; until then only the cluster key is known.
         self.loaded = False
