@@ -1,13 +1,13 @@
 """Batches: back-to-back records of one message queue, handled a column at a time.
 
 A producer encodes a batch in its final stored form, with zeros in the fields that only the broker
-knows: queue offset, physical offset, store timestamp and store host (always IPv4). The broker
-checks every record, writes those fields into all of them at once, and appends the bytes as they
-are. Consumers get the same bytes back.
+knows: queue offset, physical offset, store timestamp and store host (always IPv4). It reserves
+space for a checksum. The broker checks every record, writes those fields and the checksum into all
+of them at once, and appends the bytes. Consumers receive the bytes that the broker has appended.
 
 `stamp_batches` checks batches of several queues and writes the broker's fields into them ("stamps"
 them) in one call, with the result of `check_batch` and `stamp_batch` for one batch after the other.
-It leaves out an invalid batch without a reason; the caller repeats `check_batch` to learn it.
+It leaves out an invalid batch and gives no reason; the caller gets the reason from `check_batch`.
 """
 
 import struct

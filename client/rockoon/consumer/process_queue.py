@@ -46,9 +46,9 @@ class FlowLimits:
     bytes_max: int = 100 * 2**20
     """Bytes of the batches in memory. A batch counts whole until its last message is finished."""
     span_max: int = 2000
-    """Newest pulled offset minus smallest unfinished one: the limit of later messages that are
-    handled while one is unfinished, and of messages that are delivered again after a crash. In
-    RocketMQ, finished messages after the unfinished one do not count."""
+    """Newest pulled offset minus smallest unfinished one. It limits how many later messages are
+    handled while one message is unfinished, and so how many are delivered again after a crash.
+    RocketMQ does not count finished messages after the unfinished one."""
 
     def __post_init__(self) -> None:
         for name in ("messages_max", "bytes_max", "span_max"):

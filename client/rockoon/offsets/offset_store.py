@@ -216,8 +216,8 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
-            # The last call includes all queues. A queue whose progress is stored already needs no
-            # commit, but only `release` informs the service that this reader has stopped.
+            # The last call includes all queues. If the progress of a queue is stored already, the
+            # queue needs no commit, but the service must learn that this reader has stopped.
             for some in in_calls(queues if is_last else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:

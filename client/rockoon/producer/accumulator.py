@@ -5,11 +5,11 @@ Pure: no loop, clock or socket; times are arguments. (A future is created when a
 Invariants:
 - A message is in exactly one batch, a batch belongs to one batch queue, and a batch queue's batches
   leave it in the order in which they were opened. A refused batch returns to the front.
-- A batch queue with a queue (the program chose it, by name or by key) has one batch in flight:
-  that keeps the order of its messages if a batch fails and is sent again. A batch queue without
-  one (round robin) has one batch in flight per queue.
-- `claimed_bytes` counts unacknowledged messages that a task awaits, `unclaimed_bytes` the rest.
-  Only the rest must be bounded here: a task that awaits a message sends no other one.
+- If the program chose the message queue of a batch queue, by name or by key, the batch queue has
+  one batch in flight: that keeps the order of its messages if a batch fails and is sent again. A
+  round robin batch queue has one batch in flight for each message queue.
+- `claimed_bytes` counts unacknowledged messages that a task awaits, `unclaimed_bytes` the rest. The
+  buffer limit bounds only the rest: a task that awaits a message sends no other message meanwhile.
 """
 
 import asyncio
@@ -77,7 +77,8 @@ class ProducerBatch:
         self.bodies: list[bytes] = []
         self.extras: dict[int, Extras] = {}
         self.bytes = 0
-        # 0 until the first message opens the batch: `send` detects both events by one comparison.
+        # 0 until the first message opens the batch. So `send` detects a first message and a full
+        # batch by one comparison.
         self.close_bytes = 0
         self.born_timestamp_ms = 0
         self.linger_end = 0.0
@@ -96,7 +97,8 @@ class ProducerBatch:
         self.last_error: RockoonError | None = None
         self.is_done = False
         self.outcome: Appended | RockoonError | None = None
-        # Receipts awaited before the outcome, and failures raised for an awaiter after it.
+        # Number of receipts awaited before the outcome, their bytes, and number of errors that
+        # receipts have raised.
         self.awaited = 0
         self.awaited_bytes = 0
         self.seen = 0
@@ -267,8 +269,8 @@ class BatchQueue:
         if self.waiting:
             return self.waiting.popleft()
         batch = self.batch
-        # Later messages need another batch: the caller gives ids and numbers to the messages that
-        # this one has now.
+        # Later messages go to another batch, because the caller assigns ids and numbers to the
+        # messages that this batch has now.
         self.batch = ProducerBatch(self)
         self.is_flushing = False
         return batch

@@ -1,15 +1,15 @@
 """Batch scheduling: which batch goes to which queue, and when.
 
 Pure: routes and times are arguments, assignments are results. `ready_queues` has the batch queues
-to examine. Every other batch queue with messages waits for an event, and is kept where that event
-finds it:
+to examine. Every other batch queue with messages waits for an event. This table has the reasons,
+and on the right the collection or the call that makes the batch queue ready again:
 
 - its own batch is in flight       -> `acknowledged` or `refused` of that batch
 - its queues have another batch without a reply (idempotent only)
                                    -> `acknowledged`, `refused` and `expire` call `_wake_owed`
 - its brokers have no free slot    -> `BrokerSlots.blocked` of each, until a slot is free
 - its batch may linger             -> `_alarms`, and `BrokerSlots.lingering` until a broker is idle
-- its broker pauses                -> the same
+- the pause after a request to its broker has not ended (`pause_end`) -> the same
 - it or its brokers have failed    -> `_alarms`
 - its brokers or its topic are not in the routes -> `_absent`, until the routes change
 """
@@ -30,8 +30,8 @@ from rockoon_core.message_queue import MessageQueue
 # A broker's event loop handles one message at a time: this many bytes occupy it for a millisecond.
 SHIPMENT_BYTES_MAX = 1 << 20
 # A batch costs producer and broker about fifty microseconds of CPU, however few messages it has.
-# The pause makes a producer with a thousand queues fill its batches; with a few queues it is
-# too short to matter.
+# After a request, batches that may linger wait this long for each of its batches. So a producer
+# with a thousand queues fills its batches; with a few queues the pause is too short to matter.
 PAUSE_SECONDS_PER_BATCH = 200e-6
 PAUSE_SECONDS_MAX = 0.2
 

@@ -6,9 +6,10 @@ a consumer can detect them. With `idempotent=True` batches are numbered, and a b
 once: there are no copies. If the reply to a batch is lost and the batch then fails, the error says
 that its messages may be stored.
 
-Messages with an `ordering_key` or a `queue` always stay in order: such a queue has one batch in
-flight, and a batch that failed is sent first. Messages without either may go to another queue if
-theirs fails (with an idempotent producer only if the broker has refused them).
+Messages with an `ordering_key` or a `queue` always stay in order: their queue has one batch of them
+in flight, and the producer sends a failed batch again before later ones. If a batch of other
+messages fails, the producer may send it to another queue. An idempotent producer does so only if
+the batch is certainly not stored.
 
 A broker refuses a batch as a whole. `send` checks each message for the known reasons of a refusal
 and raises for that message alone. If a broker refuses a batch for another reason (for example
@@ -128,7 +129,7 @@ class Producer(ClosedOnExit):
         `wait_capacity()` regularly and `flush()` at the end.
 
         Args:
-            topic, body: destination; at most 4 MiB, empty: deletes a compacted topic's `keys`.
+            topic, body: at most 4 MiB; in a compacted topic, an empty body deletes its `keys`.
             keys: keys to find the message by: a sequence, or a text with spaces between them.
             tags: consumers can select messages by it.
             properties: at most 31743 bytes with those that Rockoon adds, by the default limit.

@@ -1,7 +1,8 @@
 """Sender: connects the batch scheduler, which does no I/O, with the append streams of the brokers.
 
-Batches are sent at the end of the loop iteration in which they became ready. One task per broker
-sends requests and receives replies, one task follows the routes, one task fails overdue batches.
+Batches are sent at the end of the loop iteration in which they became ready. If the program awaits
+each message, `ready` sends the batch immediately. One task per broker runs the append stream, one
+task follows the routes, one task fails overdue batches.
 All state belongs to the event loop; there are no locks.
 """
 
@@ -267,7 +268,7 @@ class Sender:
         self._next_send: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        # Messages that were sent last, and the batches that `_TURN_BYTES` has postponed.
+        # Number of messages that were sent last, and the batches that `_TURN_BYTES` has postponed.
         self._last_count = 0
         self._postponed: Iterator[ProducerBatch] | None = None
         # Set while a batch or a stream exists that can exceed a deadline.

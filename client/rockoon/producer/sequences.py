@@ -33,7 +33,8 @@ class BatchSequence:
         self.producer_id = producer_id
         self.first = first
         self.may_be_stored = False
-        """The batch was sent, and its reply is lost. The Sender sets it."""
+        """The broker may have stored the batch: its reply is lost or will not be read, or the
+        broker is not the leader any more. The Sender sets it."""
         self._first_sent: float | None = None
 
     def sent(self, now: float) -> int:

@@ -188,9 +188,9 @@ class Appends:
     def append_group(self, group: Sequence[GroupedBatch]) -> None:
         """Append clients' batches by one write, without waiting.
 
-        A result that stays None means that the batch is not written: `append` waits or raises the
-        reason. Of two batches with the same sequence only the first is written: whether the second
-        is a repeat is known once the first is in the log.
+        If a result stays None, the batch is not written: `append` waits or raises the reason. Of
+        two batches with the same sequence key only the first is written: once it is in the log,
+        `append` finds out whether the second is a repeat.
 
         Args:
             group: batches to writable queues, in the order of arrival. Each sender gets its own
@@ -423,8 +423,8 @@ class Appends:
         runs = self._sequences.stored(sequenced, len(sizes), self.store_clock.now_ms())
         stored = sum(run.messages for run in runs)
         if stored == len(sizes):
-            # Durable when the whole log is: the position of the stored batch among the pending
-            # ones is not known any more.
+            # The repeat waits until the whole log is durable: the end offset of the stored batch is
+            # not known any more.
             whole_log = self._wait_for(self._pending[-1][0]) if self._pending else None
             return AppendResult(runs, whole_log)
         if stored:

@@ -457,7 +457,7 @@ class Broker:
         for batches in messages:
             own: list[AppendResult | None] = [None] * len(batches)
             results.append(own)
-            # Two of one queue stay in their order: `append` writes both.
+            # If a message has several batches of one queue, `append` writes them in their order.
             count_of = Counter([each.queue for each, _ in batches]) if len(batches) > 1 else None
             for index, (batch, route_revision) in enumerate(batches):
                 topic = served.get(batch.topic)

@@ -7,9 +7,9 @@ stays bounded.
 A batch that need not wait is appended and acknowledged in the receive callback (`on_message`): to
 wake a task costs as much as to append a single batch.
 
-A message may contain several batches (`AppendRequest.more`). Batches are appended in groups, by
-one write; the general path (`Broker.append`) appends or refuses batches that must wait, are
-special or invalid.
+In this module a message is a gRPC message of a producer, not a record. It may contain several
+batches (`AppendRequest.more`). One write appends the batches of a group. If a batch must wait, is
+special or is invalid, the general path (`Broker.append`) appends or refuses it.
 
 Messages that arrive on several streams in one iteration of the event loop are one group. A single
 message is appended immediately. A group is collected, until the end of the iteration, only if a
@@ -49,11 +49,12 @@ log = logging.getLogger(__name__)
 UNANSWERED_MAX = 64
 # Batches of one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
-# Limits of a group: with more, its first message would wait longer than for a write of its own.
+# Limits of a group. In a larger group the first message would wait longer for the others than a
+# write of its own takes.
 GROUP_BATCHES_MAX = 256
 GROUP_BYTES_MAX = 1 << 20
-# A message that gets its reply in the receive callback never counts as unanswered. Messages of
-# other streams within this time therefore start a group, too.
+# If a message gets its reply in the receive callback, later messages never find it unanswered. So a
+# message that another stream receives within this time starts a group, too.
 MOMENT_SECONDS = 200e-6
 # Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
@@ -196,7 +197,8 @@ class GroupAppends:
         count, size = len(batches), 0
         for each in batches:
             size += each.batch.frames_bytes
-        # Before this message joins: nothing may call its `waiting` within this call.
+        # Before this message joins the group: `_flush` calls the `waiting` of each message, which
+        # must not happen before this call returns.
         if self._batches + count > GROUP_BATCHES_MAX or self._bytes + size > GROUP_BYTES_MAX:
             self._flush()
         self._collected.append((batches, waiting))
@@ -292,8 +294,9 @@ class AppendStreamCall:
         Returns:
             False: nothing was done, and `read` must get the message.
         """
-        # Replies have the order of the requests, and only `read` and `answers` can wait. If several
-        # messages have arrived, this one would be synced alone before the rest are appended.
+        # If an earlier message has no reply, this one must wait for it, and only `read` and
+        # `answers` can wait. If more messages have arrived, `read` appends all before their sync;
+        # here this one would be synced alone.
         if self._unanswered or self._ended or not sender.replies_now():
             return False
         if len(message) >= LARGE_BYTES:

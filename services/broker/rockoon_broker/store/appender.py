@@ -69,8 +69,9 @@ class Appender:
     Args:
         settings: the store's settings.
         log, queues: open.
-        runs: gets the time of each batch; decides when store times must go back.
-        points: store times may go back only after its cap.
+        runs: gets the time of each batch; decides when store times must decrease.
+        points: has the limit of the checkpoint's times; without a durable limit store times must
+            not decrease.
         undispatched: gets the queue entries of each batch.
         epochs: gets each mark; once there is a mark, each file starts with one.
         found_keys: gets the keys of each batch, if they are wanted.

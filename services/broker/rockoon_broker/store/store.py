@@ -1,8 +1,9 @@
 """Storage engine of one broker: RocketMQ's store directory, owned by one thread.
 
 All calls are made from the owner's thread, with the time as an argument. The Syncer's thread runs
-the slow calls and reports a finished sync through `on_synced`; the owner then calls `confirm`. The
-takeover thread of compacted generations returns its results in `tick`.
+the slow calls. When a sync has finished, it calls `on_synced`, and the owner then calls `confirm`.
+A small sync may run in the owner's thread (`inline_bytes_max`). Another thread verifies compacted
+generations (`compacted/takeover.py`); `tick` fetches its results.
 docs/understand/threads.md lists all threads.
 
 Invariants:

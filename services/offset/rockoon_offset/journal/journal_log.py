@@ -2,10 +2,11 @@
 
 Invariants:
 - The ledger contains the committed records, and on a leader also its own appended records. After
-  the end of a leadership the journal is opened as a new object: changes in memory are not undone.
-- A file is deleted only after the state at the start of a later file is committed, so the log is
-  complete from `min_offset` on. The file before that later file stays as long as a follower may
-  need it.
+  the end of a leadership the journal is opened as a new object, because changes of the ledger in
+  memory cannot be undone.
+- A file is deleted only after the state at the start of a later file is committed. So a start finds
+  a complete state, and all later records. The file directly before that later file is kept, and
+  older files as long as a follower may need them.
 - The log contains the start and the initial state of each file, so all replicas have the same
   files.
 
@@ -39,8 +40,8 @@ WAITING_BYTES_MAX = 64 << 20
 # Pause after a new file that found no room.
 ROTATION_RETRY_SECONDS = 30.0
 FILES_HELD_MAX = 8
-"""Number of old files kept for followers. A follower that lacks more files than these and the
-newest two loses its vote.
+"""Number of old files that are kept for followers, beside the newest two. If a follower lacks more
+files than all of these, it loses its vote.
 """
 
 

@@ -233,7 +233,8 @@ class JournalStore:
                     )
                     break
             if self._failure is None:
-                # A power cut then cannot make an unfinished write of the newest changes.
+                # After a power cut the next start then knows that the newest changes were synced,
+                # and does not cut them as an unfinished write.
                 with suppress(OSError):
                     self._acknowledged.sync()
         finally:
@@ -265,7 +266,7 @@ class JournalStore:
                 self._parts.popleft()
             if not self._is_closing:
                 if not self._has_state and journal.wants_generation:
-                    # The ledger has no change that the journal lacks.
+                    # Now: the journal has all changes of the ledger, so the state may follow.
                     journal.start_generation()
                 self._has_state = journal.append_state()
         except LogFull:
@@ -301,8 +302,8 @@ class JournalStore:
             if failure is not None:
                 raise failure
             self._record_sync()
-            # Before callers are notified: otherwise the next start would cut a damaged frame as an
-            # unfinished write.
+            # Before callers are notified: if the frame is damaged later, the next start must
+            # report it, and must not cut it as an unfinished write.
             self._acknowledged.raise_to(journal.durable_end)
             journal.commit(journal.durable_end)
         except Shortage as failure:

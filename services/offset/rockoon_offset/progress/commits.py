@@ -193,8 +193,8 @@ class Commits:
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known
 
     def _explained(self, commit: OffsetCommit, reason: RockoonError) -> RockoonError:
-        """Return the error of a refused commit. Without progress, it is a better one if the topic,
-        queue or group does not exist.
+        """Return the error of a refused commit. If the reader has no progress and the topic,
+        queue or group does not exist, return the error that says so.
         """
         if self._store.ledger.find(commit.group, commit.queue) is not None:
             return reason

@@ -172,7 +172,7 @@ class Ledger(LedgerState):
         return [] if after == before else self.apply_all([ProgressPut(after)])
 
     def check_commit(self, commit: OffsetCommit, incarnation: int | None, end: int | None) -> None:
-        """Raise an error if a commit must be refused; see `commit_check`."""
+        """Raise an error if a commit must be refused; see `check_commit`."""
         check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
 
     def commit(

@@ -5,7 +5,7 @@ calls. docs/understand/threads.md lists all threads. Rules:
 
 1. A new sync request replaces the pending one: each request lists every file with bytes that may
    be unsynced, so that the newest covers all. Appends made during a sync share the next sync.
-   If no request is pending and syncs are short, the owner itself runs small ones.
+   If no sync runs or waits and recent syncs were short, the owner itself runs a small sync.
 2. A sync request waits for at most one other slow call: the thread serves the newest sync
    request between any two of them.
 3. This thread, never the owner, closes the descriptors of CommitLog files, and only after every
@@ -16,11 +16,12 @@ calls. docs/understand/threads.md lists all threads. Rules:
    the pages that it could not write, and a second fsync would succeed without them.
 6. A recovery point that fails before any sync (a file cannot be opened, no space) is not a failed
    sync: it is retried once a second. Syncs of the log continue.
-7. Queue files that a recovery point no longer counts are deleted only after that point is
-   written: a start that finds fewer files than its point counts rebuilds them from the whole log.
+7. If a recovery point no longer counts a queue file, the file is deleted only after that point is
+   written. A start that finds fewer files than its point counts rebuilds all from the whole log.
 
-The owner syncs as long as its delay by syncs, averaged over recent ones, is smaller than the cost
-of a handover to the thread: about 100 µs of CPU.
+A handover to the thread costs about 100 µs of CPU. A sync by the owner saves it, but a slow one
+delays the owner. `SyncPace` counts this delay, and each short sync reduces the count by
+`EARNED_SECONDS`. Above `OWED_SECONDS_MAX` the thread syncs.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
-"""Dispatch: writes queue entries of batches in the log, in log order, so that readers see them.
+"""Dispatch: adds queue entries of committed batches to the ConsumeQueues, so that readers see them.
 
-A failed write is retried before all later entries.
+Entries are added in log order. A ConsumeQueue may keep new entries in memory; `save` writes all of
+them to files. A failed write is retried before all later entries.
 """
 
 import errno
@@ -28,7 +29,7 @@ NUMBERS_A_TICK_MAX = 100
 
 @light_dataclass
 class Undispatched:
-    """A batch in the log whose queue entries are not written yet."""
+    """A batch in the log whose entries are not in its ConsumeQueue yet."""
 
     queue: ConsumeQueue | None
     """None if its topic was deleted: it has no entries, but its offset and time count."""
@@ -84,7 +85,7 @@ class CopiedRecords:
 
 
 class DispatchQueue:
-    """The contiguous batches whose entries are still to be written.
+    """The contiguous batches whose entries are not in the ConsumeQueues yet.
 
     Args:
         queues: receives the entries.
@@ -172,7 +173,7 @@ class DispatchQueue:
         self._waiting = deque(map(without, self._waiting))
 
     def dispatch(self, end: int) -> list[QueueKey]:
-        """Write the entries of batches up to a physical offset.
+        """Add the entries of batches up to a physical offset to their ConsumeQueues.
 
         A failed write is retried by the next call; `failure` has the error.
 
