@@ -11,7 +11,7 @@ SECRET_BYTES_MAX = 4096
 class RenewedSecrets:
     """A file with one secret per line; the first one signs.
 
-    A Secret that Kubernetes mounts is such a file, and a rotation needs no restart. If a renewed
+    Kubernetes mounts a Secret as one such file, so a rotation needs no restart. If a renewed
     file cannot be used, the former secrets stay in use.
 
     Raises:

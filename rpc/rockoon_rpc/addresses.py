@@ -48,7 +48,7 @@ class Share:
 
     def breaks(self, now: float) -> bool:
         """Count a connection that ends because its peer breaks HTTP/2; return whether the address
-        has more of them than it may have. Accepting the next ones costs more than their frames."""
+        has too many. Accepting the next ones costs more than their frames."""
         recovered = (now - self._broken_at) * BROKEN_PER_SECOND
         self._broken = max(self._broken - recovered, 0.0) + 1
         self._broken_at = now

@@ -81,7 +81,7 @@ def test_a_write_torn_at_any_byte_costs_only_what_was_not_acknowledged(
     before = former("first", tmp_path)
     path = tmp_path / f"{FIRST}.journal"
     whole = path.read_bytes()
-    # The mark is in the place of the next frame, and the last frame is like the next one.
+    # The mark follows the last frame directly. A next frame would have the bytes of the last one.
     frame = whole[-3 * FRAME_BYTES :]
     for cut in range(len(frame)):
         path.write_bytes(whole + frame[:cut])

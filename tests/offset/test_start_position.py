@@ -121,8 +121,8 @@ def test_the_classic_rule_guesses_as_rocketmq_4_does_whatever_the_revisions_say(
     assert outcome(facts) == expected
 
 
-# Three policies and their results on a queue of 15 messages, of which 10 is the first at the time
-# of TIMESTAMP.
+# Three policies and their results on a queue of 15 messages. The time of TIMESTAMP is that of
+# offset 10.
 GROWN_POLICIES = (
     StartPolicy(StartRule.FIRST),
     StartPolicy(StartRule.LAST),
@@ -142,7 +142,7 @@ FROM_FIRST = ((StartReason.NEW_QUEUE, 0),) * 3
         # It ran, lagged or was stopped during the growth, and asks early or late.
         (EXACT, 20, True, FROM_FIRST),
         (EXACT, 20, False, FROM_FIRST),
-        # CLASSIC replays a queue whose start is in memory, and applies the policy to others.
+        # CLASSIC replays a queue whose start is in memory, and applies the policy to other queues.
         (CLASSIC, 40, True, FROM_FIRST),
         (CLASSIC, 40, False, BY_POLICY),
         (CLASSIC, 20, True, FROM_FIRST),

@@ -63,7 +63,7 @@ async def test_a_store_that_was_closed_comes_back(tmp_path: Path) -> None:
 async def test_a_bad_newest_frame_is_refused_or_said_to_be_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, power_cut: bool
 ) -> None:
-    """Without the acknowledged end, which a power cut may lose, the start cannot tell."""
+    """After a power cut the acknowledged end may be lost: then the start cannot see the damage."""
     first = JournalStore(tmp_path, pytest.fail)
     begin = first.journal_counts().bytes
     start_at(first, 7)

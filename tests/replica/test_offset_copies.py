@@ -191,7 +191,7 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             services.start(stays.name, copies=1)
             again = await until(client, counting(1))
             assert again.epoch == alone.epoch
-            # It is registered and serves beside the others, which wait.
+            # The copy is registered and serves, while the other two copies wait.
             await answered(lambda: committed(client), lambda offset: offset == 40)
             await reading.send(producer, 10)
             await services.stop(stays.name)

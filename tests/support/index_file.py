@@ -116,7 +116,7 @@ class IndexFile:
             physical_offsets, store_timestamps_ms: of each key's record, int64[n].
 
         Returns:
-            Number of added keys; the others belong in the next file.
+            Number of added keys; the remaining keys belong in the next file.
         """
         count = min(len(key_hashes), self.remaining)
         if count == 0:

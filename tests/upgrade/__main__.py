@@ -92,7 +92,8 @@ def directory(keep: Path | None, way: Way) -> Iterator[Path]:
 
 
 def holds(folder: Path, way: Way, visitors: Sequence[Visitor]) -> bool:
-    """Let the visitors visit one directory; print what each found, and return whether all held."""
+    """Run the visitors on one directory one after the other, print the result of each visit, and
+    return whether all checks passed."""
     left: dict[str, Any] = {}
     for number, visitor in enumerate(visitors):
         failure = visit(folder, way, number, visitor)

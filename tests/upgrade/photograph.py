@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 import rockoon
 
 READER = "photographer"
-# Messages of these topics are delivered, retried or checked while photographs are made.
+# The broker may deliver, retry or check messages of these topics between two photographs.
 MOVING = ("soon", "paid", "%RETRY%")
 KEYS = ("key-3", "key-last", "no-such-key")
 POLL_SECONDS_MAX = 60.0
@@ -116,7 +116,7 @@ def facts(message: rockoon.Message) -> list[Any]:
 
 
 async def progress(cluster: rockoon.Cluster) -> list[object]:
-    """Return the stored progress of each group, without the owner of the queue, who may leave."""
+    """Return the stored progress of each group, without the owners of queues, which may change."""
     return [
         fields(each, "owner", "acknowledged_by", "acknowledged_at_ms")
         for each in await cluster.admin.progress()
@@ -125,8 +125,8 @@ async def progress(cluster: rockoon.Cluster) -> list[object]:
 
 
 async def in_flight(cluster: rockoon.Cluster, group: str) -> list[object]:
-    """Return the receivers' progress. A message in flight becomes visible again by itself, so the
-    two numbers are added."""
+    """Return the receivers' progress. A message in flight becomes visible again when its time ends,
+    so the two numbers are added."""
     return [
         {
             "queue": fields(each.queue),
@@ -162,13 +162,13 @@ async def half_messages(cluster: rockoon.Cluster) -> list[object]:
     for each in await cluster.admin.transactions():
         assert each.reply is not None, each.error
         replies.append(each.reply)
-    # The number of checks grows by itself.
+    # The broker increases the number of checks with time.
     found = [fields(waiting, "checks") for reply in replies for waiting in reply.transactions]
     return sorted(found, key=str)
 
 
 async def by_key(cluster: rockoon.Cluster, key: str) -> list[str]:
-    """Return the ids of the messages with a key, when the index has all of them."""
+    """Return the ids of the messages with a key, once the index contains all these messages."""
     async with asyncio.timeout(POLL_SECONDS_MAX):
         while True:
             found = await cluster.admin.messages.query("plain", key)

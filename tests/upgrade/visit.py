@@ -104,7 +104,7 @@ class Visit:
         """Finish the work that the former visit left open.
 
         Raises:
-            AssertionError: a part of it is lost, or was done already.
+            AssertionError: a fact is lost, or open work was done already.
         """
         former = self._number - 1
         async with self._payments():
@@ -403,7 +403,7 @@ async def visit(arguments: argparse.Namespace) -> None:
 
 
 def set_progress_aside(directory: Path) -> None:
-    """Move the data of the offset service away, so that it starts without progress."""
+    """Move the data of the offset service to `former`: the service then starts without progress."""
     aside = directory / "former"
     aside.mkdir(exist_ok=True)
     for path in [*directory.glob("offset"), *directory.glob("offset-*")]:

@@ -55,7 +55,7 @@ def append_reply(message: bytes) -> Answers:
     rows = kernel.native.appended(message)
     if rows is not None:
         if len(rows) == 1:
-            # Most: a comprehension is a call of its own.
+            # The most frequent case first: a comprehension costs one more Python call.
             return [tuple.__new__(StoredBatch, rows[0])]
         return [tuple.__new__(StoredBatch, row) for row in rows]
     return AppendReply.FromString(message)

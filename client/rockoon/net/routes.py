@@ -173,7 +173,7 @@ class Routes:
         """Return the revision that a service must have reached to know a topic as this client does.
 
         It is the revision of the topic's last change. `topic_revision` may be later because of
-        changes elsewhere, of which services receive the revision only with the next heartbeat.
+        changes of other topics or logs; services may receive that revision later than the client.
         """
         route = self._topics.get(name)
         revision = self.topic_revision(name)

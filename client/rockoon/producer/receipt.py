@@ -105,7 +105,7 @@ class SentSpans:
         """Wait until all are stored.
 
         Raises:
-            RockoonError: one could not be delivered; others may have been stored.
+            RockoonError: one message could not be delivered; other messages may have been stored.
         """
         # All are counted as awaited first, so that `flush` and `wait_capacity` do not report their
         # failures as well.

@@ -32,16 +32,16 @@ from rockoon_broker.rpc.compaction import (
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import query_messages, read
-from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
-from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
-from rockoon_broker.rpc.queue_states import queue_states
-from rockoon_broker.rpc.transactions import (
+from rockoon_broker.rpc.pending_messages import (
     cancel_delayed,
     check_transactions,
     end_transaction,
     list_delayed,
     list_transactions,
 )
+from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
+from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
+from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import TimeBoundary
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 from collections.abc import Iterator
 
 from rockoon_broker.rpc.compaction import compaction_state
-from rockoon_broker.rpc.transactions import delayed_counts, describe_transactions
+from rockoon_broker.rpc.pending_messages import delayed_counts, describe_transactions
 from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_format import kernel
 
