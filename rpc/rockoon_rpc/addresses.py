@@ -18,7 +18,8 @@ CALM_LOG_SECONDS = 1.0
 # Connections of an address that may end because the peer breaks HTTP/2, before it gets a pause.
 BROKEN_BURST = 40
 BROKEN_PER_SECOND = 10
-# Addresses in a pause. If more addresses flood, the oldest pauses are forgotten.
+# Addresses with a pause, and addresses whose broken connections are counted. If more addresses
+# flood, the oldest entries are discarded.
 CALM_ADDRESSES_MAX = 10_000
 
 
@@ -37,22 +38,13 @@ class Share:
         is_internal: a service of the cluster has, or had, a connection from this address.
     """
 
-    __slots__ = ("_broken", "_broken_at", "address", "calls", "connections", "is_internal")
+    __slots__ = ("address", "calls", "connections", "is_internal")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections = 0
         self.calls = 0
         self.is_internal = False
-        self._broken = self._broken_at = 0.0
-
-    def breaks(self, now: float) -> bool:
-        """Count a connection that ends because its peer breaks HTTP/2; return whether the address
-        has too many. Accepting the next ones costs more than their frames."""
-        recovered = (now - self._broken_at) * BROKEN_PER_SECOND
-        self._broken = max(self._broken - recovered, 0.0) + 1
-        self._broken_at = now
-        return self._broken > BROKEN_BURST
 
 
 class Addresses:
@@ -80,6 +72,8 @@ class Addresses:
         self.closed = self.calmed = 0
         self._shares: dict[str, Share] = {}
         self._calm_until: dict[str, float] = {}
+        # Address → number of broken connections that are not recovered yet, and time of the last.
+        self._broken: dict[str, tuple[float, float]] = {}
         self._unlogged: Counter[str] = Counter()
         self._log_after = self._log_calm_after = 0.0
 
@@ -115,6 +109,18 @@ class Addresses:
         """Return the number of open connections of a host."""
         share = self._shares.get(one_address(host))
         return 0 if share is None else share.connections
+
+    def breaks(self, address: str) -> bool:
+        """Count a connection that ends because its peer breaks HTTP/2; return whether the address
+        has too many. Accepting the next connections costs more than their frames."""
+        now = self._clock()
+        count, counted_at = self._broken.pop(address, (0.0, now))
+        count = max(count - (now - counted_at) * BROKEN_PER_SECOND, 0.0) + 1
+        if len(self._broken) >= CALM_ADDRESSES_MAX:
+            del self._broken[next(iter(self._broken))]
+        # Also if the address has no other connection: the next one must not begin at 0.
+        self._broken[address] = count, now
+        return count > BROKEN_BURST
 
     def calm(self, address: str, reason: str) -> None:
         """Start the pause of an address because one of its connections exceeded a budget. An

@@ -317,6 +317,10 @@ class Server:
         """Handle a connection that exceeded a budget: its address may get a pause."""
         self._addresses.calm(connection.share.address, reason)
 
+    def breaks(self, connection: ServerConnection) -> bool:
+        """Count a connection whose peer breaks HTTP/2; return whether its address has too many."""
+        return self._addresses.breaks(connection.share.address)
+
     def refusal(self, connection: ServerConnection) -> str:
         """Return why a new call of a connection may not start; "" if it may."""
         if self._calls_max is not None and len(self._calls) >= self._calls_max:

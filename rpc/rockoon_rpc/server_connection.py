@@ -414,7 +414,7 @@ class ServerConnection(SessionConnection):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
 
     def _broken(self, code: int, reason: str) -> None:
-        if code != ErrorCode.NO_ERROR and self.share.breaks(self.loop.time()):
+        if code != ErrorCode.NO_ERROR and self.server.breaks(self):
             self._calm(ErrorCode.ENHANCE_YOUR_CALM, f"many connections end like this one: {reason}")
         self._calm(code, reason)
         super()._broken(code, reason)

@@ -9,7 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_rpc.addresses import BROKEN_BURST, Addresses
+from rockoon_rpc.addresses import (
+    BROKEN_BURST,
+    BROKEN_PER_SECOND,
+    CALM_ADDRESSES_MAX,
+    Addresses,
+)
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
 from rockoon_rpc.session import ErrorCode
@@ -179,6 +184,23 @@ async def test_an_address_whose_connections_break_the_protocol_has_a_pause() -> 
         # Its open connections are served.
         await honest.send(call(1))
         assert await honest.is_answered(1)
+
+
+def test_broken_connections_of_an_address_are_counted_one_after_the_other() -> None:
+    """An attacker with one connection at a time, and more addresses than are remembered."""
+    now = 0.0
+    addresses = Addresses(clock=lambda: now)
+    for _ in range(BROKEN_BURST):
+        share = addresses.enter("192.0.2.1")
+        assert share is not None
+        assert not addresses.breaks(share.address)
+        addresses.leave(share)
+    assert addresses.breaks("192.0.2.1")
+    now += (BROKEN_BURST + 1) / BROKEN_PER_SECOND
+    assert not addresses.breaks("192.0.2.1")
+    for number in range(CALM_ADDRESSES_MAX + 10):
+        addresses.breaks(f"2001:db8::{number:x}")
+    assert len(addresses._broken) == CALM_ADDRESSES_MAX
 
 
 def test_the_log_names_one_flood_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
