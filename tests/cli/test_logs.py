@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rockoon.admin.logs import LogDescription, ReplicaLag, ReplicaStanding
+from rockoon.admin.logs import LogDescription, LogStatus, ReplicaLag, ReplicaStanding
 from rockoon.cli.logs import (
     log_json,
     loss_question,
@@ -14,7 +14,9 @@ from rockoon.cli.logs import (
     troubles,
 )
 from rockoon.cli.logs import state as state_of
-from rockoon.errors import InvalidArgument
+from rockoon.cli.status import copy_rows
+from rockoon.errors import InvalidArgument, NoExternalAddress
+from rockoon.net.addresses import reachable
 from rockoon_proto.v1.logs_pb2 import Log, Rank, Report
 from support.log_states import led_log, new_log, replica_node, report
 
@@ -110,6 +112,28 @@ def test_each_copy_says_why_it_is_behind() -> None:
     assert c == "broker-a-c: its process is not running"
     told = log_json(log, standings)["replicas"]
     assert [each["standing"] and each["standing"]["end"] for each in told] == [5000, 2952, None]
+
+
+def test_a_copy_without_an_external_address_is_not_reported_as_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nodes = [replica_node("a"), replica_node("b")]
+    nodes[1].address = ""
+    log = LogDescription.from_wire(Log(state=led_log(), nodes=nodes))
+    show(log)
+    assert ["broker-a-b", "b", "in", "sync", "-", "-", "-"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+    _, b, c = troubles(log, {})
+    assert b == ("broker-a-b: it has no external address: set advertise_external on broker-a-b")
+    assert c == "broker-a-c: its process is not running"
+    rows = [row[1:4] for row in copy_rows(LogStatus(log, {}))]
+    assert rows[1:] == [
+        ("broker-a-b", None, "NOT REACHED: see below"),
+        ("broker-a-c", None, "AWAY"),
+    ]
+    with pytest.raises(NoExternalAddress, match="set advertise_external on broker-a-b"):
+        reachable(nodes[1])
 
 
 def test_the_price_of_a_forced_election_names_who_is_silent() -> None:

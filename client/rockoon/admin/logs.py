@@ -135,7 +135,8 @@ class ReplicaDescription:
         id: id of its store. A replica with a new disk has the same name and another id.
         name: name of its process, for example "broker-a-0".
         rack: location of its process; empty if not set.
-        address: "host:port"; None if the replica is not alive.
+        address: "host:port"; None if the replica is not alive; empty if the client came in by the
+            nameservers' external listener and the replica has no external address.
         is_leader: whether it leads the log.
         in_sync: whether it is in the in-sync set.
         reported: (epoch, end) of its log, reported in the current election or since the log was
@@ -206,7 +207,7 @@ class LogDescription:
 
     @property
     def reached(self) -> list[tuple[str, str]]:
-        """Id and address of each live replica."""
+        """Id and address of each live replica that has an address for this client."""
         return [(each.id, each.address) for each in self.replicas if each.address]
 
     def replica(self, text: str) -> ReplicaDescription:

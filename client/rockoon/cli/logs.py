@@ -84,7 +84,7 @@ def show(
                 each.name,
                 each.id,
                 role(each),
-                each.address or "AWAY",
+                "AWAY" if each.address is None else each.address or None,
                 each.rack or None,
                 ends_at(each, reports.get(each.id)),
             )
@@ -294,7 +294,7 @@ def pending_requests(log: "LogDescription") -> Iterator[str]:
         if new == old:
             new, old = f"{new} ({joins})", f"the former one ({leaves})"
         yield f"{new} is to replace {old}"
-        if joins in known and not known[joins].address:
+        if joins in known and known[joins].address is None:
             yield f"... but {new} is AWAY: start it"
     if (log.moves or len(log.in_sync) != log.copies) and lacks_leader(log):
         yield "... which the leader does, once there is one"
@@ -320,8 +320,10 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
         standing, lag, found = standings.get(each.id), others.get(each.id), []
         if each.halted:
             found.append(f"HALTED: {each.halted}; rescue its records, then empty its store")
-        elif not each.address:
+        elif each.address is None:
             found.append("its process is not running")
+        elif not each.address:
+            found.append(f"it has no external address: set advertise_external on {each.name}")
         elif standing is None:
             found.append("it does not answer")
         elif standing.trouble:

@@ -106,8 +106,10 @@ def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
         standing, lag = status.standings.get(each.id), lags.get(each.id)
         if each.halted:
             copy_state = "HALTED: see below"
-        elif not each.address:
+        elif each.address is None:
             copy_state = "AWAY"
+        elif not each.address:
+            copy_state = "NOT REACHED: see below"
         elif standing is None:
             copy_state = "DOWN"
         else:

@@ -40,7 +40,7 @@ def reachable(node: Node) -> str:
             listener, and the node has no external address.
     """
     if not node.address:
-        raise NoExternalAddress(name=node.name)
+        raise NoExternalAddress(name=node.replica or node.name)
     return node.address
 
 
