@@ -15,12 +15,12 @@ async def retried(
     seconds: float,
     passing: type[RockoonError] | tuple[type[RockoonError], ...] = RockoonError,
 ) -> Answer:
-    """Repeat an operation while its error is retriable and an instance of `passing`.
+    """Repeat an operation while its error is retriable.
 
     Args:
         attempt: the operation.
         seconds: no attempt starts after this time.
-        passing: other errors are raised immediately.
+        passing: classes of errors to retry; an error of another class is raised immediately.
 
     Raises:
         RockoonError: the error of the last attempt.

@@ -177,7 +177,7 @@ class Routes:
         """
         route = self._topics.get(name)
         revision = self.topic_revision(name)
-        # `topic_revision` is lower if the route is of another etcd than the revisions.
+        # If etcd was replaced, the route may have a higher revision of the former etcd.
         return revision if route is None else min(revision, route.changed_revision)
 
     @property

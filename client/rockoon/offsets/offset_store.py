@@ -186,7 +186,10 @@ class RemoteOffsetStore:
         return position.offset if position else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        """Return the result of RocketMQ's query, by the new-queue rule; None if not found."""
+        """Return the offset at which the group would read; None if RocketMQ would find none.
+
+        Without progress the offset service applies the group's new-queue rule. Nothing is stored.
+        """
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
             offset_pb.QueryRequest(

@@ -77,8 +77,8 @@ class ProducerBatch:
         self.bodies: list[bytes] = []
         self.extras: dict[int, Extras] = {}
         self.bytes = 0
-        # 0 until the first message opens the batch. So `send` detects a first message and a full
-        # batch by one comparison.
+        # The batch is full at this size. 0 before the first message: then any size exceeds it, and
+        # `send` detects by one comparison that it must open or close the batch.
         self.close_bytes = 0
         self.born_timestamp_ms = 0
         self.linger_end = 0.0
@@ -113,7 +113,7 @@ class ProducerBatch:
         self.deadline = now + settings.delivery_timeout_seconds
 
     def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
-        """Return a future that is done when the batch is, or moves.
+        """Return a future that is done when the batch has its outcome or its messages move.
 
         Each caller has its own, so that it can be cancelled.
 

@@ -311,9 +311,9 @@ class BatchScheduler:
                 return
 
     def assigned_single(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
-        """As `assignments`, if no other batch queue has a batch that is not in flight."""
+        """As `assignments`, for the only batch queue that has a batch to send."""
         while self.ready_queues:
-            # Empty batch queues too: one that kept its mark would never be ready again.
+            # Also of empty batch queues: `ready` ignores a batch queue whose `is_ready` is True.
             self.ready_queues.popleft().is_ready = False
         queue = self._choose_queue(batch_queue, now)
         if queue is None:
@@ -363,13 +363,13 @@ class BatchScheduler:
             if slots.shipment is shipment:
                 # All batches failed before they were sent: later batches need a slot of their own.
                 slots.shipment = None
-            # `now` is the time of the reply. The time of the last assignment is always before the
-            # end of the pause, and would let batches linger although the broker is idle.
+            # `now` is the time of this reply: by the time of the last assignment, the pause would
+            # never be over here.
             if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
                 self._ready_lingering(slots)
             if slots.blocked:
-                # Before the batch queue of the replied batch: busy batch queues would keep all
-                # slots.
+                # The free slot goes to a batch queue that waits. Otherwise the batch queue of
+                # this batch could use it again and again.
                 self.ready(slots.blocked.popitem(last=False)[0])
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)

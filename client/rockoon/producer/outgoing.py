@@ -132,7 +132,7 @@ def encode_extras(
         raise InvalidProperty(name=PROPERTY_TAGS, reason=f"{tags!r} is not one text")
     if keys is None and tags is not None and not properties:
         extras = _tags_extras(tags)
-        # Checked here, not in the cached function, because a cache with one str as key is fastest.
+        # Not checked in `_tags_extras`: a cache is fastest if its only key is a str.
         if len(extras[0]) > PROPERTIES_BYTES_MAX - own_bytes:
             check_extras(extras, own_bytes)
         return extras

@@ -129,11 +129,13 @@ class Producer(ClosedOnExit):
         `wait_capacity()` regularly and `flush()` at the end.
 
         Args:
-            topic, body: at most 4 MiB; in a compacted topic, an empty body deletes its `keys`.
+            topic: the destination.
+            body: at most 4 MiB; in a compacted topic, an empty body deletes its `keys`.
             keys: keys to find the message by: a sequence, or a text with spaces between them.
             tags: consumers can select messages by it.
-            properties: at most 31743 bytes with those that Rockoon adds, by the default limit.
-            queue, ordering_key: the queue, or the key (once `key`) that selects it; for order.
+            properties: with the properties that Rockoon adds, at most 31743 bytes by default.
+            queue, ordering_key: messages of one queue, or with one key, stay in order.
+            key: deprecated name of `ordering_key`.
             delay_level, delay_seconds, deliver_at: delivery time; see `rockoon.producer.outgoing`.
 
         Raises:

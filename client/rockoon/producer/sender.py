@@ -423,8 +423,7 @@ class Sender:
         """Send the batches that may be sent now.
 
         Args:
-            single: the only batch queue with a batch that is not in flight; it is handled in fewer
-                steps.
+            single: the only batch queue that has a batch to send: handled in fewer steps.
         """
         if self._next_send is not None:
             self._next_send.cancel()

@@ -298,7 +298,8 @@ class Appends:
             self._arrived(queue)
         pending = self._pending
         now = self._clock.monotonic_seconds()
-        # Ends ascend: each batch is appended at the end, and a repeat waits for the newest batch.
+        # Ends in `_pending` ascend: a batch is appended at the end of the log, and a repeated batch
+        # waits for the end of the log too.
         while pending and pending[0][0] <= end:
             _, durable, appended_at = pending.popleft()
             self.sync_waits.note(now - appended_at, now)

@@ -81,7 +81,7 @@ class CallTimes:
         times.add(seconds)
 
     def record_request(self, method: str, request: object, answer: str, seconds: float) -> None:
-        """Record a call of a method; its request says whether the service may wait."""
+        """Record a call. A call whose request has `wait_ms` may wait, and has a separate count."""
         may_wait = getattr(request, "wait_ms", 0)
         self.record(Call(method, answer, may_wait > 0), seconds)
 

@@ -197,8 +197,8 @@ class GroupAppends:
         count, size = len(batches), 0
         for each in batches:
             size += each.batch.frames_bytes
-        # Before this message joins the group: `_flush` calls the `waiting` of each message, which
-        # must not happen before this call returns.
+        # The group is full: append it without this message, whose `waiting` must not be called
+        # before this call returns.
         if self._batches + count > GROUP_BATCHES_MAX or self._bytes + size > GROUP_BYTES_MAX:
             self._flush()
         self._collected.append((batches, waiting))

@@ -70,10 +70,11 @@ class Appender:
         settings: the store's settings.
         log, queues: open.
         runs: gets the time of each batch; decides when store times must decrease.
-        points: has the limit of the checkpoint's times; without a durable limit store times must
-            not decrease.
+        points: states whether the times in the checkpoint are limited durably: only then may store
+            times decrease.
         undispatched: gets the queue entries of each batch.
-        epochs: gets each mark; once there is a mark, each file starts with one.
+        epochs: gets each epoch mark, a record that lists the log's epochs. Each file of a
+            replicated log starts with one.
         found_keys: gets the keys of each batch, if they are wanted.
     """
 

@@ -94,7 +94,7 @@ class DispatchQueue:
         delay_levels_ms: see `scan`.
         end: physical offset up to which the log is already dispatched.
         store_timestamp_ms: store time of the newest message before `end`.
-        renew: removes the entries of restarted topics; False: retry later.
+        renew: removes the former entries of topics that restart; False: retry later.
         tails: receives visible batches.
 
     Attributes:
@@ -138,8 +138,8 @@ class DispatchQueue:
         return self.end < end or self._queues.unwritten > 0
 
     def add(self, batch: Undispatched | CopiedRecords | Renewal) -> None:
-        """Add the records after those added last. A renewal is added before its record, so that no
-        recovery point passes the record before the renewal is done."""
+        """Add the next records of the log. If topics restart at a record, their `Renewal` is added
+        first, so that no recovery point includes the record before the renewal is done."""
         self._waiting.append(batch)
 
     def add_unread(self, end: int, renewals: Iterable[Renewal]) -> None:

@@ -1,7 +1,7 @@
 """Cache of the newest messages of queues, as they were written.
 
-A consumer at the end of a queue reads each batch right after it was appended. From here that is a
-copy. From the log it is two reads with checks of entries and records for damage.
+A consumer at the end of a queue reads each batch right after it was appended. The cache answers it
+with a copy. Without the cache, entries and records are read from files and checked for damage.
 
 A tail contains only visible messages, and these are revoked only with their topic (`drop_topics`).
 """
