@@ -135,9 +135,6 @@ class QueueState:
     first_in_memory: bool | None = None
     # The broker's clock at the report: messages have its times, so durations count back from it.
     as_of_ms: int = 0
-    # Store times of the oldest and newest message, epoch milliseconds; None if empty.
-    first_store_ms: int | None = None
-    last_store_ms: int | None = None
     # For the message at the requested offset, or else the oldest after it: its store time, and when
     # retention can delete it, by the broker's clock. None: not requested, no message, or unknown.
     asked_store_ms: int | None = None

@@ -30,7 +30,6 @@ ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
 assert ENTRY.itemsize == ENTRY_BYTES
 
-QUEUE_FILE_BYTES_DEFAULT = 300_000 * ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
 EXT_ADDRESS_MAX = -(2**31) - 1
 """Codes up to this value are not hashes: with enableConsumeQueueExt, RocketMQ stores the position

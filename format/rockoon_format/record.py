@@ -45,13 +45,11 @@ assert MAGIC_BLANK & 0xFFFFFFFF == 0xCBD43194
 SYS_FLAG_COMPRESSED = 0x1
 SYS_FLAG_MULTI_TAGS = 0x2
 SYS_FLAG_TRANSACTION = 0xC
-TRANSACTION_NONE = 0x0
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
-SYS_FLAG_NEED_UNWRAP = 0x40
 SYS_FLAG_INNER_BATCH = 0x80
 SYS_FLAGS_UNLISTED = TRANSACTION_PREPARED | SYS_FLAG_INNER_BATCH
 SYS_FLAG_COMPRESSION = 0x700
@@ -181,28 +179,6 @@ def has_queue_entry(sys_flag: int) -> bool:
 def body_crc(body: Buffer) -> int:
     """Return the body's CRC as a record stores it; 0 for an empty body."""
     return zlib.crc32(body) & CRC_MASK
-
-
-def record_bytes(
-    body_bytes: int,
-    topic_bytes: int,
-    properties_bytes: int,
-    *,
-    born_host_bytes: int = HOST_V4_BYTES,
-    store_host_bytes: int = HOST_V4_BYTES,
-) -> int:
-    """Return the size in bytes of a record with parts of the given sizes."""
-    topic_length_bytes = 2 if topic_bytes > TOPIC_V1_BYTES_MAX else 1
-    hosts_extra = born_host_bytes + store_host_bytes - 2 * HOST_V4_BYTES
-    return (
-        AT_BODY_V4
-        + hosts_extra
-        + body_bytes
-        + topic_length_bytes
-        + topic_bytes
-        + 2
-        + properties_bytes
-    )
 
 
 # Consecutive batches usually have the same topic.

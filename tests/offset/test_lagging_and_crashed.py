@@ -50,10 +50,10 @@ def test_word_of_a_group_s_deletion_that_comes_late_leaves_what_its_successor_ha
     records += Reconciliation(ledger).delete_group("g", 12, incarnation=12)
     assert ledger.find("g", QUEUE) is None
     assert ledger.find("g", OTHER) == kept
-    assert replayed(records).list_progress() == ledger.list_progress() == [kept]
+    assert list(replayed(records).each_progress()) == list(ledger.each_progress()) == [kept]
     assert Reconciliation(ledger).delete_group("g", 13, incarnation=12) == []
     Reconciliation(ledger).delete_group("g", 14)
-    assert ledger.list_progress() == []
+    assert list(ledger.each_progress()) == []
 
 
 def test_routes_from_before_a_queue_s_create_revision_do_not_say_what_became_of_it() -> None:

@@ -196,7 +196,7 @@ def test_a_deleted_topic_leaves_no_offset_but_the_fact_that_it_was_read() -> Non
     started(ledger)
     Reconciliation(ledger).delete_topics(["orders"])
     assert ledger.find("g", QUEUE) is None
-    assert ledger.list_progress() == []
+    assert list(ledger.each_progress()) == []
     stored = ledger.stored("g", QUEUE)
     assert stored is not None
     assert (stored.offset, stored.incarnation) == (None, 7)
@@ -215,7 +215,7 @@ def test_deletions_that_were_missed_are_made_good_at_the_next_snapshot_of_the_ro
     other = MessageQueue("dropped", "broker-a", 0)
     ledger.start("g", 5, other, 8, last(1), "", 1)
     Reconciliation(ledger).compare_with_routes(100, frozenset({"orders"}), {"g": 5, "again": 99})
-    assert [(entry.group, entry.queue) for entry in ledger.list_progress()] == [("g", QUEUE)]
+    assert [(entry.group, entry.queue) for entry in list(ledger.each_progress())] == [("g", QUEUE)]
 
 
 def test_routes_older_than_those_seen_before_cost_nobody_its_place() -> None:
@@ -225,7 +225,7 @@ def test_routes_older_than_those_seen_before_cost_nobody_its_place() -> None:
     assert Reconciliation(ledger).compare_with_routes(99, frozenset(), {}) == []
     assert found(ledger).offset == 10
     Reconciliation(ledger).compare_with_routes(101, frozenset(), {})
-    assert ledger.list_progress() == []
+    assert list(ledger.each_progress()) == []
 
 
 def test_a_late_word_of_a_deletion_does_not_touch_the_group_s_successor() -> None:
@@ -437,13 +437,13 @@ def test_replay_gives_the_live_state_and_epochs_are_never_given_twice(
     live, journal = Ledger(), list[Record]()
     epochs: set[tuple[str, MessageQueue, int]] = set()
     for number, operation in enumerate(operations):
-        before = {entry.epoch for entry in live.list_progress()}
+        before = {entry.epoch for entry in list(live.each_progress())}
         try:
             records = perform(live, operation, number)
         except RockoonError:
             continue
         journal += records
-        after = [(entry.group, entry.queue, entry.epoch) for entry in live.list_progress()]
+        after = [(entry.group, entry.queue, entry.epoch) for entry in list(live.each_progress())]
         fresh = {entry for entry in after if entry[2] not in before}
         assert not fresh & epochs
         epochs |= fresh

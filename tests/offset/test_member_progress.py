@@ -367,30 +367,33 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
         decision = Decision(7, StartReason.NEW_QUEUE, "")
         do(live.start(reader_of(GROUP, member), 3, queue, 4, decision, member, 1000))
     do(live.members_changed(MemberForgotten(GROUP, "pod-1")))
-    epoch = live.list_progress()[1].epoch
+    epoch = list(live.each_progress())[1].epoch
     step = ResetStep(queue, 7, 9, 0, 10, False, 4, epoch, "pod-2")
     do(live.apply_reset("r", GROUP, 3, TOPIC, [step], "ada", 2000))
     copied = Ledger()
     for record in live.snapshot():
         copied.apply(decode(encode(record)))
     for other in (replayed, copied):
-        assert other.list_progress() == live.list_progress()
+        assert list(other.each_progress()) == list(live.each_progress())
         assert list(other.known) == list(live.known)
         assert other.reset("r") == live.reset("r")
-    assert [(p.group, p.offset) for p in live.list_progress()] == [
+    assert [(p.group, p.offset) for p in list(live.each_progress())] == [
         ("billing@pod-0", 7),
         ("billing@pod-2", 9),
     ]
     # A reset that moved a member that is forgotten by now is undone for the other members.
-    step = ResetStep(queue, 7, 0, 0, 10, False, 4, live.list_progress()[0].epoch, "pod-0")
-    both = [step, step._replace(from_offset=9, epoch=live.list_progress()[1].epoch, member="pod-2")]
+    step = ResetStep(queue, 7, 0, 0, 10, False, 4, next(live.each_progress()).epoch, "pod-0")
+    both = [
+        step,
+        step._replace(from_offset=9, epoch=list(live.each_progress())[1].epoch, member="pod-2"),
+    ]
     do(live.apply_reset("r2", GROUP, 3, TOPIC, both, "ada", 2000))
     do(live.members_changed(MemberForgotten(GROUP, "pod-0")))
     do(live.undo_reset("r2", 3, "ada", 3000))
-    assert [(p.group, p.offset) for p in live.list_progress()] == [("billing@pod-2", 9)]
-    assert replayed.list_progress() == live.list_progress()
+    assert [(p.group, p.offset) for p in list(live.each_progress())] == [("billing@pod-2", 9)]
+    assert list(replayed.each_progress()) == list(live.each_progress())
     do(Reconciliation(live).delete_group(GROUP, 100))
-    assert list(live.known) == list(replayed.known) == live.list_progress() == []
+    assert list(live.known) == list(replayed.known) == list(live.each_progress()) == []
 
 
 def test_another_etcd_keeps_members_their_place_and_calls_nothing_new() -> None:
@@ -403,5 +406,5 @@ def test_another_etcd_keeps_members_their_place_and_calls_nothing_new() -> None:
     Reconciliation(ledger).accept_etcd(77, 9, {queue: 5}, {GROUP: 6})
     (known,) = ledger.known
     assert (known.group_incarnation, known.since) == (6, ((TOPIC, 9),))
-    (progress,) = ledger.list_progress()
+    (progress,) = list(ledger.each_progress())
     assert (progress.offset, progress.incarnation, progress.group_incarnation) == (7, 5, 6)

@@ -129,13 +129,11 @@ class Producer(ClosedOnExit):
         `wait_capacity()` regularly and `flush()` at the end.
 
         Args:
-            topic: the destination.
             body: at most 4 MiB; in a compacted topic, an empty body deletes its `keys`.
             keys: keys to find the message by: a sequence, or a text with spaces between them.
             tags: consumers can select messages by it.
             properties: with the properties that Rockoon adds, at most 31743 bytes by default.
             queue, ordering_key: messages of one queue, or with one key, stay in order.
-            key: deprecated name of `ordering_key`.
             delay_level, delay_seconds, deliver_at: delivery time; see `rockoon.producer.outgoing`.
 
         Raises:

@@ -209,8 +209,6 @@ def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
         max_offset=state.max_offset,
         first_in_memory=given("first_in_memory_by_distance", state.first_in_memory_by_distance),
         as_of_ms=as_of_ms,
-        first_store_ms=given("first_store_timestamp_ms", state.first_store_timestamp_ms),
-        last_store_ms=given("last_store_timestamp_ms", state.last_store_timestamp_ms),
         asked_store_ms=given("asked_store_timestamp_ms", state.asked_store_timestamp_ms),
         asked_loss=None if loss_at_ms is None else Loss(loss_at_ms, state.asked_loss_cause),
         asked_deletion=state.asked_deletion,

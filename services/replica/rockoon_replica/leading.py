@@ -153,10 +153,6 @@ class Leading:
         self._round = 0
         self._refusal: RockoonError | None = None
 
-    @property
-    def sessions_open(self) -> int:
-        return len(self._sessions)
-
     def not_leader(self) -> NotLeader:
         """Return the error for callers that need the leader."""
         return NotLeader(replica=self._replica_id, log=self._log_name)

@@ -357,7 +357,9 @@ class Witness:
 
     def recovered(self, ledger: Ledger) -> None:
         """The service has read its journal: that is exactly what was durable."""
-        found = {(entry.group, entry.queue): entry_of(entry) for entry in ledger.list_progress()}
+        found = {
+            (entry.group, entry.queue): entry_of(entry) for entry in list(ledger.each_progress())
+        }
         assert found == self.durable.progress, "a restart changed progress"
         held = {key: entry_of(entry) for key in found if (entry := ledger.holder(*key))}
         assert held == found, "a queue is held by two"

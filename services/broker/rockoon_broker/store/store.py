@@ -603,7 +603,6 @@ def open_log(
     syncer = Syncer(
         disk,
         markers,
-        directory,
         file_bytes,
         synced_end=recovery.log_end,
         on_synced=on_synced,

@@ -152,10 +152,6 @@ class LedgerState:
         """Return the progress of all readers, in no order: a cheap copy."""
         return list(self.table)
 
-    def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
-        """Return `each_progress` as a list."""
-        return list(self.each_progress(group, topic, broker))
-
     def each_progress(
         self, group: str = "", topic: str = "", broker: str = ""
     ) -> Iterator[Progress]:

@@ -77,7 +77,6 @@ class Telemetry:
         # Providers of the SDK: their shutdown sends the remaining data.
         self._providers: list[Any] = []
         self.tracer: Tracer | None = None
-        self.metrics_address = ""
 
     async def __aenter__(self) -> "Telemetry":
         settings = self._settings
@@ -86,7 +85,6 @@ class Telemetry:
             from rockoon_runtime.telemetry.prometheus import PrometheusPage
 
             page = self._page.enter_context(PrometheusPage(settings.metrics_listen, snapshots))
-            self.metrics_address = page.address
             log.info("metrics are at http://%s/metrics", page.address)
         if settings.otlp_endpoint:
             self._export(snapshots)

@@ -112,7 +112,6 @@ class Syncer:
     Args:
         disk: the file layer.
         markers: checkpoint and recovery point files; used only by this thread until `stop`.
-        log_directory: where CommitLog files are reserved.
         file_bytes: size of a CommitLog file.
         on_synced: called on this thread with the new durable end; must not block.
         on_failed: called on this thread, once, with the error that ended it.
@@ -122,7 +121,6 @@ class Syncer:
         self,
         disk: Disk,
         markers: MarkerFiles,
-        log_directory: Path,
         file_bytes: int,
         *,
         synced_end: int,
@@ -131,7 +129,6 @@ class Syncer:
     ) -> None:
         self._disk = disk
         self._markers = markers
-        self._log_directory = log_directory
         self._file_bytes = file_bytes
         self._on_synced = on_synced
         self._on_failed = on_failed
