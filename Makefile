@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -61,6 +61,7 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_settings.py --check
+	PYTHONPATH=tests $(BIN)/python tools/generate_chart.py --check
 	$(BIN)/python tools/prose.py --check
 
 # Up to three that fail run once more, alone: see tools/once_more.py.
@@ -215,6 +216,18 @@ protos: cluster  ## generate Python from the .proto files
 
 settings: cluster  ## write deploy/settings from the services' settings
 	$(BIN)/python tools/generate_settings.py
+
+chart: cluster  ## write the Helm chart's templates from deploy/kubernetes
+	PYTHONPATH=tests $(BIN)/python tools/generate_chart.py
+
+# HELM_VERSION=... compiles another one, if none is on PATH or in ~/go/bin.
+HELM_VERSION = v4.3.2
+HELM = $(or $(shell PATH="$$PATH:$$HOME/go/bin" command -v helm),$(HOME)/go/bin/helm)
+$(HOME)/go/bin/helm:
+	GOBIN=$(@D) CGO_ENABLED=0 go install -ldflags "-s -w" helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+helm: cluster $(HELM)  ## tests of the Helm chart; compiles helm from its Go module if there is none
+	$(BIN)/python -m pytest -q tests/deploy/test_chart.py
 
 format: cluster  ## let ruff rewrite what it can
 	$(BIN)/ruff format .

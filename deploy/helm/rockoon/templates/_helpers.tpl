@@ -1,0 +1,54 @@
+{{- define "rockoon.labels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* The image of a container. List of: root, name without registry and tag, values of the service. */ -}}
+{{- define "rockoon.image" -}}
+{{- $image := (index . 0).Values.image }}
+{{- $name := list $image.registry (index . 1) | compact | join "/" }}
+{{- (index . 2).image | default (printf "%s:%s" $name ($image.tag | default (index . 0).Chart.AppVersion)) | quote }}
+{{- end }}
+
+{{- /* A service's settings as TOML. List of: root, service, settings of the chart, settings with etcd.tls; in JSON. */ -}}
+{{- define "rockoon.settings" -}}
+{{- $values := (index . 0).Values }}
+{{- $settings := set (index . 2 | fromJson) "cluster" $values.cluster }}
+{{- if eq (index . 1) "nameserver" }}
+{{- with $values.etcd.endpoints }}{{ $_ := set $settings "etcd" . }}{{ end }}
+{{- if $values.etcd.tls }}{{ $settings = mergeOverwrite $settings (index . 3 | fromJson) }}{{ end }}
+{{- end }}
+{{- $lines := list }}
+{{- range $name, $value := mergeOverwrite $settings (index $values (index . 1)).settings }}
+{{- $lines = append $lines (printf "%s = %s" $name (toJson $value)) }}
+{{- end }}
+{{- join "\n" $lines }}
+{{- end }}
+
+{{- /* Pods restart when their settings change. List of: root, service. */ -}}
+{{- define "rockoon.podAnnotations" -}}
+{{- $root := index . 0 }}
+{{- $file := printf "%s/settings-%s.yaml" $root.Template.BasePath (index . 1) }}
+checksum/settings: {{ (include $file $root | fromYaml).data | toJson | sha256sum }}
+{{- with (index $root.Values (index . 1)).podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "rockoon.podLabels" -}}
+{{- with .podLabels }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{- /* What values add to a pod. List of: root, values of the service. */ -}}
+{{- define "rockoon.pod" -}}
+{{- with (index . 0).Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with (index . 1).nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with (index . 1).tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- end }}
