@@ -72,7 +72,14 @@ class StoreSettings:
     """With `async`: interval of CommitLog syncs."""
 
     recovery_point_interval_ms: int = 1000
-    """Interval at which ConsumeQueues are synced and checkpoint and recovery point are written."""
+    """Minimum interval at which ConsumeQueues are synced and checkpoint and recovery point are
+    written. A point is written when the log did not grow for one interval."""
+
+    recovery_point_interval_ms_max: int = 10_000
+    """Maximum interval of recovery points while the log grows slowly."""
+
+    recovery_point_bytes: int = 16 << 20
+    """Growth of the log after which a recovery point is written at the minimum interval."""
 
     reserved_hours: float | None = None
     """Hours after the store time of its newest message at which a CommitLog file expires. None: 72,
@@ -149,6 +156,8 @@ class StoreSettings:
             "consume_queue_file_entries": (1, 50_000_000),
             "flush_interval_ms": (1, 60_000),
             "recovery_point_interval_ms": (1, 60_000),
+            "recovery_point_interval_ms_max": (1, 600_000),
+            "recovery_point_bytes": (0, 1 << 40),
             "reserved_hours": (0, 24 * 365 * 100),
             "disk_check_delay_ms": (0, 86_400_000),
             "disk_check_interval_ms": (1, 3_600_000),

@@ -426,12 +426,13 @@ class Store(VisibleStore):
         self._cleaner.sweep()
         dues.save(now_ms, self._undispatched.save)
         self.points.keep_below(self.runs.future_min_ms(now_ms))
-        point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
-        if point_due and not self._syncer.point_pending and self._undispatched.save():
-            dues.point_ms = now_ms + settings.recovery_point_interval_ms
+        end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
+        is_due = dues.is_point_due(now_ms, end - self._markers.point_end, end)
+        is_due = is_due or self._cleaner.has_swept or self.points.is_cap_new
+        if is_due and not self._syncer.point_pending and self._undispatched.save():
+            dues.point_requested(now_ms)
             # It syncs the whole log first, because committed records may not be durable here.
             sync = self._log.sync_request(self._syncer.synced_end)
-            end, newest_ms = self._undispatched.end, self._undispatched.store_timestamp_ms
             self.points.request(sync, end, newest_ms, self._cleaner.pop_swept())
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms

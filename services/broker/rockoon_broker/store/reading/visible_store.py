@@ -44,6 +44,9 @@ from rockoon_format.log_marks import LogTopics
 class Dues:
     """Epoch milliseconds; the code that does the work sets the next due time.
 
+    The syncs of a recovery point delay appends. So while the log grows slowly, points are postponed
+    up to `recovery_point_interval_ms_max`.
+
     Args:
         settings: the intervals.
         now_ms: epoch milliseconds.
@@ -51,8 +54,34 @@ class Dues:
 
     def __init__(self, settings: StoreSettings, now_ms: int) -> None:
         self._settings = settings
-        self.sync_ms = self.save_ms = self.point_ms = self.probe_ms = now_ms
+        self.sync_ms = self.save_ms = self.probe_ms = now_ms
+        self._point_ms = self._point_ms_max = now_ms
+        self._seen_end = 0
         self.disk_check_ms = now_ms + settings.disk_check_delay_ms
+
+    def is_point_due(self, now_ms: int, grown_bytes: int, end: int) -> bool:
+        """Return whether to write a recovery point.
+
+        Args:
+            now_ms: epoch milliseconds.
+            grown_bytes: bytes of the log after the last recovery point.
+            end: physical offset up to which the log is dispatched.
+        """
+        if now_ms < self._point_ms:
+            return False
+        if (
+            now_ms >= self._point_ms_max
+            or grown_bytes >= self._settings.recovery_point_bytes
+            or end == self._seen_end
+        ):
+            return True
+        self._point_ms, self._seen_end = now_ms + self._settings.recovery_point_interval_ms, end
+        return False
+
+    def point_requested(self, now_ms: int) -> None:
+        """Set the time of the next recovery point."""
+        self._point_ms = now_ms + self._settings.recovery_point_interval_ms
+        self._point_ms_max = now_ms + self._settings.recovery_point_interval_ms_max
 
     def save(self, now_ms: int, save: Callable[[], bool]) -> None:
         """Run `save` if it is due. After a failure it is due immediately, so that a full disk is
@@ -67,7 +96,9 @@ class Dues:
         self.sync_ms = min(self.sync_ms, now_ms + settings.flush_interval_ms)
         self.save_ms = min(self.save_ms, now_ms + settings.recovery_point_interval_ms)
         self.probe_ms = min(self.probe_ms, now_ms + settings.recovery_point_interval_ms)
-        self.point_ms = min(self.point_ms, now_ms + settings.recovery_point_interval_ms)
+        self._point_ms = min(self._point_ms, now_ms + settings.recovery_point_interval_ms)
+        point_ms_max = now_ms + settings.recovery_point_interval_ms_max
+        self._point_ms_max = min(self._point_ms_max, point_ms_max)
         self.disk_check_ms = min(self.disk_check_ms, now_ms + disk_check_wait_ms_max)
 
 
