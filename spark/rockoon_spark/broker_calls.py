@@ -4,7 +4,7 @@ An `endpoint` is the addresses of the nameservers, in the form of `rockoon.conne
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -19,16 +19,23 @@ from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import dialer
 from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
+from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_format.names import is_system_topic
 from rockoon_proto.v1.broker_pb2 import (
+    BrokerQueue,
     DescribeCompactionReply,
     DescribeCompactionRequest,
     PullReply,
     PullRequest,
+    QueueState,
+    QueueStatusReply,
+    QueueStatusRequest,
     ReadGenerationReply,
     ReadGenerationRequest,
     ReadLogReply,
     ReadLogRequest,
+    SearchOffsetReply,
+    SearchOffsetRequest,
 )
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_spark.records.selection import QueueKey
@@ -78,7 +85,7 @@ def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
     Raises:
         RockoonError: no nameserver answers.
     """
-    absent = set(topics).difference(route.name for route in _topics(endpoint))
+    absent = set(topics).difference(route.name for route in topic_routes(endpoint))
     return sorted(name for name in absent if not is_system_topic(name))
 
 
@@ -88,13 +95,18 @@ def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]
     Raises:
         RockoonError: no nameserver answers.
     """
-    queues_now = (each for route in _topics(endpoint) for each in route.queues)
+    queues_now = (each for route in topic_routes(endpoint) for each in route.queues)
     known = {(each.topic, each.broker, each.queue_id) for each in queues_now}
     known |= {(topic, "", number) for topic, _, number in known}
     return sorted(each for each in queues if each not in known and not is_system_topic(each[0]))
 
 
-def _topics(endpoint: str) -> Sequence[TopicRoute]:
+def topic_routes(endpoint: str) -> Sequence[TopicRoute]:
+    """Return the topics of the cluster that this client may see, without internal topics.
+
+    Raises:
+        RockoonError: no nameserver answers.
+    """
     with rockoon.sync.connect(endpoint) as cluster:
         return cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
 
@@ -164,7 +176,7 @@ class RepeatedCall(Generic[Request, Reply]):
         endpoint: str | None = None,
     ) -> None:
         self.broker = broker
-        self._retry_seconds = retry_seconds
+        self.retry_seconds = retry_seconds
         self._endpoint = endpoint
         self._dialer = dialer()
         self._connect(address)
@@ -203,7 +215,7 @@ class RepeatedCall(Generic[Request, Reply]):
         Raises:
             RockoonError: the broker's error, or BrokerUnavailable.
         """
-        deadline = time.monotonic() + self._retry_seconds
+        deadline = time.monotonic() + self.retry_seconds
         backoff = Backoff()
         while True:
             try:
@@ -236,6 +248,45 @@ class LogClient(RepeatedCall[ReadLogRequest, ReadLogReply]):
 
 class PullClient(RepeatedCall[PullRequest, PullReply]):
     _method_of = attrgetter("Pull")
+
+
+class StatusClient(RepeatedCall[QueueStatusRequest, QueueStatusReply]):
+    _method_of = attrgetter("QueueStatus")
+
+    def states(
+        self, queues: Iterable[MessageQueue], route_revision: int
+    ) -> dict[MessageQueue, QueueState]:
+        """Return the state of each of some queues of this broker; an unknown queue has an error."""
+        found: dict[MessageQueue, QueueState] = {}
+        for some in in_calls(queues):
+            request = QueueStatusRequest(queues=_to_wire(some), route_revision=route_revision)
+            found.update(zip(some, self.read(request).queues, strict=True))
+        return found
+
+
+class SearchClient(RepeatedCall[SearchOffsetRequest, SearchOffsetReply]):
+    _method_of = attrgetter("SearchOffset")
+
+    def offsets(
+        self, queues: Iterable[MessageQueue], route_revision: int, time_ms: int
+    ) -> dict[MessageQueue, int]:
+        """Return the offset of the first message of each queue that was stored at a time or later.
+
+        Queues that no longer exist are omitted.
+        """
+        found: dict[MessageQueue, int] = {}
+        for some in in_calls(queues):
+            request = SearchOffsetRequest(
+                queues=_to_wire(some), timestamp_ms=time_ms, route_revision=route_revision
+            )
+            for queue, each in zip(some, self.read(request).offsets, strict=True):
+                if not each.HasField("error"):
+                    found[queue] = each.offset
+        return found
+
+
+def _to_wire(queues: Iterable[MessageQueue]) -> list[BrokerQueue]:
+    return [BrokerQueue(topic=queue.topic, queue_id=queue.queue_id) for queue in queues]
 
 
 class CompactionClient(RepeatedCall[DescribeCompactionRequest, DescribeCompactionReply]):

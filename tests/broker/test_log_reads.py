@@ -4,10 +4,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rockoon_broker.rpc import log_reads
 from rockoon_core import errors
+from rockoon_format.batch import decode_columns
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
@@ -193,3 +195,79 @@ async def test_whoever_asks_gets_deleted_topics_too_and_where_they_end(
         assert every.frames == log[: len(every.frames)]
         rest = await read(broker, FILE_BYTES, at_record=True, with_deleted_topics=True)
         assert len(bodies_of(every) + bodies_of(rest)) == 20
+
+
+def queue_range(topic: str, queue_id: int, offset: int, end_offset: int = 0) -> Any:
+    return pb.LogQueueRange(topic=topic, queue_id=queue_id, offset=offset, end_offset=end_offset)
+
+
+async def test_a_reader_names_topics_offsets_and_times(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"commit_log_file_bytes": FILE_BYTES}
+    for topic in ("T", "U", "V"):
+        await nameserver.create_topic(topic, {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        sent: list[tuple[str, int, int, bytes]] = []
+        for n in range(90):
+            topic, queue = "TUV"[n % 3], n // 3 % 2
+            body = b"%d" % n + bytes(900 if topic == "V" else 100)
+            sent.append((topic, queue, n // 6, body))
+            await broker.append(topic, queue, body)
+        end = (await read(broker, 0, 0)).visible_end
+        assert end > 2 * FILE_BYTES
+        assert (await read(broker, 0, 0, topics=["T"])).queue_entries == 90
+
+        async def found(**more: Any) -> list[bytes]:
+            bodies, at, at_record = [], 0, True
+            while at < end:
+                reply = await read(broker, at, at_record=at_record, **more)
+                bodies += bodies_of(reply)
+                assert reply.next_offset > at
+                at, at_record = reply.next_offset, reply.next_at_record
+            return bodies
+
+        for scanned_bytes in (1 << 20, 5000):
+            monkeypatch.setattr(log_reads, "SCANNED_BYTES_MAX", scanned_bytes)
+            assert await found(topics=["T"]) == [each[3] for each in sent if each[0] == "T"]
+            assert await found(topics=["T", "V"]) == [each[3] for each in sent if each[0] != "U"]
+            ranges = [queue_range("T", 0, 3, 7), queue_range("T", 1, 10), queue_range("V", 0, 99)]
+            assert await found(topics=["T", "V"], queues=ranges) == [
+                body
+                for topic, queue, offset, body in sent
+                if (topic, queue) == ("V", 1)
+                or ((topic, queue) == ("T", 0) and 3 <= offset < 7)
+                or ((topic, queue) == ("T", 1) and offset >= 10)
+            ]
+            assert await found(topics=["T"], until_store_timestamp_ms=1) == []
+            assert await found(topics=["W"]) == []
+        whole = await read(broker, 0, at_record=True)
+        lengths = np.frombuffer(whole.record_lengths, "<u4")
+        times = decode_columns(whole.frames, lengths).store_timestamps_ms.tolist()
+        bodies = dict(zip(bodies_of(whole), times, strict=True))
+        middle = sorted(times)[len(times) // 2]
+        late = await read(broker, 0, at_record=True, from_store_timestamp_ms=middle)
+        early = await read(broker, 0, at_record=True, until_store_timestamp_ms=middle)
+        assert bodies_of(early) == [body for body, ms in bodies.items() if ms < middle]
+        later = [body for body, ms in bodies.items() if ms >= middle]
+        assert bodies_of(late)[: len(later)] == later
+        wrong = [([queue_range("T", 0, -1)], errors.InvalidOffset)]
+        wrong.append(([queue_range("T", n, 0) for n in range(4097)], errors.InvalidArgument))
+        for queues, refusal in wrong:
+            with pytest.raises(refusal):
+                await read(broker, 0, topics=["T"], queues=queues)
+
+
+async def test_the_ends_of_a_topic_do_not_name_other_deleted_topics(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    for topic in ("T", "GONE", "SECRET"):
+        await nameserver.create_topic(topic, {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for topic in ("T", "GONE", "SECRET"):
+            await broker.append(topic, 0, b"1")
+        await nameserver.delete_topic("GONE")
+        await nameserver.delete_topic("SECRET")
+        await broker.until(lambda described: described.topics == 1)
+        ends = await read(broker, 0, 0, topics=["T", "GONE"])
+        assert [each.topic for each in ends.dropped] == ["GONE"]

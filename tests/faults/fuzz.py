@@ -147,14 +147,14 @@ MAY: Mapping[str, frozenset[str]] = {
         "Broker": {
             **dict.fromkeys(("Append", "AppendStream"), WRITER),
             **dict.fromkeys(("Pull", "PullStream", "Read"), READER),
-            **dict.fromkeys(("SendBack", "QueryMessages"), READER),
+            **dict.fromkeys(("SendBack", "QueryMessages", "ReadLog"), READER),
             **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
             **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
             **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),
             "DescribeBroker": CLUSTER_READER,
             # Whose it would be is known when it is found.
             "CancelDelayed": KEYED,
-            **dict.fromkeys(("ReadLog", "DescribeCompaction", "ReadGeneration"), CLUSTER_ADMIN),
+            **dict.fromkeys(("DescribeCompaction", "ReadGeneration"), CLUSTER_ADMIN),
             **dict.fromkeys(("PutGenerationFile", "PublishGeneration"), CLUSTER_ADMIN),
             "DiscardGeneration": CLUSTER_ADMIN,
         },

@@ -49,6 +49,9 @@ from rockoon_proto.v1.offset_pb2 import (
     ResetTarget,
 )
 from rockoon_spark.broker_calls import LogClient
+from rockoon_spark.source.data_source import LogReader
+from rockoon_spark.source.live_cluster import LogUnreadable
+from rockoon_spark.source.options import OptionError, SourceOptions
 from support.command_forks import CommandForks
 from support.pull_stream import StreamReader, reading
 from support.waiting import DEADLINE_SECONDS, wait_until
@@ -611,6 +614,42 @@ async def test_sparks_reading_of_the_log_goes_by_the_environment(
     assert b"in the log" in await asyncio.to_thread(read)
     await root.admin.access_keys.revoke("spark", [Permission.parse("cluster=admin")])
     await until(NotPermitted, lambda: asyncio.to_thread(read))
+
+
+@pytest.mark.parametrize("away", ["fail", "skip"])
+async def test_a_batch_of_a_topic_needs_read_on_the_topic(
+    cluster: DisposableCluster, root: rockoon.Cluster, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    topic, other = cluster.new_topic("batch"), cluster.new_topic("other")
+    async with root.producer() as producer:
+        for name in (topic, other):
+            await producer.send(name, name.encode())
+    read = f"spark-read-{away}", f"topic:{topic}=read"
+    admin = f"spark-admin-{away}", "cluster=admin", f"topic:{topic}=write"
+
+    def rows(*topics: str) -> list[bytes]:
+        options = {"endpoint": ",".join(cluster.nameservers), "columns": "body"}
+        named = {"topics": ",".join(topics)} if topics else {}
+        parsed = SourceOptions.parse({**options, **named, "onBrokerAway": away})
+        reader = LogReader(parsed)
+        return [
+            body
+            for partition in reader.partitions()
+            for batch in reader.read(partition)
+            for body in batch.column("body").to_pylist()
+        ]
+
+    for name, *permissions in (read, admin):
+        key = await new_key(root, name, *permissions)
+        with monkeypatch.context() as patch:
+            for variable, value in environment_for(key).items():
+                patch.setenv(variable, value)
+            # A key with `admin` on the cluster reads the whole log.
+            assert await asyncio.to_thread(rows, topic) == [topic.encode()]
+            if name == read[0]:
+                for topics in ([other], [topic, other], []):
+                    with pytest.raises((OptionError, LogUnreadable)):
+                        await asyncio.to_thread(rows, *topics)
 
 
 def test_blocking_code_signs_too(cluster: DisposableCluster) -> None:

@@ -11,7 +11,7 @@ from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
 # By need: calls, whose requests name topic "topic", group "group", producer group
 # "producer_group", and, where they are about one of either, "name".
 NEEDS = {
-    "read topic:topic": "Broker/Read Broker/QueryMessages",
+    "read topic:topic": "Broker/Read Broker/QueryMessages Broker/ReadLog",
     "write topic:topic": "Broker/Append",
     "see topic:topic": "Broker/QueueStatus Broker/SearchOffset NameServer/GetRoute",
     "read group:group, read topic:topic": (
@@ -41,7 +41,7 @@ NEEDS = {
     ),
     "admin cluster": (
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
-        "AccessKeys/DeleteKey Broker/ReadLog Broker/DescribeCompaction Broker/ReadGeneration "
+        "AccessKeys/DeleteKey Broker/DescribeCompaction Broker/ReadGeneration "
         "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
         "OffsetService/Import Logs/MoveReplica Logs/SetCopies Logs/ElectLog Logs/AdoptLog"
     ),

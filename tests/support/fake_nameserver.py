@@ -162,6 +162,9 @@ class FakeNameserver(NameServerServicer):
     async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.RouteUpdate:
         return self._snapshot()
 
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsReply:
+        return pb.ListTopicsReply(topics=self.topics.values(), revision=self.revision)
+
     async def WatchRoutes(
         self, request: pb.WatchRoutesRequest, context: Any
     ) -> AsyncIterator[pb.RouteUpdate]:

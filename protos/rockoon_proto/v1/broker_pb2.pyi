@@ -529,22 +529,42 @@ class QueryMessagesReply(_message.Message):
     indexed_until_ms: int
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., whole_range_searched: _Optional[bool] = ..., not_searched_because: _Optional[str] = ..., indexed_until_ms: _Optional[int] = ...) -> None: ...
 
+class LogQueueRange(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset", "end_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    end_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
 class ReadLogRequest(_message.Message):
-    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics")
+    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics", "topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AT_RECORD_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WITH_DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    FROM_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     at_record: bool
     end_offset: int
     max_bytes: int
     with_deleted_topics: bool
-    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ...) -> None: ...
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    queues: _containers.RepeatedCompositeFieldContainer[LogQueueRange]
+    from_store_timestamp_ms: int
+    until_store_timestamp_ms: int
+    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[LogQueueRange, _Mapping]]] = ..., from_store_timestamp_ms: _Optional[int] = ..., until_store_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
-    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts")
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts", "queue_entries")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -557,6 +577,7 @@ class ReadLogReply(_message.Message):
     LOG_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     TIME_RUN_STARTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     record_lengths: bytes
     first_offset: int
@@ -569,7 +590,8 @@ class ReadLogReply(_message.Message):
     log_file_bytes: int
     dropped: _containers.RepeatedCompositeFieldContainer[DroppedTopic]
     time_run_starts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ...) -> None: ...
+    queue_entries: int
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ..., queue_entries: _Optional[int] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id", "topic")

@@ -267,8 +267,8 @@ class BrokerServicer:
 
     def ReadLog(self, request, context):
         """The log itself from a physical offset on: the records of all topics in the order in which they
-        were stored, the broker's own topics and write-only ones among them. For tools that look at
-        everything; consumers pull.
+        were stored, the broker's own topics and write-only ones among them, or those of some topics.
+        For tools that read much of the log; consumers pull.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,8 +89,8 @@ class BrokerStub:
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
     ReadLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]
     """The log itself from a physical offset on: the records of all topics in the order in which they
-    were stored, the broker's own topics and write-only ones among them. For tools that look at
-    everything; consumers pull.
+    were stored, the broker's own topics and write-only ones among them, or those of some topics.
+    For tools that read much of the log; consumers pull.
     """
     DescribeCompaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]
     """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
@@ -179,8 +179,8 @@ class BrokerAsyncStub(BrokerStub):
     """Messages by a key that their producer gave them, or by their unique id, newest first."""
     ReadLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]  # type: ignore[assignment]
     """The log itself from a physical offset on: the records of all topics in the order in which they
-    were stored, the broker's own topics and write-only ones among them. For tools that look at
-    everything; consumers pull.
+    were stored, the broker's own topics and write-only ones among them, or those of some topics.
+    For tools that read much of the log; consumers pull.
     """
     DescribeCompaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]  # type: ignore[assignment]
     """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
@@ -356,8 +356,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ReadLogReply, _abc.Awaitable[_broker_pb2.ReadLogReply]]:
         """The log itself from a physical offset on: the records of all topics in the order in which they
-        were stored, the broker's own topics and write-only ones among them. For tools that look at
-        everything; consumers pull.
+        were stored, the broker's own topics and write-only ones among them, or those of some topics.
+        For tools that read much of the log; consumers pull.
         """
 
     @_abc_1.abstractmethod

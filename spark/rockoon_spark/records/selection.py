@@ -94,6 +94,16 @@ class Selection:
         brokers = self.one_of.get("broker")
         return brokers is None or name in brokers
 
+    @property
+    def narrows_topics(self) -> bool:
+        """True if topics are named, or a pattern of topics is given."""
+        return "topic" in self.one_of or self.topic_pattern != "*"
+
+    def offsets_of(self, topic: str, broker: str, queue: int) -> tuple[int, int]:
+        """Return the first offset of a queue, and the end offset, that meet the conditions."""
+        least = _bound(self.starts, topic, broker, queue, INT64_MIN)
+        return least, _bound(self.ends, topic, broker, queue, INT64_MAX)
+
     def wants_topic(self, topic: str) -> bool:
         """True if records of a topic can meet the conditions."""
         topics = self.one_of.get("topic")
@@ -154,8 +164,7 @@ class Selection:
         for topic, queue in {(topic, queue) for topic, _, queue in [*self.starts, *self.ends]}:
             if topic not in topics:
                 continue
-            least = _bound(self.starts, topic, records.broker, queue, INT64_MIN)
-            end = _bound(self.ends, topic, records.broker, queue, INT64_MAX)
+            least, end = self.offsets_of(topic, records.broker, queue)
             own = (codes == topics.index(topic)) & (queues == queue)
             wanted &= ~own | ((offsets >= least) & (offsets < end))
         return wanted

@@ -5,7 +5,7 @@ flight while the reply before it is decoded.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,6 +33,21 @@ class BrokerPartition(ContiguousPartition):
     """Address of the broker when the read was planned."""
     endpoint: str
     """Nameservers, which are asked for the broker's new address if it no longer answers."""
+    wanted: ReadLogRequest = field(default_factory=ReadLogRequest)
+    """Topics, queues and times of the records that the broker sends; an older broker sends all
+    records."""
+
+    def request(
+        self, position: int, stop: int, at_record: bool, *, bytes_max: int = 0
+    ) -> ReadLogRequest:
+        """Return a request for the wanted records between two physical offsets."""
+        request = ReadLogRequest()
+        request.CopyFrom(self.wanted)
+        request.physical_offset = position
+        request.end_offset = stop
+        request.at_record = at_record
+        request.max_bytes = bytes_max
+        return request
 
     def read(self) -> Iterator[LogRecords | DamagedRange]:
         """Yield the records of the range, read from the broker; see `LogPartition`.
@@ -42,19 +57,19 @@ class BrokerPartition(ContiguousPartition):
             RockoonError: the broker no longer answers, or its disk fails.
         """
         with self._client() as client:
-            request = _request(self.start, self.stop, self.at_record)
+            request = self.request(self.start, self.stop, self.at_record)
             result = yield from self._batches(client, request)
             if result is None:
                 return
             end, has_more = result
             if has_more:
                 # Damage at the start of the next partition: that partition does not detect it.
-                for batch in self._batches(client, _request(end, end + 1, at_record=True)):
+                for batch in self._batches(client, self.request(end, end + 1, at_record=True)):
                     if isinstance(batch, DamagedRange):
                         yield batch
             if end > self.stop:
                 # The next partition begins at `end`, unless a body contains a forged record.
-                for batch in self._batches(client, _request(self.stop, end, at_record=False)):
+                for batch in self._batches(client, self.request(self.stop, end, at_record=False)):
                     if not isinstance(batch, DamagedRange) and len(batch):
                         forged = int(batch.prefix("physical_offset")[0])
                         yield DamagedRange(self._log, forged, end, FORGED_FAULT)
@@ -89,7 +104,7 @@ class BrokerPartition(ContiguousPartition):
                 resume = int(trimmed.details["log_min_offset"])
                 self._report_loss(position, min(resume, stop), "retention deleted")
                 reply = ReadLogReply(next_offset=resume, next_at_record=True)
-            following = _request(reply.next_offset, stop, reply.next_at_record)
+            following = self.request(reply.next_offset, stop, reply.next_at_record)
             # No progress: the log is shorter than it was when the read was planned.
             is_stuck = following == request
             is_over = reply.next_offset >= stop or is_stuck
@@ -103,7 +118,10 @@ class BrokerPartition(ContiguousPartition):
             if damaged_from is not None and (reply.next_at_record or is_over):
                 yield DamagedRange(self._log, damaged_from, position + reply.skipped_bytes)
                 damaged_from = None
-            sees_records |= bool(reply.frames)
+            # The broker may have left out records; they count too.
+            is_filtered = bool(self.wanted.topics)
+            has_passed = reply.next_offset > position + reply.skipped_bytes
+            sees_records |= bool(reply.frames) or (is_filtered and has_passed)
             yield from self._records(reply)
             if is_stuck:
                 self._report_loss(position, stop, "the broker lost in a crash")
@@ -135,13 +153,12 @@ class BrokerPartition(ContiguousPartition):
     def runs(self) -> Iterator[RecordRun]:
         with self._client() as client:
             # Including records of deleted topics, so that the records have no gaps.
-            wanted = _request(self.start, self.stop, self.at_record, with_deleted_topics=True)
+            every = replace(self, wanted=ReadLogRequest(with_deleted_topics=True))
+            wanted = every.request(self.start, self.stop, self.at_record)
             client.ask(wanted)
             while True:
                 reply = self._answer(client, wanted)
-                following = _request(
-                    reply.next_offset, self.stop, reply.next_at_record, with_deleted_topics=True
-                )
+                following = every.request(reply.next_offset, self.stop, reply.next_at_record)
                 if wanted.at_record and reply.skipped_bytes:
                     end = wanted.physical_offset + reply.skipped_bytes
                     raise LogBroken(no_record(self._log, wanted.physical_offset, end))
@@ -163,8 +180,8 @@ class BrokerPartition(ContiguousPartition):
         """Return the physical offset of the next record at or after `start`; see
         `ContiguousLog`.
         """
-        wanted = _request(self.start, self.start + 1, at_record=True, with_deleted_topics=True)
-        wanted.max_bytes = 1
+        every = replace(self, wanted=ReadLogRequest(with_deleted_topics=True))
+        wanted = every.request(self.start, self.start + 1, at_record=True, bytes_max=1)
         with self._client() as client:
             client.ask(wanted)
             reply = self._answer(client, wanted)
@@ -194,17 +211,6 @@ class BrokerPartition(ContiguousPartition):
             " the read was planned"
         )
         report_loss(sentence, fails=self.fails_on_data_loss)
-
-
-def _request(
-    position: int, stop: int, at_record: bool, *, with_deleted_topics: bool = False
-) -> ReadLogRequest:
-    return ReadLogRequest(
-        physical_offset=position,
-        end_offset=stop,
-        at_record=at_record,
-        with_deleted_topics=with_deleted_topics,
-    )
 
 
 def records_of(reply: ReadLogReply, broker: str) -> Iterator[LogRecords]:

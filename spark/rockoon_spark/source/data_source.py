@@ -57,7 +57,8 @@ from pyspark.sql.types import StructType
 
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
-from rockoon_spark.source.log_source import DamagedRange, LogPartition, rows
+from rockoon_spark.source.input_partition import LogInputPartition
+from rockoon_spark.source.log_source import DamagedRange, rows
 from rockoon_spark.source.options import OptionError, SourceOptions, columns_of, no_such_queue
 from rockoon_spark.stream.reader import QueueStreamReader
 
@@ -66,14 +67,6 @@ log = logging.getLogger(__name__)
 
 class DamagedLog(Exception):
     """The log that is read has damaged bytes."""
-
-
-class LogInputPartition(InputPartition):
-    """Spark's wrapper of a log partition that one task reads."""
-
-    def __init__(self, partition: LogPartition) -> None:
-        super().__init__(partition)
-        self.partition = partition
 
 
 class RockoonDataSource(DataSource):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rockoon.errors import LogTrimmed, RockoonError
+from rockoon.errors import LogTrimmed, NotPermitted, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import (
     PLAN_RETRY_SECONDS,
@@ -21,6 +21,7 @@ from rockoon_spark.broker_calls import (
     broker_addresses,
     is_unreachable,
     live_addresses,
+    topic_routes,
 )
 from rockoon_spark.generations.broker_generation import current_generation
 from rockoon_spark.generations.parts import CurrentGeneration, with_generation
@@ -28,6 +29,7 @@ from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import EVERYTHING, Coverage, QueueKey, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import LastRecord, LogPartition
+from rockoon_spark.source.topic_plan import SelectedTopics, queues_of
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +75,18 @@ class LiveCluster:
             GenerationReplaced: a broker replaced its generation during each attempt.
         """
 
+        topics = self._topics(selection)
+
         def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
-            return self.partitions_of(broker, address, selection, split_bytes)
+            return self.partitions_of(broker, address, selection, split_bytes, topics)
 
         found = self._of_brokers(selection, of_broker)
         return [partition for own in found for partition in own]
+
+    def _topics(self, selection: Selection) -> SelectedTopics | None:
+        if not selection.narrows_topics:
+            return None
+        return SelectedTopics.of(topic_routes(self.endpoint), selection)
 
     def _of_brokers(
         self, selection: Selection, of_broker: Callable[[str, str], Found]
@@ -123,42 +132,105 @@ class LiveCluster:
         log.warning("%s: its messages are skipped", sentence)
 
     def partitions_of(
-        self, broker: str, address: str, selection: Selection, split_bytes: int
+        self,
+        broker: str,
+        address: str,
+        selection: Selection,
+        split_bytes: int,
+        topics: SelectedTopics | None = None,
     ) -> Sequence[LogPartition]:
         """Divide the log of one broker into partitions; see `partitions`.
 
+        Args:
+            topics: the selected topics; None to read the log as a whole.
+
         Raises:
-            RockoonError: it does not answer.
+            RockoonError: it does not answer, or refuses the call.
             GenerationReplaced: it replaced its generation during each attempt.
         """
         with LogClient(broker, address, PLAN_RETRY_SECONDS, self.endpoint) as client:
+            refusal: NotPermitted | None = None
+            if topics is not None:
+                try:
+                    found = self._of_topics(client, topics, selection, split_bytes)
+                except NotPermitted as error:
+                    # The key may have `admin` on the cluster, and with it the whole log.
+                    refusal = error
+                else:
+                    if found is not None:
+                        return found
+            try:
+                return self._of_whole_log(client, selection, split_bytes)
+            except NotPermitted as error:
+                raise refusal or error from None
 
-            def current() -> CurrentGeneration | None:
-                if not self.compacted:
-                    return None
-                return current_generation(broker, address, self.endpoint)
+    def _of_topics(
+        self, client: LogClient, topics: SelectedTopics, selection: Selection, split_bytes: int
+    ) -> Sequence[LogPartition] | None:
+        """Return the partitions of some topics; None if the broker is too old to choose by queue
+        or by log.
+        """
+        wanted = topics.log_request(selection, client.broker)
+        # An empty request returns only the ends.
+        ends = client.read(ReadLogRequest(topics=wanted.topics))
+        if not ends.HasField("queue_entries"):
+            return None
+        queues = queues_of(client, ends, topics, selection, self.endpoint)
+        # Only the queues have the messages of a generation.
+        if (self.compacted or not queues.is_compacted) and (
+            queues.is_compacted or queues.is_small(ends)
+        ):
+            return queues.partitions(
+                client,
+                ends,
+                topics,
+                split_bytes,
+                fails_on_data_loss=self.fails_on_data_loss,
+                endpoint=self.endpoint,
+            )
+        return self._of_log(client, ends, selection, split_bytes, wanted=wanted)
 
-            def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
-                return self._of_log(client, selection, split_bytes, coverage)
+    def _of_whole_log(
+        self, client: LogClient, selection: Selection, split_bytes: int
+    ) -> Sequence[LogPartition]:
+        def current() -> CurrentGeneration | None:
+            if not self.compacted:
+                return None
+            return current_generation(client.broker, client.address, self.endpoint)
 
-            return with_generation(current, of_log, selection, split_bytes)
+        def of_log(coverage: Coverage | None) -> Sequence[LogPartition]:
+            ends = client.read(ReadLogRequest())
+            return self._of_log(client, ends, selection, split_bytes, coverage)
+
+        return with_generation(current, of_log, selection, split_bytes)
 
     def _of_log(
-        self, client: LogClient, selection: Selection, split_bytes: int, coverage: Coverage | None
+        self,
+        client: LogClient,
+        ends: ReadLogReply,
+        selection: Selection,
+        split_bytes: int,
+        coverage: Coverage | None = None,
+        wanted: ReadLogRequest | None = None,
     ) -> list[BrokerPartition]:
-        # An empty request returns only the ends. It is sent once for all partitions, so records
-        # appended later belong to none of them.
-        ends = client.read(ReadLogRequest())
+        """Divide the log into partitions.
+
+        Args:
+            ends: of the log, read once for all partitions: records appended later belong to none.
+            coverage: see `ContiguousPartition`.
+            wanted: see `BrokerPartition`.
+        """
         start, end = ends.log_min_offset, ends.visible_end
         if coverage is not None and coverage.holds_all(selection):
             start = max(start, coverage.log_end)
         whole = BrokerLog.of(self, client, ends).between(start, end)
-        partitions = replace(whole, coverage=coverage).cut(split_bytes)
-        wanted = selection.ranges.get("store_time")
-        if wanted is None:
+        whole = replace(whole, coverage=coverage, wanted=wanted or ReadLogRequest())
+        partitions = whole.cut(split_bytes)
+        times = selection.ranges.get("store_time")
+        if times is None:
             return partitions
         begins = [*ends.time_run_starts, end]
-        return _of_times(client, partitions, wanted, begins)
+        return _of_times(client, partitions, times, begins)
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
         """Return the given topics that do not exist in the cluster; see `LogSource`.
@@ -333,11 +405,7 @@ def _first_store_ms(client: LogClient, partition: BrokerPartition, end: int) -> 
     """Return the store time of the first record at or after a partition's start."""
     position, at_record = partition.start, partition.at_record
     while position < end:
-        reply = client.read(
-            ReadLogRequest(
-                physical_offset=position, at_record=at_record, end_offset=end, max_bytes=1
-            )
-        )
+        reply = client.read(partition.request(position, end, at_record, bytes_max=1))
         for records in records_of(reply, client.broker):
             return int(records.store_timestamps_ms[0])
         if reply.next_offset == position and reply.next_at_record == at_record:

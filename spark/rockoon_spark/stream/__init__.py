@@ -1,8 +1,7 @@
 """Topics of a live cluster as a stream.
 
-reader           the interface to Spark
-plan             plan of the next batch; offsets of the stream, stored in Spark's checkpoint
-cluster          the driver's calls to the cluster: queues, their ends, the consumer group
-queue_partition  input of one task
-listener         progress of the consumer group, and commits as soon as a batch ends
+reader    the interface to Spark
+plan      plan of the next batch; offsets of the stream, stored in Spark's checkpoint
+cluster   the driver's calls to the cluster: queues, their ends, the consumer group
+listener  progress of the consumer group, and commits as soon as a batch ends
 """

@@ -27,9 +27,9 @@ from rockoon_spark.source.options import (
     StreamOptions,
     no_such_queue,
 )
+from rockoon_spark.source.queue_partition import BatchRange, QueuePartition
 from rockoon_spark.stream.listener import GroupProgress
-from rockoon_spark.stream.plan import BatchRange, StreamQueue
-from rockoon_spark.stream.queue_partition import QueuePartition
+from rockoon_spark.stream.plan import StreamQueue
 
 # For how long calls are repeated: long enough for a restart of a broker.
 PLAN_RETRY_SECONDS = 10.0

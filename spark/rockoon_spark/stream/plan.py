@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rockoon_core.message_queue import MessageQueue
+from rockoon_spark.source.queue_partition import BatchRange
 
 _VERSION = 1
 
@@ -245,17 +246,6 @@ def messages_of_bytes(
     if total_bytes <= bytes_max:
         return max(total, 1)
     return max(total * bytes_max // total_bytes, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRange:
-    """Range of offsets of one queue that one task reads, `stop` is exclusive."""
-
-    queue: MessageQueue
-    start: int
-    stop: int
-    create_revision: int = 0
-    """etcd revision at which the queue was created; 0 if unknown."""
 
 
 def ranges(start: StreamOffsets, end: StreamOffsets) -> list[BatchRange]:

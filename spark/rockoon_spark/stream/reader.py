@@ -62,13 +62,14 @@ from pyspark.sql.streaming.datasource import (
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.input_partition import LogInputPartition
 from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
 from rockoon_spark.source.options import OptionError, StreamOptions
+from rockoon_spark.source.queue_partition import BatchRange
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.plan import (
     INITIAL,
     Backlog,
-    BatchRange,
     QueuePosition,
     StreamOffsets,
     StreamQueue,
@@ -79,7 +80,6 @@ from rockoon_spark.stream.plan import (
     ranges,
     share,
 )
-from rockoon_spark.stream.queue_partition import QueuePartition
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = ranges(StreamOffsets.parse(start), StreamOffsets.parse(end))
         planned = self._existing(planned, StreamOffsets.parse(end))
         # Computed only from checkpointed offsets, so that a repeated batch has the same rows.
-        return self._planner.partitions(cut(planned, self._options.partitions_min))
+        cuts = cut(planned, self._options.partitions_min)
+        return [LogInputPartition(each) for each in self._planner.partitions(cuts)]
 
     def _existing(self, planned: list[BatchRange], end: StreamOffsets) -> list[BatchRange]:
         """Return the ranges of queues that still exist; report the loss of the others.
@@ -211,8 +212,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [each for each in planned if each not in deleted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePartition)
-        yield from rows(partition.read(), EVERYTHING, self._options.columns, self._report_damage)
+        assert isinstance(partition, LogInputPartition)
+        yield from rows(
+            partition.partition.read(), EVERYTHING, self._options.columns, self._report_damage
+        )
 
     def stop(self) -> None:
         if self._cluster is not None:

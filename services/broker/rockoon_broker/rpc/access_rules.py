@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rockoon_format.names import Action, Need, group_resource, topic_need
+from rockoon_format.names import CLUSTER, Action, Need, group_resource, topic_need
 from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster
 
 
@@ -23,6 +23,14 @@ def read(request: Any) -> Iterable[Need]:
     then."""
     if request.WhichOneof("what") == "range":
         yield topic_need("read", request.range.topic)
+
+
+def log_read(request: Any) -> Iterable[Need]:
+    """The whole log contains the messages of all topics, also of deleted ones."""
+    if not request.topics or request.with_deleted_topics:
+        yield "admin", CLUSTER
+    for topic in set(request.topics):
+        yield topic_need("read", topic)
 
 
 def sent_back(request: Any) -> Iterable[Need]:
@@ -62,8 +70,7 @@ RULES: Rules = {
         "CancelDelayed": ANY_KEY,
         "ListDelayed": on_cluster("read"),
         "QueryMessages": of_topic("read"),
-        # The log has the messages of all topics.
-        "ReadLog": on_cluster("admin"),
+        "ReadLog": Rule(log_read),
         "DescribeCompaction": on_cluster("admin"),
         "ReadGeneration": on_cluster("admin"),
         "PutGenerationFile": on_cluster("admin"),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
+from rockoon_broker.rpc.log_filter import RecordFilter
 from rockoon_broker.rpc.queue_states import OFFSET_MAX
 from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed
 from rockoon_broker.store.log.reading import LogChunk
@@ -21,12 +22,15 @@ from rockoon_core.errors import (
     StoreCorrupt,
     StoreFailed,
 )
+from rockoon_format.frames import slices
 from rockoon_proto.v1 import broker_pb2
 
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 4 << 20
 # Bytes read or searched before other tasks of the event loop run.
 PIECE_BYTES = 1 << 20
+# Limit of the bytes that one call reads; a filter may leave out most records.
+SCANNED_BYTES_MAX = 16 << 20
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class LogReadState:
     start: int
     position: int
     at_record: bool
+    wanted: RecordFilter
     with_deleted_topics: bool = False
     skipped_bytes: int = 0
     first_offset: int | None = None
@@ -44,21 +49,20 @@ class LogReadState:
     bytes: int = 0
 
     def add(self, chunk: LogChunk, store: Store) -> None:
-        """Add the records of a chunk; without `with_deleted_topics`, only those of existing
+        """Add the wanted records of a chunk; without `with_deleted_topics`, only those of existing
         topics."""
         self.position = chunk.next_offset
-        kept = np.ones(chunk.records.count, np.bool_)
+        kept = self.wanted.mask(chunk.records)
         if not self.with_deleted_topics:
-            kept = kept_records(chunk, store)
+            kept &= kept_records(chunk, store)
         if not kept.any():
             return
         if self.first_offset is None:
             self.first_offset = chunk.start + int(chunk.records.offsets[kept.argmax()])
         frames = chunk.frames
         if not kept.all():
-            starts, ends = chunk.records.offsets, chunk.records.offsets + chunk.records.sizes
-            bounds = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
-            frames = b"".join(chunk.frames[start:end] for start, end in bounds)
+            records = chunk.records
+            frames = b"".join(slices(frames, records.offsets[kept], records.sizes[kept]))
         self.frames.append(frames)
         self.lengths.append(chunk.lengths[kept])
         self.bytes += len(frames)
@@ -93,7 +97,8 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
     if not 0 <= request.max_bytes <= BYTES_MAX:
         raise InvalidArgument(reason=f"max_bytes is {request.max_bytes}, not 1 to {BYTES_MAX}")
     start = request.physical_offset
-    state = LogReadState(start, start, request.at_record, request.with_deleted_topics)
+    wanted = RecordFilter.of(request)
+    state = LogReadState(start, start, request.at_record, wanted, request.with_deleted_topics)
     reads = start < request.end_offset
     if reads:
         try:
@@ -111,14 +116,18 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
         reply.time_run_starts.extend(run.start for run in reversed(runs))
         marks = sorted(broker.store.dropped_marks.items())
         reply.dropped.extend(
-            broker_pb2.DroppedTopic(topic=topic, dropped_below=mark) for topic, mark in marks
+            broker_pb2.DroppedTopic(topic=topic, dropped_below=mark)
+            for topic, mark in marks
+            if not wanted.topics or topic.encode() in wanted.topics
         )
+        reply.queue_entries = broker.store.queue_entries
     return reply
 
 
 async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) -> None:
     """Read records that start before `end`, as many as fit, or skip damaged bytes."""
     store = broker.store
+    end = min(end, state.start + SCANNED_BYTES_MAX)
     while state.position < min(end, store.visible_end) and state.bytes < bytes_max:
         # Retention may have run while other tasks ran.
         if state.position < store.log_min_offset:

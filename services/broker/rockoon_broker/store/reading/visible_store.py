@@ -248,6 +248,11 @@ class VisibleStore:
         """Return every queue with a message, as (topic, queue id)."""
         return [queue.key for queue in self._queues if queue.max_offset]
 
+    @property
+    def queue_entries(self) -> int:
+        """Number of entries in the files of all queues."""
+        return self._queues.entry_count - self._queues.first_count
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the oldest message's offset; without messages the max offset; 0: unknown queue."""
         return self._reader.min_offset(topic, queue_id)
