@@ -8,6 +8,7 @@ the `ledger` for the auditor, and `measured.json`, from which the profile is mad
 
 import argparse
 import json
+import logging
 import signal
 import time
 from pathlib import Path
@@ -26,11 +27,15 @@ from load.plan import Plan
 from load.scenarios import SCENARIOS
 from load.shapes import SHAPES
 from load.users import USERS
-from load.worker import REPORT
+from load.worker import LAST_REPORT_TAKEN, REPORT
+
+log = logging.getLogger(__name__)
 
 WORKERS_SECONDS_MAX = 600.0
 """Their machines may have to fetch an image first."""
 STOP_SECONDS_MAX = 60.0
+LAST_REPORTS_SECONDS_MAX = 60.0
+"""A worker that Locust reports as missing may still be alive, on a machine that is busy."""
 LOOK_SECONDS = 0.1
 LAST_ROW_SECONDS = 1.2
 """Locust's CSV writer has a turn every second."""
@@ -80,6 +85,8 @@ class Master:
         self._failures = 0
         # By worker, since its first user.
         self._cpu_seconds: dict[str, float] = {}
+        # By worker, whether its last report has arrived.
+        self._has_last_report: dict[str, bool] = {}
 
     def run(self) -> None:
         """Do the run.
@@ -99,13 +106,14 @@ class Master:
         while self._runner.shape_greenlet is not None:
             gevent.sleep(LOOK_SECONDS)
         ended = time.time_ns() / 1e9
+        lost = self._wait_last_reports()
         gevent.sleep(LAST_ROW_SECONDS)
         gevent.killall([writing, history])
         csv.close_files()
         report = get_html_report(self._environment, show_download_link=False)
         (self._directory / "report.html").write_text(report)
         self._ledger.write(ledger.encode(Kind.END))
-        self._write_measured(began, ended)
+        self._write_measured(began, ended, lost)
         self._runner.quit()
 
     def _write_groups(self) -> None:
@@ -121,7 +129,25 @@ class Master:
                 raise TimeoutError(f"{found} of {self._plan.workers} workers came")
             gevent.sleep(LOOK_SECONDS)
 
+    def _wait_last_reports(self) -> list[str]:
+        """Wait for the last report of each worker; return the workers that did not send it.
+
+        Locust does not wait for a worker whose heartbeats are late, but the ledger has to be
+        complete.
+        """
+        deadline = time.monotonic() + LAST_REPORTS_SECONDS_MAX
+        log.info("users have stopped; waiting for the last report of each worker")
+        while lost := [name for name, has in self._has_last_report.items() if not has]:
+            if time.monotonic() > deadline:
+                break
+            gevent.sleep(LOOK_SECONDS)
+        return lost
+
     def _take_report(self, msg: Any, **_: Any) -> None:
+        self._has_last_report.setdefault(msg.node_id, False)
+        if msg.data["is_last"]:
+            self._has_last_report[msg.node_id] = True
+            self._runner.send_message(LAST_REPORT_TAKEN, client_id=msg.node_id)
         self._ledger.write(msg.data["ledger"])
         interval = self._interval()
         for name, raw in msg.data["latencies"].items():
@@ -149,7 +175,7 @@ class Master:
             self._rows.append(row)
         self._intervals.clear()
 
-    def _write_measured(self, began: float, ended: float) -> None:
+    def _write_measured(self, began: float, ended: float, lost: list[str]) -> None:
         operations = {
             name: {
                 "count": len(histogram),
@@ -166,7 +192,8 @@ class Master:
             "ended_s": ended,
             "operations": operations,
             "failures": self._failures,
-            "exceptions": {each["msg"]: each["count"] for each in self._runner.exceptions.values()},
+            "exceptions": {each["msg"]: each["count"] for each in self._runner.exceptions.values()}
+            | {f"worker {name} did not send its last report": 1 for name in lost},
             "workers_cpu_seconds": sum(self._cpu_seconds.values()),
             "interval_seconds": self._plan.interval_seconds,
             "timeline": timeline,

@@ -30,6 +30,7 @@ ARGUMENTS = {
 
 @pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_a_run_that_ctrl_c_ends_has_measured_checked_and_left_its_results(tmp_path: Path) -> None:
+    """One worker stops for longer than Locust waits for its heartbeats: its last report counts."""
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "load", "run", "--scenario", "mixed", "--brokers", "1"),
@@ -44,7 +45,13 @@ def test_a_run_that_ctrl_c_ends_has_measured_checked_and_left_its_results(tmp_pa
     ) as running:
         while running.poll() is None and not has_rows(tmp_path):
             threading.Event().wait(LOOK_SECONDS)
+        children = psutil.Process(running.pid).children()
+        late = next(each for each in children if "worker" in each.cmdline())
+        late.suspend()
         os.killpg(running.pid, signal.SIGINT)
+        while running.poll() is None and not has_stopped_users(tmp_path):
+            threading.Event().wait(LOOK_SECONDS)
+        late.resume()
         said, _ = running.communicate(timeout=RUN_SECONDS_MAX)
     assert running.returncode == INTERRUPTED, said
     assert "Stopped early" in said
@@ -120,6 +127,13 @@ def check_results(directory: Path) -> Profile:
 def has_rows(folder: Path) -> bool:
     """Whether Locust has counted messages."""
     return any("receive" in path.read_text() for path in folder.glob("*/load_stats.csv"))
+
+
+def has_stopped_users(folder: Path) -> bool:
+    """Whether the master has stopped the users, and ends or waits for reports of workers."""
+    (directory,) = folder.iterdir()
+    is_measured = (directory / "measured.json").exists()
+    return is_measured or "last report" in (directory / "master.log").read_text()
 
 
 def belongs_to(process: psutil.Process, folder: Path) -> bool:

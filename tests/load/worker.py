@@ -16,8 +16,9 @@ from load.sdk_thread import SdkThread
 from load.users import USERS, SdkUser, Session
 
 REPORT = "load-report"
+LAST_REPORT_TAKEN = "load-last-report-taken"
 REPORT_SECONDS = 0.5
-LAST_WORDS_SECONDS = 0.5
+LAST_REPORT_SECONDS_MAX = 60.0
 
 
 class Worker:
@@ -38,14 +39,16 @@ class Worker:
         self._session: Session | None = None
         self._cpu_began = 0.0
         self._finished = gevent.event.Event()
+        self._taken = gevent.event.Event()
         self._runner = self._environment.create_worker_runner(host, port)
+        self._runner.register_message(LAST_REPORT_TAKEN, lambda **_: self._taken.set())
 
     def run(self) -> None:
         """Return when the run is over, or the master gone."""
         while not self._finished.wait(REPORT_SECONDS) and self._runner.greenlet:
             self._report()
-        # The runner still has to tell the master that its users have stopped.
-        gevent.sleep(LAST_WORDS_SECONDS)
+        # What the master does not have when this process ends is lost.
+        self._taken.wait(LAST_REPORT_SECONDS_MAX if self._finished.is_set() else 0)
         if self._session is not None:
             self._session.thread.stop()
 
@@ -59,14 +62,16 @@ class Worker:
         self._cpu_began = time.process_time()
 
     def _finish(self, **_: Any) -> None:
-        self._report()
+        self._finished.set()
+        # For this time after its users have stopped the runner would not read the master's answer.
+        self._environment.stop_timeout = 0
+        self._report(is_last=True)
         # Locust reports every three seconds; the last of it is told now.
         data: dict[str, Any] = {}
         self._environment.events.report_to_master.fire(client_id=self._runner.client_id, data=data)
         self._runner.send_message("stats", data)
-        self._finished.set()
 
-    def _report(self) -> None:
+    def _report(self, *, is_last: bool = False) -> None:
         if self._session is None:
             return
         deltas = self._session.account.take()
@@ -77,6 +82,7 @@ class Worker:
             "bytes": dict(deltas.bytes),
             "failures": sum(deltas.failures.values()),
             "cpu_seconds": time.process_time() - self._cpu_began,
+            "is_last": is_last,
         }
         self._runner.send_message(REPORT, data)
 
