@@ -10,6 +10,8 @@ from deploy.network import Place, lets_through, place_of
 from deploy.pages import kustomizations
 from deploy.real_kustomize import build_as_real
 
+from support.kustomize import CLUSTER_KINDS
+
 PAGE = "operate/external-access.md"
 DOMAIN = "rockoon.your.domain"
 
@@ -128,6 +130,9 @@ def test_clients_outside_reach_their_ports_and_no_others(overlay: Overlay) -> No
 
 def test_the_page_s_overlay_and_certificates_are_complete(tmp_path: Path) -> None:
     written, certificates = map(build_as_real, kustomizations(PAGE, tmp_path))
+    for each in written.documents + certificates.documents:
+        is_namespaced = each["kind"] not in CLUSTER_KINDS
+        assert each["metadata"].get("namespace") == (written.namespace if is_namespaced else None)
     advertised = external_names(written)
     assert len(advertised) == 6
     assert open_ports(written) == OPEN | {("rockoon-gateway", 8081)}

@@ -59,6 +59,12 @@ def test_all_components_at_once_are_what_the_api_takes_and_what_kustomize_makes(
         ("resources: [../outside.yaml]", "lies outside"),
         ("resources: [one.yaml, one.yaml]", "is there twice"),
         ("replicas: [{name: two, count: 2}]", "nothing is called two"),
+        # Generators run before components, which have not made it yet.
+        (
+            "components: [../makes]\n"
+            "configMapGenerator: [{name: c, behavior: merge, literals: [a=b]}]",
+            "there is no ConfigMap c to merge",
+        ),
         # kustomize itself says nothing about a target that selects nothing.
         (
             "resources: [one.yaml]\npatches: [{target: {kind: Pod}, patch: '[{}]'}]",
@@ -81,6 +87,9 @@ def test_what_cannot_be_built_is_refused(written: str, reason: str, tmp_path: Pa
     (inside / "kustomization.yaml").write_text(written)
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: one}\nspec: {ports: []}\n"
     (inside / "one.yaml").write_text(service)
+    makes = tmp_path / "makes"
+    makes.mkdir()
+    (makes / "kustomization.yaml").write_text("configMapGenerator: [{name: c, literals: [a=a]}]")
     (tmp_path / "outside.yaml").write_text(service)
     with pytest.raises(KustomizationError, match=reason):
         build(inside)

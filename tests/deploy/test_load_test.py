@@ -9,33 +9,34 @@ import kubernetes_validate
 import pytest
 from deploy.manifests import ROOT, Overlay, build, containers, name_of, pod_of, service_of
 from deploy.network import Place, lets_through, place_of
+from deploy.pages import kustomizations
+from deploy.real_kustomize import build_as_real
 
 from load.options import parser
 from load.run import plan_of
 
-COMPONENT = "../../components/load-test"
+PAGE = "operate/load-tests.md"
 NAMES = {"rockoon-load-master", "rockoon-load-worker"}
 REPOSITORY = ROOT.parents[1]
 
 
 @pytest.fixture(params=["dev", "production"])
 def overlay(request: pytest.FixtureRequest, tmp_path: Path) -> Overlay:
-    """One of ours with the component, as its documentation says: before the one for TLS."""
-    for part in ("kubernetes", "grafana", "prometheus"):
-        shutil.copytree(ROOT.parent / part, tmp_path / part)
-    file = tmp_path / "kubernetes/overlays" / request.param / "kustomization.yaml"
-    text = file.read_text()
-    if "components:\n" in text:
-        text = text.replace("components:\n", f"components:\n  - {COMPONENT}\n")
-    else:
-        text += f"components:\n  - {COMPONENT}\n"
-    file.write_text(text)
-    return build(file.parent)
+    """A cluster, and beside it the load test's overlay for it, as it is on the page."""
+    dev, production = kustomizations(PAGE, tmp_path)
+    written = build_as_real(dev if request.param == "dev" else production)
+    cluster = build(ROOT / "overlays" / request.param)
+    for document in written.documents:
+        assert document["metadata"]["namespace"] == cluster.namespace
+    return Overlay(cluster.documents + written.documents)
 
 
 def test_the_api_takes_it(overlay: Overlay) -> None:
     version = kubernetes_validate.latest_version()
     ours = [each for each in overlay.documents if name_of(each).startswith("rockoon-load")]
+    assert {each["kind"] for each in ours} == {
+        "ConfigMap", "Job", "NetworkPolicy", "PersistentVolumeClaim", "Service"
+    }  # fmt: skip
     assert len(ours) == 6
     for document in ours:
         kubernetes_validate.validate(document, version, strict=True)
@@ -56,7 +57,9 @@ def test_master_and_workers_are_told_what_there_is(overlay: Overlay) -> None:
     options = parser(environment).parse_args(master["args"])
     plan = plan_of(options, options.endpoint)
     assert options.endpoint in services
-    assert (plan.scenario, plan.seconds) == ("mixed", 300)
+    # The page overrides both for the dev overlay.
+    expected = ("produce", 600) if overlay.namespace == "rockoon-dev" else ("mixed", 300)
+    assert (plan.scenario, plan.seconds) == expected
     known = {f"LOAD_{name}".upper() for name in vars(options)}
     assert environment.keys() <= known
     assert options.port == master["ports"][0]["containerPort"]
@@ -96,6 +99,7 @@ def test_it_shows_a_certificate_where_the_cluster_wants_one(overlay: Overlay) ->
             (container,) = containers(job)
             names = {each["name"] for each in container["env"]}
             assert ("ROCKOON_TLS_CERTIFICATE" in names) is is_encrypted
+            assert ("ROCKOON_ACCESS_SECRET_FILE" in names) is is_encrypted
 
 
 def test_workers_alone_call_the_master_and_both_the_cluster(overlay: Overlay) -> None:

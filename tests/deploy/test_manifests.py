@@ -7,6 +7,7 @@ import pytest
 from deploy.manifests import (
     ROOT,
     SETTINGS,
+    Document,
     Overlay,
     build,
     containers,
@@ -29,11 +30,17 @@ RESTRICTED_VOLUMES = {
 }  # fmt: skip
 LEAST_KUBERNETES = "1.30"
 DEPLOY = ROOT.parents[1] / "docs/operate/deploy.md"
+# Of a node's cores for the kubelet, the network plug-in and one DNS server.
+SYSTEM_MILLICORES = 250
 
 
 @pytest.fixture(params=overlays())
 def overlay(request: pytest.FixtureRequest) -> Overlay:
     return build(ROOT / "overlays" / request.param)
+
+
+def build_component(name: str) -> Overlay:
+    return build(ROOT / "components" / name)
 
 
 def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
@@ -52,6 +59,19 @@ def test_an_unknown_field_would_be_noticed(overlay: Overlay) -> None:
     containers(workload)[0]["readynessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(workload, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_job_fits_on_a_node_of_two_cores_beside_one_pod_of_each_service(
+    overlay: Overlay,
+) -> None:
+    def millicores(document: Document) -> int:
+        cpus = [str(each["resources"]["requests"]["cpu"]) for each in containers(document)]
+        return sum(int(cpu[:-1]) if cpu.endswith("m") else int(cpu) * 1000 for cpu in cpus)
+
+    component = [build_component(name) for name in ("load-test", "spark-jobs")]
+    services = sum(millicores(each) for each in overlay.workloads)
+    for job in [each for made in component for each in made.jobs]:
+        assert services + millicores(job) <= 2000 - SYSTEM_MILLICORES, name_of(job)
 
 
 def test_every_setting_exists_and_may_have_its_value(overlay: Overlay) -> None:

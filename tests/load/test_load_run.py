@@ -1,8 +1,11 @@
 """A whole load test for some seconds: local cluster, Locust with two workers, checker, results."""
 
+import asyncio
 import csv
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,10 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+import rockoon
 from load.__main__ import INTERRUPTED
 from load.compare import differences
 from load.overhead import measure
 from load.profile import Profile
+from rockoon.admin.access_keys import Permission
+from rockoon.local import LocalCluster
 from support.waiting import LOOK_SECONDS
 
 TESTS = Path(__file__).parents[1]
@@ -158,6 +164,41 @@ def test_a_cluster_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "The run failed: no nameserver" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def permissions_of_jobs() -> list[str]:
+    """Those that the pages give to the access key `jobs`."""
+    deploy, load = (
+        (TESTS.parent / f"docs/operate/{name}.md").read_text() for name in ("deploy", "load-tests")
+    )
+    (created,) = re.findall(r"`rockoon access create jobs (.*?)`", deploy, re.DOTALL)
+    (granted,) = re.findall(r"^rockoon access grant jobs (.*)$", load, re.MULTILINE)
+    return [word for word in shlex.split(f"{created} {granted}") if "=" in word]
+
+
+@pytest.mark.soak
+async def test_the_documented_access_key_suffices(tmp_path: Path) -> None:
+    async with LocalCluster(access=True, durable=False) as local:
+        async with rockoon.connect(local.nameservers, access=local.access) as cluster:
+            permissions = [Permission.parse(each) for each in permissions_of_jobs()]
+            key = await cluster.admin.access_keys.create("jobs", permissions)
+        secret = tmp_path / "secret"
+        secret.write_text(f"{key.secret}\n")
+        secret.chmod(0o600)
+        results = tmp_path / "results"
+        running = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "load", "run", *ARGUMENTS["mixed"]),
+            *("--endpoint", ",".join(local.nameservers), "--dir", str(results)),
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ
+            | {"ROCKOON_ACCESS_KEY": key.id, "ROCKOON_ACCESS_SECRET_FILE": str(secret)},
+        )
+        said, _ = await asyncio.wait_for(running.communicate(), RUN_SECONDS_MAX)
+    assert running.returncode == 0, said.decode()
+    (directory,) = results.iterdir()
+    assert json.loads((directory / "profile.json").read_text())["verdict"]["is_good"]
 
 
 @pytest.mark.soak

@@ -3,8 +3,8 @@
 tests/deploy compares it with the real program, object by object, wherever there is one. A field
 that is not known here is refused, so that nothing in a kustomization is silently left out.
 
-Rules and their order are kustomize's: resources, components (which change what the resources
-made), generators, patches, namespace, suffix of names, labels, counts, images; names of generated
+Rules and their order are kustomize's: resources, generators, components (which change what both
+made), patches, namespace, suffix of names, labels, counts, images; names of generated
 ConfigMaps get the hash of their content last, and so does whatever names them.
 """
 
@@ -173,7 +173,9 @@ def generate(generators: list[Document], directory: Path, objects: Objects) -> N
             if not options.get("disableNameSuffixHash"):
                 objects.hashed.add(name)
             continue
-        (former,) = objects.find("ConfigMap", name)
+        if not (found := objects.find("ConfigMap", name)):
+            raise KustomizationError(f"there is no ConfigMap {name} to {behavior}")
+        (former,) = found
         former["data"] = data if behavior == "replace" else former["data"] | data
         for key in ("labels", "annotations"):
             if key in options:
@@ -382,8 +384,8 @@ def containers_of(documents: list[Document]) -> Iterator[Document]:
 
 STEPS: dict[str, Callable[[Any, Path, Objects], None]] = {
     "resources": add_resources,
-    "components": apply_components,
     "configMapGenerator": generate,
+    "components": apply_components,
     "patches": apply_patches,
     "namespace": set_namespace,
     "nameSuffix": add_suffix,
