@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,7 +26,15 @@ from support.kustomize import Document, Objects
 ROOT = Path(__file__).resolve().parent.parent / "deploy"
 KUBERNETES = ROOT / "kubernetes"
 TEMPLATES = ROOT / "helm/rockoon/templates"
-HEAD = "{{- /* Made from deploy/kubernetes by `make chart`. Change the files there. */ -}}\n"
+HEAD = "{{- /* Made from deploy/kubernetes by `make chart`. Change the files there. */ -}}"
+RULES_HEAD = """\
+# Made from deploy/prometheus/rockoon-alerts.yml by `make chart`. Change the rules there.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: rockoon
+spec:
+"""
 
 # Switches in the order in which an overlay names them, with the condition on the chart's values.
 SWITCHES = {
@@ -33,7 +42,10 @@ SWITCHES = {
     "gateway": "$.Values.gateway.enabled",
     "gateway-scaler": "and $.Values.gateway.enabled $.Values.gateway.scaler",
     "spark-jobs": "$.Values.sparkJobs.enabled",
+    "external-access": "$.Values.externalAccess.enabled",
+    "external-gateway": "and $.Values.gateway.enabled $.Values.gateway.external",
     "prometheus-annotations": "$.Values.monitoring.annotations",
+    "prometheus-operator": "$.Values.monitoring.podMonitor",
     "tls": "$.Values.tls.enabled",
     "pod-certificates": "and $.Values.tls.enabled $.Values.tls.podCertificates",
     "access": "$.Values.access.enabled",
@@ -46,12 +58,20 @@ SWITCHES = {
     # Brokers of logs/b: the template repeats its objects for each log of the values.
     "log": "$log",
 }
-NEEDS = {"gateway-scaler": "gateway", "pod-certificates": "tls"}
+NEEDS = {"gateway-scaler": "gateway", "external-gateway": "gateway", "pod-certificates": "tls"}
 FIRST, MORE = "rockoon-broker", "rockoon-broker-b"
 EACH_LOG = [
     '{{- range $log := prepend $.Values.broker.logs "" }}',
     '{{- $broker := list "rockoon-broker" $log | compact | join "-" }}',
 ]
+# Services of the first pods: the template repeats them for each pod.
+POD_SERVICES = {
+    f"rockoon-{part}-0-external": (
+        f'{{{{- range $pod := include "rockoon.pods" (list $ "{part}") | fromJsonArray }}}}'
+    )
+    for part in ("broker", "offset")
+}
+OTHER_PODS = re.compile("Service rockoon-(broker|offset)-[1-9]-external")
 # Lists with named elements: each element may have a condition.
 ELEMENT_KEYS = {
     "containers": "name",
@@ -142,11 +162,16 @@ def built(flags: Flags) -> list[Document]:
         elif switch == "prometheus-annotations":
             patches = next(kustomize.load_all(read(directory_of("monitoring"))))["patches"]
             kustomize.apply_patches(patches, KUBERNETES, objects)
+        elif switch == "prometheus-operator":
+            kustomize.add_resources(["pod-monitor.yaml"], directory_of(switch), objects)
         elif switch:
             kustomize.accumulate(directory_of(switch), objects)
-    for document in objects.documents:
+    found = [
+        each for each in objects.documents if not OTHER_PODS.fullmatch(kustomize.described(each))
+    ]
+    for document in found:
         put_additions(document)
-    return objects.documents
+    return found
 
 
 @functools.cache
@@ -184,7 +209,9 @@ def put_values(document: Document) -> None:
             "storageClassName: {{ . }}",
             "{{- end }}",
         ]
-    if kind == "ConfigMap" and part in SERVICES:
+    if kind == "ConfigMap" and part == "external":
+        document["data"]["domain"] = scalar("$.Values.externalAccess.domain")
+    elif kind == "ConfigMap" and part in SERVICES:
         ((file, text),) = document["data"].items()
         settings = f'"{part}" `{json.dumps(tomllib.loads(text))}`'
         if part == "nameserver":
@@ -202,7 +229,20 @@ def etcd_tls() -> Document:
 def put_additions(document: Document) -> None:
     """Add lines that kustomize's files cannot have: labels of Helm, and values for pods."""
     part = part_of(document["metadata"]["name"])
-    document["metadata"].setdefault("labels", {})[RAW] = included("rockoon.labels", "$")
+    if document.get("spec", {}).get("type") == "LoadBalancer":
+        document["spec"]["type"] = scalar("$.Values.externalAccess.serviceType")
+        document["spec"][RAW] = included("rockoon.loadBalancer", "$")
+        document["metadata"]["annotations"] = block("toJson $.Values.externalAccess.annotations")
+    for container in kustomize.containers_of([document]):
+        for variable in container.get("env", []):
+            if variable["name"].endswith("_ADVERTISE_EXTERNAL"):
+                address, _, port = variable["value"].rpartition(":")
+                port = scalar(f'include "rockoon.externalPort" (list $ {port})')
+                variable["value"] = f"{address}:{port}"
+    labels = included("rockoon.labels", "$")
+    if document["kind"] == "PodMonitor":
+        labels += included("rockoon.monitoringLabels", "$")
+    document["metadata"].setdefault("labels", {})[RAW] = labels
     for template in kustomize.templates(document)[-1:]:
         template["spec"][RAW] = included("rockoon.pod", "(list $ $values)")
         template["metadata"]["labels"][RAW] = included("rockoon.podLabels", "$values")
@@ -391,17 +431,19 @@ def plain(key: str, value: Any, indent: int) -> list[str]:
     content = yaml.safe_dump({key: value} if key else value, sort_keys=False, width=1000)
     if "{{" in content:
         raise ValueError(f"helm would read {content!r} as a template")
-    for mark, before in (("@block@", ""), ("@text@", " |"), ("@@", "")):
-        after = "" if mark == "@@" else f" | nindent {indent + 2}"
-        opening = " {{ " if mark == "@@" else f"{before}{{{{- "
+    for mark, before in (("@block@", ""), ("@text@", "|")):
         content = re.sub(
-            rf" '?{mark}(.*?)@@'?$", rf"{opening}\1{after} }}}}", content, flags=re.MULTILINE
+            rf"'?{mark}(.*?)@@'?$",
+            rf"{before}{{{{- \1 | nindent {indent + 2} }}}}",
+            content,
+            flags=re.MULTILINE,
         )
+    content = re.sub(r"'?([^'@ \n]*)@@(.*?)@@'?$", r"\1{{ \2 }}", content, flags=re.MULTILINE)
     return [" " * indent + line for line in content.splitlines()]
 
 
-def files() -> dict[str, str]:
-    """The text of each template by its name."""
+def templates() -> dict[Path, str]:
+    """The text of each template."""
     made: dict[str, list[str]] = {}
     for (kind, name), samples in samples_of_objects().items():
         if kind == "HorizontalPodAutoscaler" and name == "rockoon-gateway":
@@ -412,29 +454,43 @@ def files() -> dict[str, str]:
             text.insert(0, f"{{{{- $values := $.Values.{part_of(name)} }}}}")
         if any("log" in flags for flags, _ in samples):
             text = [*EACH_LOG, *text, END]
+        if name in POD_SERVICES:
+            pod = name.removesuffix("-external")
+            text = [POD_SERVICES[name], *(line.replace(pod, "{{ $pod }}") for line in text), END]
         part = name.removeprefix("rockoon-")
         # Pods restart when the file with their settings changes.
         files_of_kinds = {"ConfigMap": f"settings-{part}", "NetworkPolicy": "network"}
-        file = files_of_kinds.get(kind, part)
+        file = "external" if part.endswith("external") else files_of_kinds.get(kind, part)
         made.setdefault(file, []).extend(text)
-    return {f"{file}.yaml": HEAD + "\n".join(lines) + "\n" for file, lines in made.items()}
+    return {
+        TEMPLATES / f"{file}.yaml": "\n".join([HEAD, *lines, ""]) for file, lines in made.items()
+    }
+
+
+def rules() -> str:
+    """The alert rules as an object for Prometheus' operator."""
+    groups = (ROOT / "prometheus/rockoon-alerts.yml").read_text()
+    return RULES_HEAD + textwrap.indent(groups, "  ", lambda line: bool(line.strip()))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     check = parser.parse_args().check
-    made = files()
-    present = {path.name: path.read_text() for path in TEMPLATES.glob("*.yaml")}
-    present = {name: text for name, text in present.items() if text.startswith(HEAD)}
+    made = templates() | {KUBERNETES / "components/prometheus-operator/rules.yaml": rules()}
+    superfluous = [
+        path
+        for path in TEMPLATES.glob("*.yaml")
+        if path not in made and path.read_text().startswith(HEAD)
+    ]
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
     if check:
-        if made != present:
-            print("deploy/helm/rockoon/templates is stale, run `make chart`")
-        return int(made != present)
-    for name in present.keys() - made.keys():
-        (TEMPLATES / name).unlink()
-    for name, text in made.items():
-        (TEMPLATES / name).write_text(text)
+        print(*(f"{path} is stale: run `make chart`" for path in superfluous + stale), sep="\n")
+        return int(bool(superfluous or stale))
+    for path in superfluous:
+        path.unlink()
+    for path in stale:
+        path.write_text(made[path])
     return 0
 
 

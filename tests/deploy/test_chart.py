@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 from deploy.chart import CHART, PRODUCTION, comparable, helm, kustomized, needs_helm, template
-from deploy.manifests import ROOT
+from deploy.manifests import ROOT, name_of
+
+from deploy import crds
 
 # Overlay, components and resources added to it, and the values that do the same.
 COMBINATIONS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
@@ -38,11 +41,27 @@ COMBINATIONS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
         },
     ),
     "production": ("production", [], [], {}),
-    "production-copies": (
+    "production-copies-outside": (
         "production",
-        ["copies", "offset-copies"],
+        [
+            "copies",
+            "offset-copies",
+            "external-access",
+            "external-offset-copies",
+            "external-gateway",
+            "gateway-scaler",
+            "prometheus-operator",
+        ],
         [],
-        {"broker.copies": "true", "offset.copies": "true"},
+        {
+            "broker.copies": "true",
+            "offset.copies": "true",
+            "externalAccess.enabled": "true",
+            "gateway.external": "true",
+            "gateway.scaler": "true",
+            "monitoring.podMonitor": "true",
+            "monitoring.prometheusRule": "true",
+        },
     ),
 }
 
@@ -51,6 +70,7 @@ COMBINATIONS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_helm_and_kustomize_make_the_same_objects(name: str, tmp_path: Path) -> None:
     overlay, components, resources, values = COMBINATIONS[name]
+    version = kubernetes_validate.latest_version()
     shutil.copytree(ROOT.parent, tmp_path / "deploy", symlinks=True)
     place = tmp_path / "deploy/kubernetes/overlays" / overlay
     written = yaml.safe_load((place / "kustomization.yaml").read_text())
@@ -63,7 +83,8 @@ def test_helm_and_kustomize_make_the_same_objects(name: str, tmp_path: Path) -> 
     arguments += [f"--values={PRODUCTION}"] if overlay == "production" else []
     made = template(*arguments)
     for document in made:
-        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        if not crds.is_custom(document):
+            kubernetes_validate.validate(document, version, strict=True)
     ours, theirs = comparable(made), comparable(kustomized(place))
     assert ours.keys() == theirs.keys()
     for key, document in theirs.items():
@@ -82,6 +103,71 @@ def test_a_cluster_without_gateways_has_no_object_for_them() -> None:
 def test_helm_finds_no_fault(arguments: tuple[str | Path, ...]) -> None:
     found = helm("lint", "--strict", CHART, *arguments)
     assert found.returncode == 0, found.stdout
+
+
+@needs_helm
+@pytest.mark.skipif(
+    not all(crds.folder(group) for group in crds.MODULES),
+    reason="Go's module cache has no CustomResourceDefinitions: `make helm` downloads them",
+)
+def test_operators_take_the_custom_resources() -> None:
+    made = template(
+        "--values", PRODUCTION,
+        "--set=monitoring.podMonitor=true,monitoring.prometheusRule=true,gateway.external=true",
+        "--set=externalAccess.enabled=true,externalAccess.serviceType=ClusterIP",
+        "--set=externalAccess.tlsRoute.enabled=true",
+        "--set=externalAccess.tlsRoute.parentRefs[0].name=edge",
+        "--set=monitoring.labels.release=prometheus",
+    )  # fmt: skip
+    custom = [each for each in made if crds.is_custom(each)]
+    assert {each["kind"] for each in custom} == {"PodMonitor", "PrometheusRule", "TLSRoute"}
+    for document in custom:
+        crds.validate(document)
+    (monitor,) = (each for each in custom if each["kind"] == "PodMonitor")
+    monitor["spec"]["podMetricsEndpoints"][0]["prot"] = "metrics"
+    with pytest.raises(jsonschema.ValidationError, match="'prot' was unexpected"):
+        crds.validate(monitor)
+
+
+@needs_helm
+def test_each_name_of_the_external_listener_has_a_route_to_its_pod() -> None:
+    made = template(
+        "--values", PRODUCTION,
+        "--set=broker.copies=true,broker.logs={b},offset.copies=true,gateway.external=true",
+        "--set=externalAccess.enabled=true,externalAccess.domain=mq.example.net",
+        "--set=externalAccess.tlsRoute.enabled=true,externalAccess.tlsRoute.port=9443",
+        "--set=externalAccess.tlsRoute.parentRefs[0].name=edge",
+    )  # fmt: skip
+    services = {name_of(each): each["spec"] for each in made if each["kind"] == "Service"}
+    pods = {
+        f"rockoon-{log}-{index}" for log in ("broker", "broker-b", "offset") for index in range(3)
+    }
+    found = set()
+    for route in (each["spec"] for each in made if each["kind"] == "TLSRoute"):
+        (hostname,), (rule,) = route["hostnames"], route["rules"]
+        (backend,) = rule["backendRefs"]
+        service = services[backend["name"]]
+        assert [port["port"] for port in service["ports"]] == [backend["port"]]
+        name, _, domain = hostname.partition(".")
+        assert domain == "mq.example.net"
+        selected = service["selector"].get("statefulset.kubernetes.io/pod-name", name)
+        assert selected == name
+        found.add(name)
+    assert found == pods | {"nameserver", "gateway"}
+    advertised = {
+        variable["value"]
+        for workload in made
+        if workload["kind"] == "StatefulSet"
+        for variable in workload["spec"]["template"]["spec"]["containers"][0]["env"]
+        if variable["name"].endswith("ADVERTISE_EXTERNAL")
+    }
+    assert advertised == {"$(POD_NAME).$(EXTERNAL_DOMAIN):9443"}
+
+
+@needs_helm
+def test_routes_by_name_need_tls() -> None:
+    refused = helm("template", CHART, "--set=externalAccess.tlsRoute.enabled=true")
+    assert "needs tls.enabled" in refused.stderr
 
 
 def test_the_templates_are_current() -> None:

@@ -52,3 +52,32 @@ nodeSelector: {{ toJson . }}
 tolerations: {{ toJson . }}
 {{- end }}
 {{- end }}
+
+{{- /* Names of a service's pods as a JSON array; a log with copies has three. List of: root, broker or offset. */ -}}
+{{- define "rockoon.pods" -}}
+{{- $part := index . 1 }}
+{{- $values := index (index . 0).Values $part }}
+{{- $pods := list }}
+{{- range $log := prepend ($values.logs | default list) "" }}
+{{- range $index := until (ternary 3 (int $values.replicas) $values.copies) }}
+{{- $pods = append $pods (list "rockoon" $part $log (toString $index) | compact | join "-") }}
+{{- end }}
+{{- end }}
+{{- toJson $pods }}
+{{- end }}
+
+{{- /* The port at which clients outside of the cluster call a pod. List of: root, port of the pod. */ -}}
+{{- define "rockoon.externalPort" -}}
+{{- $route := (index . 0).Values.externalAccess.tlsRoute }}
+{{- ternary $route.port (index . 1) $route.enabled }}
+{{- end }}
+
+{{- define "rockoon.loadBalancer" -}}
+{{- with .Values.externalAccess.loadBalancerSourceRanges }}
+loadBalancerSourceRanges: {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{- define "rockoon.monitoringLabels" -}}
+{{- with .Values.monitoring.labels }}{{ toYaml . }}{{ end }}
+{{- end }}
