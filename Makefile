@@ -61,7 +61,7 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_settings.py --check
-	PYTHONPATH=tests $(BIN)/python tools/generate_chart.py --check
+	PYTHONPATH=tests:. $(BIN)/python tools/generate_chart.py --check
 	$(BIN)/python tools/prose.py --check
 
 # Up to three that fail run once more, alone: see tools/once_more.py.
@@ -218,7 +218,7 @@ settings: cluster  ## write deploy/settings from the services' settings
 	$(BIN)/python tools/generate_settings.py
 
 chart: cluster  ## write the Helm chart's templates from deploy/kubernetes
-	PYTHONPATH=tests $(BIN)/python tools/generate_chart.py
+	PYTHONPATH=tests:. $(BIN)/python tools/generate_chart.py
 
 # HELM_VERSION=... compiles another one, if none is on PATH or in ~/go/bin.
 HELM_VERSION = v4.3.2

@@ -1,4 +1,4 @@
-"""Write the Helm chart's templates from the kustomize files, or check that they are current.
+"""Write the Helm chart's templates, schema and documentation, or check that they are current.
 
 kustomize's components are the chart's switches. The generator builds the base with none, with each,
 with each pair and with all components, compares the objects, and writes each difference as a
@@ -22,10 +22,14 @@ import yaml
 
 from support import kustomize
 from support.kustomize import Document, Objects
+from tools import chart_values
 
 ROOT = Path(__file__).resolve().parent.parent / "deploy"
 KUBERNETES = ROOT / "kubernetes"
-TEMPLATES = ROOT / "helm/rockoon/templates"
+CHART = ROOT / "helm/rockoon"
+TEMPLATES = CHART / "templates"
+PAGE = ROOT.parent / "docs/operate/helm.md"
+TABLE_BEGIN, TABLE_END = "<!-- values -->", "<!-- end of values -->"
 HEAD = "{{- /* Made from deploy/kubernetes by `make chart`. Change the files there. */ -}}"
 RULES_HEAD = """\
 # Made from deploy/prometheus/rockoon-alerts.yml by `make chart`. Change the rules there.
@@ -199,7 +203,8 @@ def put_values(document: Document) -> None:
                 "imagePullPolicy: {{ . }}",
                 "{{- end }}",
             ]
-    if kind in ("Deployment", "StatefulSet") and part != "etcd":
+    # One offset service, or the three copies of offset-copies.
+    if kind in ("Deployment", "StatefulSet") and part not in ("etcd", "offset"):
         spec["replicas"] = scalar("$values.replicas")
     claims = [each["spec"] for each in spec.get("volumeClaimTemplates", [])]
     for claim in [*claims, *([spec] if kind == "PersistentVolumeClaim" else [])]:
@@ -473,11 +478,22 @@ def rules() -> str:
     return RULES_HEAD + textwrap.indent(groups, "  ", lambda line: bool(line.strip()))
 
 
+def with_table(page: str) -> str:
+    """The documentation's page with a current table of values."""
+    before, _, rest = page.partition(TABLE_BEGIN)
+    after = rest.partition(TABLE_END)[2]
+    return f"{before}{TABLE_BEGIN}\n\n{chart_values.table()}\n\n{TABLE_END}{after}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     check = parser.parse_args().check
-    made = templates() | {KUBERNETES / "components/prometheus-operator/rules.yaml": rules()}
+    made = templates() | {
+        KUBERNETES / "components/prometheus-operator/rules.yaml": rules(),
+        CHART / "values.schema.json": chart_values.schema(),
+        PAGE: with_table(PAGE.read_text()),
+    }
     superfluous = [
         path
         for path in TEMPLATES.glob("*.yaml")

@@ -9,8 +9,17 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploy.chart import CHART, PRODUCTION, comparable, helm, kustomized, needs_helm, template
-from deploy.manifests import ROOT, name_of
+from deploy.chart import (
+    CHART,
+    CHECKSUM,
+    PRODUCTION,
+    comparable,
+    helm,
+    kustomized,
+    needs_helm,
+    template,
+)
+from deploy.manifests import ROOT, Document, Overlay, name_of, pod_of, service_of
 
 from deploy import crds
 
@@ -162,6 +171,68 @@ def test_each_name_of_the_external_listener_has_a_route_to_its_pod() -> None:
         if variable["name"].endswith("ADVERTISE_EXTERNAL")
     }
     assert advertised == {"$(POD_NAME).$(EXTERNAL_DOMAIN):9443"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("broker.replica=3", "additional properties 'replica' not allowed"),
+        ("broker.replicas=0", "minimum"),
+        ("gateway.enabled=maybe", "want boolean"),
+        ("broker.settings.flash=sync", "additional properties 'flash' not allowed"),
+        ("broker.settings.flush=never", "must be one of"),
+        ("offset.settings.commit_seconds_max=1", "additional properties"),
+        ("image.pullPolicy=Sometimes", "must be one of"),
+    ],
+)
+def test_wrong_values_are_refused(value: str, reason: str) -> None:
+    refused = helm("template", CHART, "--set", value)
+    assert refused.returncode != 0
+    assert reason in refused.stderr
+
+
+@needs_helm
+def test_services_load_the_settings_of_the_values(tmp_path: Path) -> None:
+    values = {
+        "cluster": "orders",
+        "nameserver": {"settings": {"etcd_version_check": "refuse"}},
+        "broker": {
+            "settings": {
+                "flush": "sync",
+                "drain_seconds_max": 5,
+                "unread_answers_bytes_max": "8MiB",
+            }
+        },
+        "etcd": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"]},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    namespace = {"kind": "Namespace", "metadata": {"name": "rockoon"}}
+    made = Overlay([*template("--values", tmp_path / "values.yaml"), namespace])
+    found = {
+        service_of(container): made.settings(workload, container).value
+        for workload, container in made.services()
+    }
+    assert {settings.cluster for settings in found.values()} == {"orders"}
+    assert found["nameserver"].etcd == ("etcd-0.etcd:2379", "etcd-1.etcd:2379")
+    assert found["nameserver"].etcd_version_check == "refuse"
+    assert (found["broker"].flush, found["broker"].drain_seconds_max) == ("sync", 5.0)
+    assert found["broker"].unread_answers_bytes_max == 8 << 20
+
+
+@needs_helm
+def test_pods_restart_if_their_own_settings_change() -> None:
+    before, after = template(), template("--set=broker.settings.flush=sync")
+
+    def checksums(made: list[Document]) -> dict[str, str]:
+        return {
+            name_of(each): pod_of(each)["metadata"]["annotations"][CHECKSUM]
+            for each in made
+            if each["kind"] in ("Deployment", "StatefulSet") and name_of(each) != "rockoon-etcd"
+        }
+
+    former, current = checksums(before), checksums(after)
+    assert [name for name in former if former[name] != current[name]] == ["rockoon-broker"]
 
 
 @needs_helm

@@ -59,7 +59,7 @@ tolerations: {{ toJson . }}
 {{- $values := index (index . 0).Values $part }}
 {{- $pods := list }}
 {{- range $log := prepend ($values.logs | default list) "" }}
-{{- range $index := until (ternary 3 (int $values.replicas) $values.copies) }}
+{{- range $index := until (ternary 3 (int ($values.replicas | default 1)) $values.copies) }}
 {{- $pods = append $pods (list "rockoon" $part $log (toString $index) | compact | join "-") }}
 {{- end }}
 {{- end }}
