@@ -15,16 +15,21 @@ log = logging.getLogger(__name__)
 LOG_SECONDS = 60.0
 ADDRESSES_LOGGED_MAX = 5
 CALM_LOG_SECONDS = 1.0
-# Connections of an address that may end because the peer breaks HTTP/2, before it gets a pause.
-BROKEN_BURST = 40
-BROKEN_PER_SECOND = 10
-# Addresses with a pause, and addresses whose broken connections are counted. If more addresses
+# Connections of an address that may end uselessly before it gets a pause: without a call within
+# `SHORT_SECONDS`, or because the peer breaks HTTP/2, which counts like `BROKEN_COST` of the former.
+USELESS_BURST = 120
+USELESS_PER_SECOND = 30
+BROKEN_COST = 3
+# Addresses with a pause, and addresses whose useless connections are counted. If more addresses
 # flood, the oldest entries are discarded.
 CALM_ADDRESSES_MAX = 10_000
 
 
 def one_address(host: str) -> str:
     """Return a peer's address; an IPv4 address within an IPv6 address becomes plain IPv4."""
+    if ":" not in host:
+        # To parse it needs a quarter of the instructions of a short connection.
+        return host
     address = ipaddress.ip_address(host)
     return str(getattr(address, "ipv4_mapped", None) or address)
 
@@ -72,8 +77,8 @@ class Addresses:
         self.closed = self.calmed = 0
         self._shares: dict[str, Share] = {}
         self._calm_until: dict[str, float] = {}
-        # Address → number of broken connections that are not recovered yet, and time of the last.
-        self._broken: dict[str, tuple[float, float]] = {}
+        # Address → count of useless connections that is not recovered yet, and time of the last.
+        self._useless: dict[str, tuple[float, float]] = {}
         self._unlogged: Counter[str] = Counter()
         self._log_after = self._log_calm_after = 0.0
 
@@ -110,17 +115,21 @@ class Addresses:
         share = self._shares.get(one_address(host))
         return 0 if share is None else share.connections
 
-    def breaks(self, address: str) -> bool:
-        """Count a connection that ends because its peer breaks HTTP/2; return whether the address
-        has too many. Accepting the next connections costs more than their frames."""
+    def is_useless(self, address: str, cost: int) -> bool:
+        """Count a connection that ended uselessly; return whether the address has too many.
+        Accepting the next connections costs more than their frames.
+
+        Args:
+            cost: 1, or `BROKEN_COST`.
+        """
         now = self._clock()
-        count, counted_at = self._broken.pop(address, (0.0, now))
-        count = max(count - (now - counted_at) * BROKEN_PER_SECOND, 0.0) + 1
-        if len(self._broken) >= CALM_ADDRESSES_MAX:
-            del self._broken[next(iter(self._broken))]
+        count, counted_at = self._useless.pop(address, (0.0, now))
+        count = max(count - (now - counted_at) * USELESS_PER_SECOND, 0.0) + cost
+        if len(self._useless) >= CALM_ADDRESSES_MAX:
+            del self._useless[next(iter(self._useless))]
         # Also if the address has no other connection: the next one must not begin at 0.
-        self._broken[address] = count, now
-        return count > BROKEN_BURST
+        self._useless[address] = count, now
+        return count > USELESS_BURST
 
     def calm(self, address: str, reason: str) -> None:
         """Start the pause of an address because one of its connections exceeded a budget. An

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import deque
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -24,6 +25,10 @@ SAY_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 # Connections accepted in one iteration of the loop.
 ACCEPTED_MAX = 100
+# A connection that is refused is closed after this time: a client that connects again at once would
+# cost an accept each time. So many of them at a time; further ones are closed immediately.
+REFUSED_SECONDS = 0.1
+REFUSED_MAX = 100
 # The first byte of a TLS record with a handshake message (RFC 8446, section 5.1).
 TLS_FIRST_BYTE = b"\x16"
 # Reasons of OpenSSL for bytes that are no TLS record.
@@ -72,6 +77,8 @@ class Listener(Generic[Connection]):
         self._handshake_seconds_max = handshake_seconds_max
         self._accepts_plain = accepts_plain
         self._beginning: set[asyncio.Task[None]] = set()
+        # Refused connections that are not closed yet, oldest first.
+        self._refused_open: deque[socket.socket] = deque()
         self._refused = 0
         self._say_after = 0.0
         self._pause: asyncio.TimerHandle | None = None
@@ -85,6 +92,8 @@ class Listener(Generic[Connection]):
         elif self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening)
         self._listening.close()
+        while self._refused_open:
+            self._close_refused()
         for task in self._beginning:
             task.cancel()
 
@@ -112,12 +121,24 @@ class Listener(Generic[Connection]):
                 return
             connection = self._admission.admitted(address[0])
             if connection is None:
-                accepted.close()
+                self._refuse(accepted)
                 continue
             accepted.setblocking(False)
             task = self._loop.create_task(self._connect(accepted, connection, address[0]))
             self._beginning.add(task)
             task.add_done_callback(partial(self._begun, accepted, connection))
+
+    def _refuse(self, accepted: socket.socket) -> None:
+        if len(self._refused_open) < REFUSED_MAX:
+            self._refused_open.append(accepted)
+            self._loop.call_later(REFUSED_SECONDS, self._close_refused)
+        else:
+            accepted.close()
+
+    def _close_refused(self) -> None:
+        # `close` has closed the rest.
+        if self._refused_open:
+            self._refused_open.popleft().close()
 
     def _begun(
         self, accepted: socket.socket, connection: Connection, task: "asyncio.Task[None]"

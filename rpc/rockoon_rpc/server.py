@@ -317,9 +317,9 @@ class Server:
         """Handle a connection that exceeded a budget: its address may get a pause."""
         self._addresses.calm(connection.share.address, reason)
 
-    def breaks(self, connection: ServerConnection) -> bool:
-        """Count a connection whose peer breaks HTTP/2; return whether its address has too many."""
-        return self._addresses.breaks(connection.share.address)
+    def is_useless(self, connection: ServerConnection, cost: int) -> bool:
+        """Count a useless connection; see `Addresses.is_useless`."""
+        return not self.is_stopping and self._addresses.is_useless(connection.share.address, cost)
 
     def refusal(self, connection: ServerConnection) -> str:
         """Return why a new call of a connection may not start; "" if it may."""

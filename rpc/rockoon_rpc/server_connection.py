@@ -11,7 +11,7 @@ import grpc
 
 from rockoon_rpc import first_step
 from rockoon_rpc import session as events
-from rockoon_rpc.addresses import Share
+from rockoon_rpc.addresses import BROKEN_COST, Share
 from rockoon_rpc.connection import CLOSE_SECONDS_MAX, SessionConnection
 from rockoon_rpc.methods import Method
 from rockoon_rpc.server_call import ServerCall
@@ -135,6 +135,8 @@ LEAVE_SECONDS = 0.5
 # ignores (RFC 9113, section 5.5); the session may already wait for the answer to a PING.
 PROBE = bytes((0, 0, 0, 0x2A, 0, 0, 0, 0, 0))
 PROBE_SECONDS = 1.0
+# A connection that ends so soon, and without a call, was useless.
+SHORT_SECONDS = 1.0
 # A connection without calls is looked at so often before its time is over.
 IDLE_LOOKS = 4
 # Costs of a frame without effect and of a reset, relative to `Limits.turn_bytes`. If more than half
@@ -169,9 +171,9 @@ class ServerConnection(SessionConnection):
     session: ServerSession
 
     __slots__ = (
-        "_auth_context", "_idle_budget", "_idle_looks", "_is_calmed", "_peer", "_probe_at",
-        "_receipts", "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal",
-        "is_ready", "is_trusted", "server", "share",
+        "_auth_context", "_began", "_has_called", "_idle_budget", "_idle_looks", "_is_calmed",
+        "_is_useless", "_peer", "_probe_at", "_receipts", "_request_timer", "_requests_due",
+        "_reset_budget", "_timer", "is_internal", "is_ready", "is_trusted", "server", "share",
     )  # fmt: skip
 
     def __init__(self, server: "Server", share: Share) -> None:
@@ -182,6 +184,8 @@ class ServerConnection(SessionConnection):
         self.address = share.address
         self.is_internal = self.is_trusted = False
         self.is_ready = self._is_calmed = False
+        self._has_called = self._is_useless = False
+        self._began = self.loop.time()
         self._receipts: Receipts | None = None
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
@@ -220,8 +224,11 @@ class ServerConnection(SessionConnection):
     def connection_lost(self, failure: BaseException | None) -> None:
         # Calls that wait for something end later.
         unfinished = self.session.open_streams - len(self.streams)
-        # Servicers of calls that wait may read them later.
-        self._peer, self._auth_context = self.peer, self.auth_context
+        if self._has_called:
+            # Servicers of calls that wait may read them later.
+            self._peer, self._auth_context = self.peer, self.auth_context
+        elif self.loop.time() - self._began < SHORT_SECONDS:
+            self._count_useless(1, "they have no call")
         super().connection_lost(failure)
         self.server.connection_ended(unfinished)
         for timer in (self._timer, self._request_timer):
@@ -297,6 +304,7 @@ class ServerConnection(SessionConnection):
         message: bytes,
     ) -> None:
         self._idle_looks = 0
+        self._has_called = True
         if self._requests_due:
             self._requests_due.pop(stream_id, None)
         if refusal := self.server.refusal(self):
@@ -316,6 +324,7 @@ class ServerConnection(SessionConnection):
         self, stream_id: int, method: Method, metadata: Metadata, timeout: float | None
     ) -> None:
         self._idle_looks = 0
+        self._has_called = True
         if refusal := self.server.refusal(self):
             self._refuse(stream_id, refusal)
             return
@@ -414,10 +423,18 @@ class ServerConnection(SessionConnection):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
 
     def _broken(self, code: int, reason: str) -> None:
-        if code != ErrorCode.NO_ERROR and self.server.breaks(self):
-            self._calm(ErrorCode.ENHANCE_YOUR_CALM, f"many connections end like this one: {reason}")
+        if code != ErrorCode.NO_ERROR:
+            self._count_useless(BROKEN_COST, reason)
         self._calm(code, reason)
         super()._broken(code, reason)
+
+    def _count_useless(self, cost: int, reason: str) -> None:
+        """Count the end of this connection; the address may get a pause."""
+        if not self._is_useless:
+            self._is_useless = True
+            if self.server.is_useless(self, cost):
+                many = f"many connections end like this one: {reason}"
+                self._calm(ErrorCode.ENHANCE_YOUR_CALM, many)
 
     def close(
         self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"

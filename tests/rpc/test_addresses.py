@@ -10,12 +10,14 @@ import grpc
 import pytest
 
 from rockoon_rpc.addresses import (
-    BROKEN_BURST,
-    BROKEN_PER_SECOND,
+    BROKEN_COST,
     CALM_ADDRESSES_MAX,
+    USELESS_BURST,
+    USELESS_PER_SECOND,
     Addresses,
 )
 from rockoon_rpc.limits import Limits
+from rockoon_rpc.listener import REFUSED_SECONDS
 from rockoon_rpc.server import Server
 from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
@@ -165,14 +167,14 @@ async def test_an_address_whose_connections_break_the_protocol_has_a_pause() -> 
     """An accepted connection, above all over TLS, costs more than the frames that end it."""
     addresses = Addresses(clock=lambda: 0.0)
     async with served(Callee(), addresses=addresses) as port, raw_peer(port) as honest:
-        for _ in range(BROKEN_BURST):
+        for _ in range(USELESS_BURST // BROKEN_COST):
             async with raw_peer(port) as peer:
                 await peer.send(frames.window_update(0, 0))
                 end = await peer.until(lambda each: each.kind == frames.GOAWAY)
                 assert end is not None
                 assert end.error is ErrorCode.PROTOCOL_ERROR
         assert addresses.calmed == 0
-        for _ in range(10 * BROKEN_BURST):
+        for _ in range(10 * USELESS_BURST):
             if addresses.calmed:
                 break
             async with raw_peer(port) as peer:
@@ -186,21 +188,77 @@ async def test_an_address_whose_connections_break_the_protocol_has_a_pause() -> 
         assert await honest.is_answered(1)
 
 
-def test_broken_connections_of_an_address_are_counted_one_after_the_other() -> None:
+GOES = frames.goaway(0, ErrorCode.NO_ERROR)
+
+
+@pytest.mark.parametrize("sent", [b"", GOES], ids=["nothing", "goaway"])
+async def test_an_address_whose_connections_have_no_call_has_a_pause(sent: bytes) -> None:
+    """A client that connects again at once costs an accept and a session each time."""
+    addresses = Addresses(clock=lambda: 0.0)
+    async with served(Callee(), addresses=addresses) as port, raw_peer(port) as honest:
+        ended = 0
+        while not addresses.calmed and ended < 2 * USELESS_BURST:
+            ended += 1
+            async with raw_peer(port) as peer:
+                await peer.send(sent)
+                if sent:
+                    assert await peer.until(lambda _: False) is None
+            await eventually(lambda: addresses.count("127.0.0.1") == 1)
+        assert (ended, addresses.calmed) == (USELESS_BURST + 1, 1)
+        await honest.send(call(1))
+        assert await honest.is_answered(1)
+
+
+async def test_connections_with_a_call_and_longer_ones_cause_no_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = Addresses(clock=lambda: 0.0)
+    async with served(Callee(), addresses=addresses) as port:
+        for _ in range(USELESS_BURST + 2):
+            async with raw_peer(port) as peer:
+                await peer.send(call(1))
+                assert await peer.is_answered(1)
+        monkeypatch.setattr("rockoon_rpc.server_connection.SHORT_SECONDS", 0.0)
+        for _ in range(USELESS_BURST + 2):
+            async with raw_peer(port):
+                pass
+        await eventually(lambda: addresses.count("127.0.0.1") == 0)
+    assert addresses.calmed == 0
+
+
+async def test_a_refused_connection_is_closed_later() -> None:
+    addresses = Addresses()
+    async with served(Callee(), addresses=addresses) as port:
+        addresses.calm("127.0.0.1", "test")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(3):
+            async with raw_peer(port) as peer:
+                assert await peer.until(lambda _: False) is None
+        assert loop.time() - began >= 3 * REFUSED_SECONDS
+        left = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await eventually(lambda: addresses.calmed == 7)
+    # A server that stops closes them.
+    for reader, writer in left:
+        assert await reader.read() == b""
+        writer.close()
+
+
+def test_useless_connections_of_an_address_are_counted_one_after_the_other() -> None:
     """An attacker with one connection at a time, and more addresses than are remembered."""
     now = 0.0
     addresses = Addresses(clock=lambda: now)
-    for _ in range(BROKEN_BURST):
+    for _ in range(USELESS_BURST):
         share = addresses.enter("192.0.2.1")
         assert share is not None
-        assert not addresses.breaks(share.address)
+        assert not addresses.is_useless(share.address, 1)
         addresses.leave(share)
-    assert addresses.breaks("192.0.2.1")
-    now += (BROKEN_BURST + 1) / BROKEN_PER_SECOND
-    assert not addresses.breaks("192.0.2.1")
+    assert addresses.is_useless("192.0.2.1", 1)
+    now += (USELESS_BURST + 1) / USELESS_PER_SECOND
+    assert not addresses.is_useless("192.0.2.1", BROKEN_COST)
     for number in range(CALM_ADDRESSES_MAX + 10):
-        addresses.breaks(f"2001:db8::{number:x}")
-    assert len(addresses._broken) == CALM_ADDRESSES_MAX
+        addresses.is_useless(f"2001:db8::{number:x}", 1)
+    assert len(addresses._useless) == CALM_ADDRESSES_MAX
 
 
 def test_the_log_names_one_flood_in_a_second(caplog: pytest.LogCaptureFixture) -> None:

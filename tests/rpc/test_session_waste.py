@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rockoon_rpc import session as events
+from rockoon_rpc.implementation import compiled
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
 from support import http2_frames as wire
@@ -125,3 +126,24 @@ def test_unread_streams_do_not_block_the_others(implementation: Any, reader: str
         target.resume(stream)
     pair.move()
     assert source.unsent_bytes == 0
+
+
+def test_frames_behind_the_goaway_of_an_idle_client_are_not_read() -> None:
+    kernel = compiled()
+    if kernel is None:
+        pytest.skip("the kernel has no http2; the other session keeps the connection")
+    client = RawClient(kernel)
+    client.send(wire.goaway(0, ErrorCode.NO_ERROR) * 1_000)
+    assert of_kind(client.events, events.BROKEN) == [(events.BROKEN, 0, "the client leaves")]
+    assert wasted(client)[0] <= 1
+
+
+@each
+def test_a_call_before_many_goaways_is_answered(implementation: Any) -> None:
+    client = RawClient(implementation)
+    found = client.send(whole_request(1) + wire.goaway(0, ErrorCode.NO_ERROR) * 10)
+    assert [event[1] for event in of_kind(found, events.CALL)] == [1]
+    client.session.respond(1, b"answer")
+    client.read()
+    assert len(of_kind(client.events, events.BROKEN)) <= 1
+    assert client.goaway_code() in (None, ErrorCode.NO_ERROR)

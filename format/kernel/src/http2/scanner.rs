@@ -183,9 +183,21 @@ impl Scanner {
             if self.payload_left == 0 {
                 self.end(notes);
                 self.head_bytes = 0;
+                // The session ends: the frames behind are not read.
+                if notes.goaway.is_some()
+                    && !self.is_client()
+                    && streams.count() == 0
+                    && notes.calls == 0
+                {
+                    break;
+                }
             }
         }
         whole - rest.len()
+    }
+
+    fn is_client(&self) -> bool {
+        self.highest == STREAM_MAX
     }
 
     fn length(&self) -> usize {
