@@ -26,7 +26,7 @@ PAUSE_SECONDS = 1.0
 # Connections accepted in one iteration of the loop.
 ACCEPTED_MAX = 100
 # A connection that is refused is closed after this time: a client that connects again at once would
-# cost an accept each time. So many of them at a time; further ones are closed immediately.
+# cost an accept each time. If this number is waiting, a further one is closed immediately.
 REFUSED_SECONDS = 0.1
 REFUSED_MAX = 100
 # The first byte of a TLS record with a handshake message (RFC 8446, section 5.1).
