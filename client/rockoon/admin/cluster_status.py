@@ -15,6 +15,7 @@ from rockoon.errors import (
     RockoonError,
 )
 from rockoon_core.channels import Channels
+from rockoon_core.clock import wall_clock_ms
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest, Node
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -86,6 +87,7 @@ async def ask_broker(cluster: "Connection", name: str) -> NodeStatus:
 
 async def _nameserver_status(cluster: "Connection", channels: Channels, address: str) -> NodeStatus:
     stub: NameServerAsyncStub = NameServerStub(channels.get(address))
+    sent_ms = wall_clock_ms()
     try:
         reply = await cluster.call(
             stub.DescribeCluster,
@@ -96,10 +98,27 @@ async def _nameserver_status(cluster: "Connection", channels: Channels, address:
         )
     except RockoonError as error:
         return NodeStatus(name="", address=address, error=error)
-    return NodeStatus(name=reply.nameserver, address=address, cluster=reply)
+    ahead_ms = clock_ahead_ms(sent_ms, reply.clock_ms)
+    return NodeStatus(
+        name=reply.nameserver, address=address, cluster=reply, clock_ahead_ms=ahead_ms
+    )
+
+
+def clock_ahead_ms(sent_ms: int, clock_ms: int) -> int | None:
+    """Return how far a node's clock is certainly ahead of this machine's; None: unknown.
+
+    Args:
+        sent_ms: time of the call.
+        clock_ms: the node's clock in the reply, which has just arrived; 0: not in the reply.
+    """
+    if not clock_ms:
+        return None
+    # The node read its clock between both times.
+    return max(0, clock_ms - wall_clock_ms()) or min(0, clock_ms - sent_ms)
 
 
 async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
+    sent_ms = wall_clock_ms()
     try:
         reply = await cluster.call(
             cluster.broker(node.name).DescribeBroker,
@@ -116,6 +135,7 @@ async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
         node=node,
         broker=reply,
         problems=tuple(broker_problems(reply)),
+        clock_ahead_ms=clock_ahead_ms(sent_ms, reply.clock_ms),
     )
 
 
@@ -127,6 +147,7 @@ def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
 
 
 async def _offset_status(cluster: "Connection", node: Node) -> NodeStatus:
+    sent_ms = wall_clock_ms()
     try:
         reply = await cluster.call(
             cluster.offset_service().ListMembers,
@@ -143,4 +164,5 @@ async def _offset_status(cluster: "Connection", node: Node) -> NodeStatus:
         node=node,
         members=members,
         problems=tuple(reply.problems),
+        clock_ahead_ms=clock_ahead_ms(sent_ms, reply.clock_ms),
     )

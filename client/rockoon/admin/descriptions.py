@@ -179,6 +179,9 @@ class NodeStatus:
     error: RockoonError | None = None
     problems: Sequence[str] = ()
     """Reasons why a node that answers does not work, one sentence each."""
+    clock_ahead_ms: int | None = None
+    """How far the node's clock is certainly ahead of this machine's, milliseconds; negative:
+    behind; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

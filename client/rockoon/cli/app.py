@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli import access, dead_letters, group_members, groups, logs, messages, offsets, topics
+from rockoon.cli import (
+    access,
+    dead_letters,
+    diagnosis,
+    group_members,
+    groups,
+    logs,
+    messages,
+    offsets,
+    topics,
+)
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
 from rockoon.cli.arguments import (
     WATCH,
@@ -157,6 +167,8 @@ app.add_typer(messages.delayed_app, name="delayed")
 app.add_typer(messages.transactions_app, name="transactions")
 app.add_typer(access.app, name="access")
 app.add_typer(spark_app, name="spark")
+app.command()(diagnosis.doctor)
+app.add_typer(diagnosis.support_app, name="support")
 
 
 def run_command_line() -> int:
@@ -693,6 +705,9 @@ EXAMPLES = {
     "access rotate": "rockoon access rotate shop",
     "access delete": "rockoon access delete shop --yes",
     "spark": "rockoon spark export --help",
+    "doctor": "rockoon doctor --settings broker=/etc/rockoon/broker.toml",
+    "support": "rockoon support bundle --log /var/log/rockoon/broker.log",
+    "support bundle": "rockoon support bundle --log /var/log/rockoon/broker.log",
 }
 COMMON_OPTIONS_HINT = "Options of `rockoon --help` may come before or after the command."
 

@@ -589,7 +589,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterReply(_message.Message):
-    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers", "routes_in_file")
+    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers", "routes_in_file", "version", "clock_ms")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -600,6 +600,8 @@ class DescribeClusterReply(_message.Message):
     NAMESERVER_FIELD_NUMBER: _ClassVar[int]
     AWAY_BROKERS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_IN_FILE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: int
@@ -610,4 +612,6 @@ class DescribeClusterReply(_message.Message):
     nameserver: str
     away_brokers: _containers.RepeatedScalarFieldContainer[str]
     routes_in_file: bool
-    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ...) -> None: ...
+    version: str
+    clock_ms: int
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ..., version: _Optional[str] = ..., clock_ms: _Optional[int] = ...) -> None: ...

@@ -670,12 +670,14 @@ class ListLocksReply(_message.Message):
     def __init__(self, locks: _Optional[_Iterable[_Union[QueueLock, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
 
 class ListMembersReply(_message.Message):
-    __slots__ = ("groups", "problems")
+    __slots__ = ("groups", "problems", "clock_ms")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupMembers]
     problems: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupMembers, _Mapping]]] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+    clock_ms: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupMembers, _Mapping]]] = ..., problems: _Optional[_Iterable[str]] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
     __slots__ = ("format", "group", "broker")

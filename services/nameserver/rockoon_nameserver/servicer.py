@@ -2,8 +2,10 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
 
+from rockoon_core.clock import wall_clock_ms
 from rockoon_core.errors import GroupNotFound, InvalidArgument
 from rockoon_format.names import (
     group_resource,
@@ -77,6 +79,7 @@ class NameServer(NameServerServicer):
         self._node_identities = node_identities
         self._external = external
         self._routes_in_file = routes_in_file
+        self._version = version("rockoon-nameserver")
 
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
@@ -218,6 +221,8 @@ class NameServer(NameServerServicer):
             nameserver=self._name,
             away_brokers=table.away_brokers(),
             routes_in_file=self._routes_in_file,
+            version=self._version,
+            clock_ms=wall_clock_ms(),
         )
         set_addresses(reply.nodes, external=self._external)
         return reply

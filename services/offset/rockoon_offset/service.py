@@ -341,6 +341,7 @@ class OffsetService(OffsetServiceServicer):
         names = [request.group] if request.group else self._groups.membership.groups()
         names = [name for name in names if sees(group_resource(name))]
         return pb.ListMembersReply(
+            clock_ms=self._now_ms(),
             problems=self._problems(),
             groups=[
                 pb.GroupMembers(

@@ -45,6 +45,7 @@ from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import TimeBoundary
+from rockoon_core.clock import wall_clock_ms
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
@@ -509,6 +510,7 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         kernel=kernel.name(),
         lost_bytes=store.recovery.lost_bytes,
         index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
+        clock_ms=wall_clock_ms(),
     )
 
 
