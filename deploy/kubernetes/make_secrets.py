@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Creates the Secrets of the production overlay, for clusters without cert-manager.
 
-It needs Python, openssl and kubectl, and no package. A second run keeps what exists: it issues a
-certificate again only if a name is missing in it, or if it expires within 30 days.
+It needs Python, openssl and kubectl, and no package. A second run keeps existing Secrets: it issues
+a certificate again only if a name is missing in it, or if it expires within 30 days.
 
     make_secrets.py                              certificates, authorities, cluster secret
     make_secrets.py --key jobs --allow cluster=admin --secret rockoon-client-access
@@ -48,7 +48,7 @@ HASH = "import hashlib,sys;print(hashlib.sha256(open(sys.argv[1],'rb').read()).h
 
 
 class Refused(Exception):
-    """The script cannot continue; the text says what to do."""
+    """The script cannot continue; the text names the reason and the next step."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def certificates(options: argparse.Namespace) -> list[Certificate]:
         Certificate(
             "etcd-tls",
             "etcd",
-            (*members, *(f"{each}.{namespace}.svc" for each in members)),
+            # The last two are for etcdctl through `kubectl port-forward`.
+            (*members, *(f"{each}.{namespace}.svc" for each in members), "localhost", "127.0.0.1"),
             authority=ETCD_AUTHORITY,
         ),
         # Without names: etcd compares the names of a client's certificate with its address.
@@ -159,7 +160,7 @@ def require(program: str, hint: str) -> None:
 
 
 class Signer:
-    """Issues keys and certificates with openssl in a directory that is deleted afterwards."""
+    """Issues keys and certificates with openssl, in a temporary directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -195,7 +196,7 @@ class Signer:
         return {CERTIFICATE: made.read_bytes(), KEY: key.read_bytes(), CA: made.read_bytes()}
 
     def certificate(self, wanted: Certificate, authority: Data, days: int) -> Data:
-        """Issue a certificate with a key of its own."""
+        """Issue a certificate with a new key."""
         key, made = self._key("tls.key"), self._folder / "tls.crt"
         extensions = {
             "basicConstraints": "critical,CA:FALSE",
@@ -326,7 +327,7 @@ class Cluster:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": name, "labels": labels},
-                # The type that cert-manager gives to certificates: it cannot be changed afterwards.
+                # As cert-manager creates certificates. A type is immutable.
                 "type": "kubernetes.io/tls" if CERTIFICATE in data else "Opaque",
             }
             for name, data in secrets.items()
@@ -367,7 +368,7 @@ class Cluster:
         return done.stdout.strip() == digest
 
     def _mounts(self, secret: str, file: str) -> list[tuple[str, str, str]]:
-        """Pod, container and path of each place where a running pod has a Secret's file."""
+        """Return pod, container and path of each mounted file of a Secret in a running pod."""
         found = []
         for pod in json.loads(self._call("get", "pods", "-o", "json"))["items"]:
             if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
@@ -389,7 +390,7 @@ class Cluster:
 
 
 def make_all(options: argparse.Namespace, secrets: Secrets, signer: Signer) -> None:
-    """Create what is missing; with `--rotate certificates` issue all certificates again."""
+    """Create missing Secrets; with `--rotate certificates` issue all certificates again."""
     wanted = certificates(options)
     names = [AUTHORITY, ETCD_AUTHORITY, *(each.secret for each in wanted), CLUSTER, GATEWAY_CLIENTS]
     found = secrets.read(names)

@@ -164,7 +164,7 @@ class Members:
         }
         self.secrets = folder / "secrets"
         script = [sys.executable, str(ROOT / "make_secrets.py"), "--output", str(self.secrets)]
-        subprocess.run([*script, "--name", "etcd-tls=127.0.0.1"], check=True, capture_output=True)
+        subprocess.run(script, check=True, capture_output=True)
 
     def command(self, member: str) -> list[str]:
         return [etcd_binary(), *(self._here(each, member) for each in self._arguments)]
@@ -228,5 +228,17 @@ def test_three_members_elect_and_accept_certificates_of_their_own_authority(
         assert not members.answers(2379, "rockoon-client-tls"), "another authority"
         assert members.answers(2380, "etcd-tls")
         assert not members.answers(2380, "rockoon-etcd-client-tls"), "a client is no member"
+        # As docs/operate/kubernetes-operations.md makes a backup.
+        files = members.secrets / "rockoon-etcd-client-tls"
+        command = [
+            etcd_binary("etcdctl"),
+            "--endpoints",
+            f"https://localhost:{members.ports[MEMBERS[0]][2379]}",
+        ]
+        for option, file in (("--cacert", "ca.crt"), ("--cert", "tls.crt"), ("--key", "tls.key")):
+            command += [option, str(files / file)]
+        snapshot = tmp_path / "etcd.snapshot"
+        subprocess.run([*command, "snapshot", "save", str(snapshot)], check=True)
+        assert snapshot.stat().st_size
     for member in MEMBERS:
         shutil.rmtree(tmp_path / member)
