@@ -233,7 +233,10 @@ class FakeCluster:
         self.state = state
         (state / "namespace").write_text("rockoon")
         (state / "history").touch()
-        self.environment = {"KUBECTL": shlex.join([sys.executable, str(FAKE), str(state)])}
+        self.environment = {
+            "KUBECTL": shlex.join([sys.executable, str(FAKE), str(state)]),
+            "PYTHONPATH": str(FAKE.parents[1]),
+        }
 
     def secret(self, name: str) -> dict[str, bytes]:
         data = json.loads((self.state / "secrets" / f"{name}.json").read_text())["data"]
