@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -211,6 +211,11 @@ stranger: cluster  ## from README in two steps to the code that decides; make te
 wheels: cluster  ## wheels of all packages in dist/; an empty environment installs them and has to find the compiled kernel
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheels.py $(PACKAGES) spark
 
+# Needs buildah, podman or docker; the first time takes ten minutes of two cores. BUILD_OPTIONS="--pull-never" and the like go to each build.
+images: cluster  ## container images of all services, with their sizes: ONLY="broker client" TAG=0.1.0 SAVE=DIR TWICE=1 ENGINE="buildah --root DIR"; WRITE=1 fills docs/operate/images.md
+	@$(BIN)/python -m tools.images $(if $(ONLY),--only "$(ONLY)") $(if $(TAG),--tag $(TAG)) $(if $(PREFIX),--prefix $(PREFIX)) $(if $(SAVE),--save $(SAVE)) \
+		$(if $(ENGINE),--engine "$(ENGINE)") $(if $(BUILD_OPTIONS),--options "$(BUILD_OPTIONS)") $(if $(TWICE),--twice) $(if $(WRITE),--write)
+
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py
 
@@ -238,4 +243,4 @@ format: cluster  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .demo .bench .load .docs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .demo .bench .load .docs .images .pytest_cache .mypy_cache .ruff_cache

@@ -27,6 +27,7 @@ MADE = {
     ".rocketmq",
     ".load",
     ".docs",
+    ".images",
     ".hypothesis",
     "__pycache__",
     "target",

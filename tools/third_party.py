@@ -1,9 +1,9 @@
-"""Third-party requirements of our packages, for an environment with editable installs of ours.
+"""Third-party requirements of our packages, for an environment into which ours are installed later.
 
 `pip install -e services/broker` would search a registry for `rockoon-kernel`, or compile it. The
-Makefile first installs these requirements, and then our packages without dependencies.
+Makefile and the Dockerfile first install these requirements, and then only our packages.
 
-    python tools/third_party.py FOLDER... > requirements.txt
+    python tools/third_party.py FOLDER 'FOLDER[EXTRA]'... > requirements.txt
 """
 
 import sys
@@ -13,9 +13,13 @@ from pathlib import Path
 
 def main(folders: list[str]) -> None:
     found: set[str] = set()
-    for folder in folders:
+    for word in folders:
+        folder, _, extra = word.rstrip("]").partition("[")
         project = tomllib.loads(Path(folder, "pyproject.toml").read_text())["project"]
-        found.update(each for each in project["dependencies"] if not each.startswith("rockoon"))
+        wanted = project["dependencies"] + (
+            project["optional-dependencies"][extra] if extra else []
+        )
+        found.update(each for each in wanted if not each.startswith("rockoon"))
     print("\n".join(sorted(found)))
 
 

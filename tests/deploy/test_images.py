@@ -1,4 +1,4 @@
-"""The Dockerfile, without a Docker engine: linted, compared with the packages, done by hand."""
+"""The Dockerfile without an engine: linted, compared with the packages, its steps run by hand."""
 
 import re
 import shlex
@@ -19,6 +19,7 @@ from support.kernels import is_compiled
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = REPOSITORY / "deploy/docker/Dockerfile"
 SERVICES = ("nameserver", "broker", "offset", "gateway")
+BUILD_STAGES = [f"build-{name}" for name in (*SERVICES, "client", "spark", "load-test")]
 
 
 def stages() -> dict[str, str]:
@@ -29,35 +30,15 @@ def stages() -> dict[str, str]:
 
 
 def installed(stage: str) -> list[str]:
-    """What the pip line of a build stage installs, as it is written."""
-    (line,) = re.findall(r"pip install --no-build-isolation (.*?) &&", stages()[stage])
-    return shlex.split(line)[2:]
+    """Requirements that a build stage installs for its image."""
+    (line,) = re.findall(r"\./install\.sh \S+ (.*?)(?: &&|$)", stages()[stage], re.MULTILINE)
+    return shlex.split(line)
 
 
-def directory(word: str) -> Path:
-    return REPOSITORY / word.partition("[")[0]
-
-
-def needed(package: Path) -> set[Path]:
-    """A package's folder and those of ours that it needs."""
-    folders = {
-        tomllib.loads(file.read_text())["project"]["name"]: file.parent
-        for file in REPOSITORY.glob("*/pyproject.toml")
-    } | {
-        tomllib.loads(file.read_text())["project"]["name"]: file.parent
-        for file in REPOSITORY.glob("services/*/pyproject.toml")
-    }
-    found: set[Path] = set()
-    wanted = [package]
-    while wanted:
-        folder = wanted.pop()
-        if folder in found:
-            continue
-        found.add(folder)
-        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        names = [re.split(r"[=<>;\[ ]", each)[0] for each in project["dependencies"]]
-        wanted += [folders[name] for name in names if name in folders]
-    return found
+def package_folders() -> dict[str, Path]:
+    """Folders of our packages by the name of the distribution; without the kernel."""
+    files = [*REPOSITORY.glob("*/pyproject.toml"), *REPOSITORY.glob("services/*/pyproject.toml")]
+    return {tomllib.loads(file.read_text())["project"]["name"]: file.parent for file in files}
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -66,26 +47,46 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (found.returncode, found.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("stage", "package"),
-    [
-        ("build-nameserver", "services/nameserver"),
-        ("build-broker", "services/broker"),
-        ("build-offset", "services/offset"),
-        ("build-gateway", "services/gateway"),
-        ("build-client", "client"),
-        ("build-load-test", "client"),
-        ("build-spark", "spark"),
-    ],
-)
-def test_an_image_holds_the_packages_that_it_needs_and_no_other(stage: str, package: str) -> None:
-    assert {directory(word) for word in installed(stage)} == needed(REPOSITORY / package)
-    copied = {
-        REPOSITORY / line.split()[1]
-        for part in ("build", stage)
-        for line in re.findall(r"^COPY .*", stages()[part], re.MULTILINE)
+@pytest.mark.parametrize("stage", BUILD_STAGES)
+def test_the_shared_layer_has_our_packages_that_every_image_needs_and_no_other(stage: str) -> None:
+    shared = brought(installed("build-shared")) & package_folders().keys()
+    assert {"rockoon-core", "rockoon-format", "rockoon-rpc", "rockoon-proto"} == shared
+    assert shared < brought(installed(stage))
+
+
+def test_wheels_of_all_packages_are_built() -> None:
+    """`install.sh` finds nothing but these wheels."""
+    copied = re.findall(r"^COPY (?!--from)(\S+) ", stages()["wheels"], re.MULTILINE)
+    assert {REPOSITORY / name for name in copied} == {
+        folder.parent if folder.parent.name == "services" else folder
+        for folder in package_folders().values()
     }
-    assert needed(REPOSITORY / package) <= copied
+    (line,) = re.findall(r"--wheel-dir /wheels (\./protos .*)", stages()["wheels"])
+    assert {word.removeprefix("./").removesuffix("/*") for word in line.split()} == set(copied)
+
+
+def test_the_third_party_layer_is_made_from_all_packages_but_sparks() -> None:
+    stage = stages()["build-packages"]
+    (line,) = re.findall(r"third_party\.py (.*?) > shared.txt", stage)
+    folders = {
+        target.rstrip("/"): REPOSITORY / source
+        for source, target in re.findall(r"^COPY (\S+)/pyproject.toml (\S+)$", stage, re.MULTILINE)
+    }
+    words = [word.partition("[")[0] for word in shlex.split(line)]
+    assert "runtime[telemetry]" in shlex.split(line)
+    assert {folders[word] for word in words} == set(package_folders().values()) - {
+        REPOSITORY / "spark"
+    }
+
+
+def test_each_third_party_package_of_an_image_has_a_version() -> None:
+    """Without one, two builds of the same commit differ."""
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    fixed = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    words = [word for stage in BUILD_STAGES for word in installed(stage)]
+    load = (REPOSITORY / "requirements-load.txt").read_text().splitlines()
+    words += [line for line in load if line and not line.startswith("#")]
+    assert {name for name in brought(words) if not name.startswith("rockoon")} <= fixed
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -96,7 +97,7 @@ def test_an_image_has_the_packages_for_what_its_manifest_switches_on(service: st
         (REPOSITORY / f"deploy/kubernetes/{where}/settings/{service}.toml").read_text()
     )
     assert settings["metrics_listen"]
-    assert "./services/runtime[telemetry]" in installed(f"build-{service}")
+    assert "rockoon-runtime[telemetry]" in installed(f"build-{service}")
 
 
 def test_what_is_copied_goes_to_the_engine() -> None:
@@ -124,7 +125,7 @@ def test_an_image_has_what_its_own_stage_has_built_and_names_the_port_it_listens
 ) -> None:
     image = stages()[service]
     assert re.findall(r"^COPY (.*)", image, re.MULTILINE) == [
-        f"--from=build-{service} /rockoon /rockoon"
+        f"--from=build-{service} /layer/rockoon /rockoon"
     ]
     listen = SETTINGS[service]().listen
     assert re.findall(r"^EXPOSE (.*)", image, re.MULTILINE) == [listen.rpartition(":")[2]]
@@ -165,13 +166,6 @@ def brought(words: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def requirement(word: str) -> str:
-    """A folder on a pip line, as the name of what is in it."""
-    folder, bracket, extras = word.partition("[")
-    project = tomllib.loads((REPOSITORY / folder / "pyproject.toml").read_text())["project"]
-    return str(project["name"]) + bracket + extras
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_all_that_a_service_imports_is_brought_along_by_what_its_image_installs(
     service: str,
@@ -183,10 +177,10 @@ def test_all_that_a_service_imports_is_brought_along_by_what_its_image_installs(
         check=True,
     )
     imported = set(done.stdout.split()) - NOT_NEEDED
-    # What every image starts from has the kernel's wheel; here it is where there is a compiler.
-    assert "/wheels/*.whl" in stages()["build"]
-    kernel = ["format/kernel"] if is_compiled() else []
-    here = brought(map(requirement, [*installed(f"build-{service}"), *kernel]))
+    # The layer that all images share has the kernel; here it is compiled if there is a compiler.
+    assert "rockoon-kernel" in installed("build-shared")
+    kernel = ["rockoon-kernel"] if is_compiled() else []
+    here = brought([*installed(f"build-{service}"), *kernel])
     homes = packages_distributions()
     missing = {
         name: homes[name]
@@ -207,12 +201,16 @@ def test_the_install_steps_in_a_clean_environment_make_a_service_that_starts(
     subprocess.run([sys.executable, "-m", "venv", str(tree)], check=True)
     pip = [str(tree / "bin/pip"), "install", "--quiet", "-c", str(REPOSITORY / "constraints.txt")]
     subprocess.run([*pip, "setuptools"], check=True)
-    words = installed(f"build-{service}")
     subprocess.run(
         ["git", "-C", str(REPOSITORY), "checkout-index", "--prefix", f"{sources}/", "--all"],
         check=True,
     )
-    subprocess.run([*pip, "--no-build-isolation", *words], cwd=sources, check=True)
+    folders, words = package_folders(), installed(f"build-{service}")
+    ours = [str(folders[name].relative_to(REPOSITORY)) for name in brought(words) & folders.keys()]
+    ours += ["services/runtime[telemetry]"]
+    subprocess.run(
+        [*pip, "--no-build-isolation", *(f"./{each}" for each in ours)], cwd=sources, check=True
+    )
     started = subprocess.run(
         [str(tree / f"bin/rockoon-{service}"), "--print-settings"],
         cwd=tmp_path,
