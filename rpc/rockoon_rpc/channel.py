@@ -328,7 +328,9 @@ class Channel(aio.Channel):
         request_serializer: Any = None,
         response_deserializer: Any = None,
         _registered_method: bool | None = False,
-    ) -> ChannelMethod:
+    ) -> Callable[..., ClientCall]:
+        """Return a function that starts calls. A bound method: Python calls an object with
+        `__call__` in a second run of the interpreter."""
         return ChannelMethod(
             self,
             method,
@@ -336,4 +338,4 @@ class Channel(aio.Channel):
             response_deserializer,
             sends_stream=sends_stream,
             receives_stream=receives_stream,
-        )
+        ).start

@@ -43,7 +43,7 @@ def _notify(waiting: asyncio.Future[None] | None) -> None:
 
 
 class ChannelMethod:
-    """One method of a stub: calling it starts an RPC.
+    """One method of a stub; `start` starts an RPC.
 
     Args:
         channel: the channel that sends the calls.
@@ -80,20 +80,22 @@ class ChannelMethod:
         self._kind: type[ClientCall] = UnaryCall if is_unary else StreamCall
         self.head: Any = None
 
-    def __call__(
+    def start(
         self,
         request: Any = None,
         *,
         timeout: float | None = None,
         metadata: Sequence[tuple[str, str | bytes]] | None = None,
+        credentials: object = None,  # noqa: ARG002 - gRPC's signature
         wait_for_ready: bool | None = None,
-        **_options: object,
+        compression: object = None,  # noqa: ARG002
     ) -> "ClientCall":
         if self.head is None:
             self.head = self.channel.request_head(self.name)
-        return self._kind(
-            self, request, timeout, tuple(metadata) if metadata else (), bool(wait_for_ready)
-        )
+        # A constructor with arguments needs a second run of the interpreter.
+        call = self._kind()
+        call.begin(self, request, timeout, tuple(metadata) if metadata else (), wait_for_ready)
+        return call
 
 
 # Of each kind of call, not of their base: Python joins no slots of two bases, and one kind of call
@@ -106,21 +108,14 @@ _CALL_SLOTS = (
 
 
 class ClientCall:
-    """One RPC of a client, of any kind (unary or streaming).
-
-    Args:
-        method: the called method.
-        request: a message or an iterable of messages; None: the caller writes them later.
-        timeout: seconds until the deadline; None: no deadline.
-        metadata: gRPC metadata to send.
-        waits: wait for a connection even after failed attempts to connect ("wait for ready").
+    """One RPC of a client, of any kind (unary or streaming). `begin` follows the constructor.
 
     Attributes:
-        method: the argument.
+        method: the called method.
         connection, id: connection of the call and number of its stream; 0 before it is sent.
         message: the request of a unary call; None for a stream of requests.
         deadline: deadline by the event loop's clock; None: no deadline.
-        metadata: the argument.
+        metadata: gRPC metadata to send.
     """
 
     __slots__ = _NO_SLOTS
@@ -131,7 +126,7 @@ class ClientCall:
     message: bytes | None
     deadline: float | None
     metadata: Metadata
-    _waits: bool
+    _waits: bool | None
     _code: grpc.StatusCode | None
     _details: str
     _trailing: Metadata
@@ -140,14 +135,23 @@ class ClientCall:
     _callbacks: list[Callable[[Any], None]] | None
     _opening: asyncio.Task[None] | None
 
-    def __init__(
+    def begin(
         self,
         method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
-        waits: bool,
+        waits: bool | None,
     ) -> None:
+        """Send the call, or start a task that connects first.
+
+        Args:
+            method: the called method.
+            request: a message or an iterable of messages; None: the caller writes them later.
+            timeout: seconds until the deadline; None: no deadline.
+            metadata: gRPC metadata to send.
+            waits: wait for a connection even after failed attempts to connect ("wait for ready").
+        """
         serialize = method.serialize
         if method.sends_stream:
             self.message = None
@@ -158,8 +162,6 @@ class ClientCall:
         self.metadata = metadata
         self._waits = waits
         self._code = self._callbacks = self._opening = None
-        self._details = ""
-        self._trailing = ()
         self._is_cancelled = self._is_retried = False
         self.deadline = None
         if timeout is not None:
@@ -175,7 +177,7 @@ class ClientCall:
         try:
             async with asyncio.timeout_at(self.deadline):
                 while self._code is None and not channel.send(self):
-                    await channel.connected(waits=self._waits)
+                    await channel.connected(waits=bool(self._waits))
         except TimeoutError:
             self.end(grpc.StatusCode.DEADLINE_EXCEEDED, _OVERDUE)
         except aio.AioRpcError as error:
@@ -340,33 +342,41 @@ class UnaryCall(ClientCall):
 
     __slots__ = (*_CALL_SLOTS, "_answer", "_waiting", "connection", "id")
 
-    def __init__(
+    _answer: Any
+    _waiting: asyncio.Future[None] | None
+
+    def begin(
         self,
         method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
-        waits: bool,
+        waits: bool | None,
     ) -> None:
-        self._answer: Any = None
-        self._waiting: asyncio.Future[None] | None = None
-        ClientCall.__init__(self, method, request, timeout, metadata, waits)
+        self._waiting = None
+        ClientCall.begin(self, method, request, timeout, metadata, waits)
 
     def answered(
         self, status: int, details: str, trailing: Metadata, message: bytes | None
     ) -> None:
         """Handle the reply and the status of the server (event ANSWER)."""
-        if status == 0 and message is not None:
-            parse = self.method.parse
-            try:
-                self._answer = message if parse is None else parse(message)
-            except Exception as error:  # noqa: BLE001 - the failure of the call
-                text = f"the answer cannot be read: {failure_text(error)}"
-                self.end(grpc.StatusCode.INTERNAL, text)
-            else:
-                self.end(_OK, details, trailing)
-        else:
+        if status or message is None:
             self.finished(status, details, trailing)
+            return
+        parse = self.method.parse
+        try:
+            self._answer = message if parse is None else parse(message)
+        except Exception as error:  # noqa: BLE001 - the failure of the call
+            self.end(grpc.StatusCode.INTERNAL, f"the answer cannot be read: {failure_text(error)}")
+            return
+        if self._callbacks is not None or self._code is not None:
+            self.end(_OK, details, trailing)
+            return
+        # `end`, without its calls.
+        self._code, self._details, self._trailing = _OK, details, trailing
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def sent_all(self) -> None:
         """Continue after the whole request, which was too long for one write, was sent (event
@@ -405,19 +415,21 @@ class StreamCall(ClientCall, MessageStream):
     connection: "ClientConnection"
     on_message: Callable[[Any], bool] | None
 
-    def __init__(
+    def __init__(self) -> None:
+        # The connection is known when the call is sent.
+        MessageStream.__init__(self, cast(Any, None), 0)
+
+    def begin(
         self,
         method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
-        waits: bool,
+        waits: bool | None,
     ) -> None:
-        # The connection is known when the call is sent.
-        MessageStream.__init__(self, cast(Any, None), 0)
         self._requests: Any = request if method.sends_stream else None
         self._sending: asyncio.Task[None] | None = None
-        ClientCall.__init__(self, method, request, timeout, metadata, waits)
+        ClientCall.begin(self, method, request, timeout, metadata, waits)
 
     def opened(self) -> None:
         if self._requests is not None:

@@ -90,6 +90,8 @@ ENDED = EndedSession()
 WRITE_HIGH_BYTES = 1 << 20
 # A shorter output is all that the session had.
 WHOLE_OUTPUT_BYTES_MAX = 64 << 10
+# Of the events CALL and ANSWER.
+CALL_FIELDS = 6
 # How long a peer may take to end its side of a connection.
 CLOSE_SECONDS_MAX = 2.0
 
@@ -289,6 +291,11 @@ class SessionConnection(asyncio.BufferedProtocol):
                 stream = streams.get(event[1])
                 if stream is not None:
                     stream.received(event[2])
+            elif len(event) == CALL_FIELDS:
+                # A call or an answer: without the cost of a call with a number of arguments that
+                # varies.
+                _, call, first, second, third, message = event
+                handlers[event[0]](self, call, first, second, third, message)
             else:
                 handlers[event[0]](self, *event[1:])
 
