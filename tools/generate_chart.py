@@ -238,6 +238,9 @@ def put_additions(document: Document) -> None:
         document["spec"]["type"] = scalar("$.Values.externalAccess.serviceType")
         document["spec"][RAW] = included("rockoon.loadBalancer", "$")
         document["metadata"]["annotations"] = block("toJson $.Values.externalAccess.annotations")
+    if document["kind"] == "PersistentVolumeClaim":
+        # As the claims of StatefulSets: it stays when the release is uninstalled.
+        document["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
     for container in kustomize.containers_of([document]):
         for variable in container.get("env", []):
             if variable["name"].endswith("_ADVERTISE_EXTERNAL"):
@@ -457,6 +460,9 @@ def templates() -> dict[Path, str]:
         text = ["---", *written(samples, 0)]
         if any("$values" in line for line in text):
             text.insert(0, f"{{{{- $values := $.Values.{part_of(name)} }}}}")
+        if kind == "PriorityClass":
+            # It has no namespace: a second release does not create it again.
+            text[1] = "{{- if and $.Values.priorityClass.enabled $.Values.priorityClass.create }}"
         if any("log" in flags for flags, _ in samples):
             text = [*EACH_LOG, *text, END]
         if name in POD_SERVICES:

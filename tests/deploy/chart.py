@@ -21,8 +21,14 @@ needs_helm = pytest.mark.skipif(
     HELM is None, reason="there is no helm: `make helm` compiles it and runs this test"
 )
 # Helm's own, which kustomize does not write.
-HELM_LABELS = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
 CHECKSUM = "checksum/settings"
+HELM_ONLY = {
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+    "helm.sh/resource-policy",
+    CHECKSUM,
+}
 # Lists in which only the order of variables matters; `checked_variables` checks that.
 NAMED = {"env": "name", "volumes": "name", "volumeMounts": "mountPath", "ports": "name"}
 
@@ -81,8 +87,7 @@ def cleaned(place: Any, key: str = "") -> Any:
     made = {name: cleaned(each, name) for name, each in place.items()}
     for name in ("labels", "annotations"):
         if isinstance(made.get(name), dict):
-            pairs = made[name].items()
-            kept = {n: value for n, value in pairs if n not in HELM_LABELS and n != CHECKSUM}
+            kept = {key: value for key, value in made[name].items() if key not in HELM_ONLY}
             made[name] = kept
             if not kept:
                 del made[name]

@@ -193,6 +193,18 @@ def test_wrong_values_are_refused(value: str, reason: str) -> None:
 
 
 @needs_helm
+def test_a_second_release_does_not_create_the_priority_class_again() -> None:
+    made = template("--values", PRODUCTION, "--set=priorityClass.create=false")
+    assert not [each for each in made if each["kind"] == "PriorityClass"]
+    (broker,) = (
+        pod_of(each)
+        for each in made
+        if name_of(each) == "rockoon-broker" and each["kind"] == "StatefulSet"
+    )
+    assert broker["spec"]["priorityClassName"] == "rockoon"
+
+
+@needs_helm
 def test_services_load_the_settings_of_the_values(tmp_path: Path) -> None:
     values = {
         "cluster": "orders",
