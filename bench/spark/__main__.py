@@ -30,12 +30,15 @@ from bench.spark.jobs import (
 )
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
+from bench.spark.topics import measure_topics, to_json
 from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
-PARTS = ("process", "spark", *JOBS)
+PARTS = ("topics", "process", "spark", *JOBS)
 FILE_BYTES = 1 << 30
 QUICK_FILE_BYTES = 64 << 20
+# Size of the log of one topic among others, as a part of a file.
+TOPICS_LOG_PART = 2
 # Free disk space per byte of the largest store: the store, the output of the jobs, and a reserve.
 FREE_BYTES_PER_LOG_BYTE = 3
 CORES = (1, 2)
@@ -108,7 +111,7 @@ def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Fi
     for cores in arguments.cores or CORES:
         if {"process", "spark"} & set(parts):
             bench.in_processes(cores)
-        if set(parts) - {"process"}:
+        if set(parts) - {"process", "topics"}:
             bench.on_spark(cores, parts)
     bench.figures.print(console, arguments.cores or CORES)
     console.print(f"{time.perf_counter() - began:.0f} s in all; load {os.getloadavg()[0]:.1f}")
@@ -124,21 +127,27 @@ def main(given: Sequence[str] | None = None) -> int:
     console = Console(highlight=False, width=TABLE_WIDTH)
     directory: Path = arguments.dir
     directory.mkdir(parents=True, exist_ok=True)
-    needed = 2 * (QUICK_FILE_BYTES if arguments.quick else FILE_BYTES) * FREE_BYTES_PER_LOG_BYTE
+    parts = set(arguments.only or PARTS)
+    file_bytes = QUICK_FILE_BYTES if arguments.quick else FILE_BYTES
+    needed = 2 * file_bytes * FREE_BYTES_PER_LOG_BYTE
     free = shutil.disk_usage(directory).free
     if free < needed:
         console.print(
             f"{directory.resolve()} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed"
         )
         return 1
+    figures: list[dict[str, Any]] = []
+    if "topics" in parts:
+        figures += to_json(measure_topics(console, file_bytes // TOPICS_LOG_PART, arguments.rounds))
     try:
-        with stores(directory) as folder:
-            figures = measure(console, folder, arguments)
+        if parts != {"topics"}:
+            with stores(directory) as folder:
+                figures += measure(console, folder, arguments).to_json()
     except JavaMissing as error:
         console.print(str(error), markup=False)
         return 1
     path = directory / "spark.json"
-    path.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
+    path.write_text(json.dumps(figures, indent=1) + "\n")
     console.print(f"figures: {path}")
     return 0
 

@@ -9,6 +9,7 @@ Source: StoreCheckpoint. A missing file means all zeros.
 """
 
 import struct
+import zlib
 from dataclasses import dataclass
 
 CHECKPOINT_BYTES = 4096
@@ -58,3 +59,8 @@ def decode_checkpoint(page: bytes) -> Checkpoint:
     if len(page) < _FIELDS.size:
         raise ValueError(f"a checkpoint of {len(page)} bytes is cut short")
     return Checkpoint(*_FIELDS.unpack_from(page))
+
+
+def checkpoint_crc(checkpoint: Checkpoint) -> int:
+    """Return the checksum by which a recovery point identifies a checkpoint."""
+    return zlib.crc32(encode_checkpoint(checkpoint))

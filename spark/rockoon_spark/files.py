@@ -1,8 +1,11 @@
 """The files of a store directory, on this machine or on a file system that Arrow supports."""
 
+import errno
 import json
 import os
-from collections.abc import Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +19,12 @@ from rockoon_core.valid_text import redacted
 from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.file_names import file_name_to_offset
 
+Bytes = NDArray[np.uint8]
+
+_PARALLEL_READS = 16
+# Bytes of one read in a search for the end of a file's content.
+_SEARCH_BYTES = 1 << 20
+_PROBE_BYTES = 16 << 10
 _TOPICS_FILE = "config/topics.json"
 _MARKS_FILE = "config/droppedTopics.json"
 
@@ -63,6 +72,75 @@ def list_log(path: str) -> list[LogFile]:
                 f"{redacted(path)}: no file between {file.shown} and {following.shown}"
             )
     return found
+
+
+def list_queues(path: str) -> dict[tuple[str, int], list[LogFile]]:
+    """Return the ConsumeQueue files of each queue (topic, queue id) of a store, in order.
+
+    The `start` of a file is its first byte's position in the queue. Queues without a file are
+    omitted.
+
+    Args:
+        path: the store directory, a local path or a URI.
+
+    Raises:
+        StoreReadError: the path cannot be read.
+    """
+    files, root = _open(path)
+    selector = pafs.FileSelector(f"{root}/consumequeue", recursive=True, allow_not_found=True)
+    found: dict[tuple[str, int], list[LogFile]] = {}
+    for info in files.get_file_info(selector):
+        *_, topic, queue_id, name = info.path.rsplit("/", 3)
+        if info.type == pafs.FileType.File and queue_id.isdigit() and name.isdigit():
+            uri = f"{path.rstrip('/')}/consumequeue/{topic}/{queue_id}/{name}"
+            file = LogFile(uri, file_name_to_offset(name), info.size)
+            found.setdefault((topic, int(queue_id)), []).append(file)
+    return {key: sorted(own, key=lambda file: file.start) for key, own in found.items()}
+
+
+def is_remote(file: LogFile) -> bool:
+    """True if reads of a file are calls to a file system of Arrow, and cannot be mapped."""
+    return "://" in file.uri
+
+
+def written_end(file: LogFile) -> int:
+    """Return the physical offset after the content of a file, which zeros follow.
+
+    Brokers create files in advance, with zeros. Holes of a local file are not read. The result for
+    a remote file is a guess: a message may have as many zeros as a probe.
+    """
+    if is_remote(file):
+        return file.start + _probed_end(file)
+    descriptor = os.open(file.uri, os.O_RDONLY)
+    try:
+        end = file.bytes
+        while end:
+            start = max(end - _SEARCH_BYTES, 0)
+            try:
+                data = os.lseek(descriptor, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                data = end
+            if data < end:
+                content = np.frombuffer(os.pread(descriptor, end - data, data), np.uint8)
+                if content.any():
+                    return file.start + data + int(np.flatnonzero(content)[-1]) + 1
+            end = start
+        return file.start
+    finally:
+        os.close(descriptor)
+
+
+def _probed_end(file: LogFile) -> int:
+    """Return the position of the first probe of a file that has only zeros, found by bisection."""
+
+    def is_zero(number: int) -> bool:
+        at = number * _PROBE_BYTES
+        return not read_bytes(file.uri, at, min(at + _PROBE_BYTES, file.bytes)).any()
+
+    count = -(-file.bytes // _PROBE_BYTES)
+    return min(bisect_left(range(count), True, key=is_zero) * _PROBE_BYTES, file.bytes)
 
 
 def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -142,6 +220,20 @@ def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.
     """
     stop = min(stop + beyond, file.bytes)
     return read_bytes(file.uri, start, stop)
+
+
+def read_ranges(file: LogFile, starts: Sequence[int], stops: Sequence[int]) -> list[Bytes]:
+    """Return the bytes of several ranges of a file, in order; see `read_bytes`.
+
+    Ranges of a remote file are read in parallel, because each read waits for its answer.
+    """
+    if not is_remote(file):
+        mapped = read_bytes(file.uri, 0, None).view(np.ndarray)
+        return [mapped[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    files, path = _file_system(file.uri)
+    with files.open_input_file(path) as source, ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
+        return [np.frombuffer(found, np.uint8) for found in pool.map(source.read_at, sizes, starts)]
 
 
 def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:

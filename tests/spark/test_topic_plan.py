@@ -76,7 +76,8 @@ def with_bounds(selection: Selection, chance: random.Random) -> Selection:
             for topic in selection.one_of.get("topic", ["rare"])
         ]
         chosen = {key: chance.randrange(120) for key in keys if chance.random() < 0.5}
-        selection = replace(selection, **{bounds: chosen})
+        changes: dict[str, Any] = {bounds: chosen}
+        selection = replace(selection, **changes)
     return selection
 
 

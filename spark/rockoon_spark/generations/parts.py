@@ -21,8 +21,8 @@ from rockoon_format.generation import (
     Manifest,
     part_names,
 )
-from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from rockoon_spark.records.columns import Bytes, LogRecords
+from rockoon_format.record import RECORD_BYTES_MIN
+from rockoon_spark.records.columns import Bytes, LogRecords, are_whole
 from rockoon_spark.records.selection import Coverage, Selection
 from rockoon_spark.source.log_source import DamagedRange, LogPartition, in_batches
 
@@ -106,12 +106,7 @@ class GenerationPartition:
         at = 0
         for records in in_batches(buffer, 0, starts, sizes, self.files.broker):
             own = slice(at, at + len(records))
-            magic = records.parts.prefix["magic"]
-            good = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-            good &= records.parts.prefix["size"] == records.sizes
-            good &= records.parts.computed_sizes == records.sizes
-            good &= records.parts.topic_lengths >= 0
-            good &= records.prefix("physical_offset") == physical[own]
+            good = are_whole(records, physical[own])
             for index in np.flatnonzero(~good).tolist():
                 start = int(physical[own][index])
                 yield DamagedRange(

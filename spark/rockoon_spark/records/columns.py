@@ -26,6 +26,8 @@ from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
     HOST_V4_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
     PROPERTY_CRC_BYTES,
     SYS_FLAG_COMPRESSED,
     decode_host,
@@ -185,6 +187,16 @@ class LogRecords:
             found, numbers = self.window.topics()
             return pa.array(found, pa.binary()).take(pa.array(numbers))
         return self.slices(self.parts.topic_starts, self.parts.topic_lengths)
+
+
+def are_whole(records: LogRecords, physical_offsets: IntArray) -> NDArray[np.bool_]:
+    """Return which records have consistent lengths and the given physical offsets, bool[n]."""
+    magics, stated = records.parts.prefix["magic"], records.parts.prefix["size"]
+    good: NDArray[np.bool_] = (magics == MAGIC_V1) | (magics == MAGIC_V2)
+    good &= (stated == records.sizes) & (records.parts.computed_sizes == records.sizes)
+    good &= records.parts.topic_lengths >= 0
+    good &= records.prefix("physical_offset") == physical_offsets
+    return good
 
 
 def hosts(records: LogRecords, at: IntArray, lengths: IntArray) -> pa.StringArray:

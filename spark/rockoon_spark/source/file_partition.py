@@ -13,19 +13,28 @@ from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_format.scan import extent_in_place
-from rockoon_spark.files import LogFile, dropped_marks, read_range
+from rockoon_spark.files import (
+    LogFile,
+    dropped_marks,
+    is_remote,
+    read_range,
+    read_ranges,
+    written_end,
+)
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.partition_scan import FoundRecords, find_records, first_record
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.records.selection import Mask, Selection
 from rockoon_spark.records.window import RecordWindow
 from rockoon_spark.source.log_source import (
+    BATCH_RECORDS,
     FORGED_FAULT,
     ContiguousPartition,
     DamagedRange,
     in_batches,
     report_loss,
 )
+from rockoon_spark.source.queue_entries import ListedRecords
 
 Proved = TypeVar("Proved")
 
@@ -36,9 +45,16 @@ WINDOW_BYTES = 1 << 19
 # The same for batches of columns: larger, because each batch has a constant cost in Python.
 TABLE_BYTES = 1 << 21
 _RECORD_BYTES_MAX = 64 << 20
+_UNLISTED_FAULT = (
+    "are not the record that a ConsumeQueue lists: `rockoon spark rebuild` writes the ConsumeQueues"
+    " of a log"
+)
+# Two listed records with at most so many bytes between them are read at once.
+_GAP_BYTES = 4 << 10
 _HEAD_BYTES = 4
 # Sizes of the tail of a file in which its last record is searched; the second if the first fails.
 _TAILS_BYTES = (1 << 20, 16 << 20)
+_PROOF_BYTES = 64 << 10
 # Scans of damage at the end of the log before it is reported: a broker may be writing there.
 _SCANS_MAX = 3
 _SCAN_INTERVAL_SECONDS = 0.02
@@ -55,6 +71,8 @@ class FilePartition(ContiguousPartition):
     """The store directory with the marks of deleted topics; None to read records of all topics."""
     is_sealed: bool = False
     """True if a later file has records, so that no broker writes to this one."""
+    listed: ListedRecords | None = None
+    """The records to read; None to find all records."""
 
     @classmethod
     def of(cls, file: LogFile) -> "FilePartition":
@@ -140,6 +158,9 @@ class FilePartition(ContiguousPartition):
         if offsets is not None:
             yield from self._records_at(offsets)
             return
+        if self.listed is not None:
+            yield from self._listed_records(self.listed)
+            return
         at, read, last = self.start, self._content(), b""
         for content, base, window in self._leading(read, _window_of, TABLE_BYTES):
             if self._was_truncated(read, last, at):
@@ -168,6 +189,38 @@ class FilePartition(ContiguousPartition):
         """
         end = last_end - self.start
         return not self.is_sealed and read[end - len(last) : end].tobytes() != last
+
+    def _listed_records(self, listed: ListedRecords) -> Iterator[LogRecords | DamagedRange]:
+        """Yield the listed records, and report those that are not where they are listed."""
+        at = 0
+        while at < len(listed):
+            reach = np.cumsum(listed.sizes[at : at + BATCH_RECORDS])
+            own = listed.within(at, at + max(int(np.searchsorted(reach, TABLE_BYTES)), 1))
+            at += len(own)
+            records = self._gathered(own)
+            good = own.matches(records)
+            for index in np.flatnonzero(~good).tolist():
+                start = int(own.starts[index])
+                end = start + int(own.sizes[index])
+                yield DamagedRange(self.file.shown, start, end, _UNLISTED_FAULT)
+            yield records if good.all() else records.chosen(good)
+
+    def _gathered(self, own: ListedRecords) -> LogRecords:
+        """Read listed records into one buffer; bytes after the end of the file are zeros."""
+        ends = own.starts + own.sizes
+        firsts = np.flatnonzero(np.append(True, own.starts[1:] - ends[:-1] > _GAP_BYTES))
+        lasts = np.append(firsts[1:], len(own)) - 1
+        base = self.file.start
+        run_starts, run_stops = own.starts[firsts] - base, np.maximum.reduceat(ends, firsts) - base
+        pieces = read_ranges(self.file, run_starts.tolist(), run_stops.tolist())
+        lengths = run_stops - run_starts
+        for number in np.flatnonzero(lengths != [len(piece) for piece in pieces]).tolist():
+            pieces[number] = np.pad(pieces[number], (0, lengths[number] - len(pieces[number])))
+        # Distance of each run from its place in the buffer.
+        moves = run_starts + base - (np.cumsum(lengths) - lengths)
+        starts = own.starts - np.repeat(moves, lasts + 1 - firsts)
+        # base=0, because the records are not contiguous in the log.
+        return LogRecords.of(np.concatenate(pieces), 0, starts, own.sizes, self.broker)
 
     def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedRange]:
         # Bytes between the records are not scanned, so the second read of a job is cheap.
@@ -315,11 +368,30 @@ def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> lis
     return kept
 
 
+def written_stop(file: LogFile) -> int:
+    """Return a physical offset below which all records of a file start; zeros follow it."""
+    end, file_end = written_end(file), file.start + file.bytes
+    if not is_remote(file) or end in (file.start, file_end):
+        return end
+    # The end of a remote file is a guess, which the record before the zeros proves.
+    for tail_bytes in (_PROOF_BYTES, *_TAILS_BYTES):
+        tail = _tail(file, end, tail_bytes)
+        _, found = tail.scan(content=tail._content(0))
+        if len(found.starts) and not found.damages:
+            last_end = tail.start + int(found.starts[-1] + found.sizes[-1])
+            return last_end if last_end <= end else file_end
+    return file_end
+
+
+def _tail(file: LogFile, stop: int, tail_bytes: int) -> FilePartition:
+    return FilePartition(file=file, start=max(stop - tail_bytes, file.start), stop=stop)
+
+
 def _ends_before(file: LogFile, time_ms: int) -> bool:
     """True if the last record of a file is found and its store time is before a time."""
     stop = file.start + file.bytes
     for tail_bytes in _TAILS_BYTES:
-        tail = FilePartition(file=file, start=max(stop - tail_bytes, file.start), stop=stop)
+        tail = _tail(file, stop, tail_bytes)
         buffer, found = tail.scan()
         if found.damages:
             return False

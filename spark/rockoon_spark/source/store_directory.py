@@ -4,6 +4,9 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
 
 from rockoon_format.names import is_system_topic
 from rockoon_format.record import MAGIC_BLANK
@@ -12,7 +15,12 @@ from rockoon_spark.generations.directory_generation import current_generation
 from rockoon_spark.generations.parts import CurrentGeneration, with_generation
 from rockoon_spark.records.record_run import LogBroken, no_record
 from rockoon_spark.records.selection import Coverage, QueueKey, Selection
-from rockoon_spark.source.file_partition import FilePartition, deleted_text, files_of_times
+from rockoon_spark.source.file_partition import (
+    FilePartition,
+    deleted_text,
+    files_of_times,
+    written_stop,
+)
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
     ContiguousLog,
@@ -20,6 +28,7 @@ from rockoon_spark.source.log_source import (
     LogPartition,
     LogSource,
 )
+from rockoon_spark.source.queue_entries import ListedRecords, listed_records
 
 _HEAD_BYTES = 8
 
@@ -60,14 +69,24 @@ class StoreDirectory:
         self, selection: Selection, split_bytes: int, coverage: Coverage | None
     ) -> list[FilePartition]:
         files = list_log(self.path)
+        log = DirectoryLog(self, files[: _count_written(files)], {})
+        start = log.start
+        if coverage is not None and coverage.holds_all(selection):
+            start = max(start, coverage.log_end)
+        listed = listed_records(self.path, self.broker, selection, start)
+        found: list[FilePartition] = []
+        if listed is not None:
+            records, listed_end = listed
+            found += log.listed_partitions(records, listed_end, split_bytes)
+            start = max(start, listed_end)
+        if log.files:
+            # Zeros at the end of the last file are not planned.
+            found += log.partitions(start, written_stop(log.files[-1]), split_bytes)
         wanted = selection.ranges.get("store_time")
         if wanted is not None:
-            files = files_of_times(files, wanted.least // 1000, -(-wanted.most // 1000))
-        found = DirectoryLog(self, files, {}).cut_all(split_bytes)
-        if coverage is None:
-            return found
-        low = coverage.log_end if coverage.holds_all(selection) else 0
-        return [replace(each, coverage=coverage) for each in found if each.stop > low]
+            kept = files_of_times(log.files, wanted.least // 1000, -(-wanted.most // 1000))
+            found = [each for each in found if each.file in kept]
+        return [replace(each, coverage=coverage) for each in found]
 
     def absent(self, topics: Collection[str]) -> Sequence[str]:
         """Return no missing topics, because the topics of a log are known only after reading it;
@@ -149,9 +168,30 @@ class DirectoryLog:
             found += whole.cut(split_bytes or SPLIT_BYTES)
         return found
 
-    def cut_all(self, split_bytes: int) -> list[FilePartition]:
-        """Divide the whole log into partitions, see `partitions`."""
-        return self.partitions(self.start, self.end, split_bytes)
+    def listed_partitions(
+        self, records: ListedRecords, stop: int, split_bytes: int
+    ) -> list[FilePartition]:
+        """Divide listed records into partitions.
+
+        Args:
+            records: the records to read.
+            stop: physical offset up to which these are all.
+            split_bytes: maximum size of the records of a partition, unless one is larger.
+        """
+        found: list[FilePartition] = []
+        for whole in self.partitions(self.start, stop, max(stop - self.start, 1)):
+            first, last = np.searchsorted(records.starts, [whole.start, whole.stop]).tolist()
+            own = records.within(first, last)
+            parts = (np.cumsum(own.sizes) - 1) // split_bytes
+            bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(own)]
+            for begin, end in pairwise(bounds):
+                if begin == end:
+                    continue
+                part = own.within(begin, end)
+                behind = int(own.starts[end]) if end < len(own) else whole.stop
+                start = int(part.starts[0])
+                found.append(replace(whole, start=start, stop=behind, at_record=True, listed=part))
+        return found
 
     def following(self, offset: int) -> int:
         file = self._file_of(offset)

@@ -38,9 +38,10 @@ from rockoon_broker.store.log.directory import (
     RemovalRefused,
     removal,
 )
-from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
+from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.checkpoint import Checkpoint
+from rockoon_format.recovery_point import RecoveryPoint
 
 SHORT_SECONDS_MAX = 0.001
 """Limit of a short sync in seconds; a longer sync counts as a delay of the owner."""

@@ -22,8 +22,6 @@ import errno
 import logging
 import os
 import secrets
-import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,61 +30,26 @@ from rockoon_core.disk import NEW_SUFFIX, Disk, Shortage
 from rockoon_format.checkpoint import (
     CHECKPOINT_BYTES,
     Checkpoint,
+    checkpoint_crc,
     decode_checkpoint,
     encode_checkpoint,
+)
+from rockoon_format.recovery_point import (
+    RECOVERY_POINT_FILE,
+    SLOT_BYTES,
+    RecoveryPoint,
+    decode_newest_point,
+    encode_point,
 )
 
 log = logging.getLogger(__name__)
 
 ABORT_FILE = "abort"
 CHECKPOINT_FILE = "checkpoint"
-RECOVERY_POINT_FILE = "recoveryPoint"
-
-# magic, sequence, lineage, log end, queue count, entries, last store time, checkpoint CRCs, clean,
-# first offsets; version 1 lacked the last field
-_POINT = struct.Struct(">8sQ16sqqqqIIBq")
-_POINT_1 = struct.Struct(">8sQ16sqqqqIIB")
-_CRC = struct.Struct(">I")
-_POINT_MAGIC = b"ROCKPT01"
-SLOT_BYTES = 512
-assert _POINT.size + _CRC.size <= SLOT_BYTES
-
-
-@dataclass(frozen=True)
-class RecoveryPoint:
-    """A durable state of the whole store."""
-
-    lineage: bytes
-    """Random id (16 bytes) of a series of recovery points; a start that cannot trust the last point
-    replaces it."""
-    log_end: int
-    """Log and ConsumeQueues are durable up to this physical offset, exclusive."""
-    queue_count: int
-    """Number of ConsumeQueues with entries."""
-    entry_count: int
-    """Sum of the max offsets of these ConsumeQueues; a start compares it, so that it detects a lost
-    queue."""
-    store_timestamp_ms: int
-    """Store time of the newest message before `log_end`; later records must not be older."""
-    checkpoint_crcs: tuple[int, int]
-    """CRC-32 of the checkpoint that was on disk and of the one written next."""
-    clean: bool
-    """True if the point was written by a clean stop."""
-    first_count: int = -1
-    """Sum of the first offsets of the queues' first files; -1: not counted. If a start finds a
-    larger sum, a file is missing; if a smaller one, a file that retention has released was not
-    deleted yet."""
-    sequence: int = 0
-    """Incremented by every write; the larger one is the newer slot."""
 
 
 def new_lineage() -> bytes:
     return secrets.token_bytes(16)
-
-
-def checkpoint_crc(checkpoint: Checkpoint) -> int:
-    """Return the checksum by which a recovery point identifies a checkpoint."""
-    return zlib.crc32(encode_checkpoint(checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +126,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
 def read_recovery_point(root: Path) -> RecoveryPoint | None:
     """Return the newest intact recovery point, or None."""
     path = root / RECOVERY_POINT_FILE
-    if not path.exists():
-        return None
-    content = path.read_bytes()
-    points = [_decode_point(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES)]
-    return max((p for p in points if p is not None), key=lambda p: p.sequence, default=None)
+    return decode_newest_point(path.read_bytes()) if path.exists() else None
 
 
 def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint) -> bool:
@@ -219,7 +178,7 @@ class MarkerFiles:
         sequence = self._sequence + 1
         # Both: a crash may happen between the two writes, and either checkpoint is valid then.
         crcs = (checkpoint_crc(self._checkpoint), checkpoint_crc(checkpoint))
-        slot = _encode_point(point, sequence, crcs)
+        slot = encode_point(point, sequence, crcs)
         # Overwrites the older slot, so that a torn write leaves the newer one.
         self._write(self._point_fd, slot, sequence % 2 * SLOT_BYTES)
         if checkpoint != self._checkpoint:
@@ -246,44 +205,3 @@ def _open_or_create(path: Path, size: int, disk: Disk) -> int:
     if not path.exists():
         disk.replace_file(path, bytes(size))
     return disk.open(path)
-
-
-def _encode_point(point: RecoveryPoint, sequence: int, crcs: tuple[int, int]) -> bytes:
-    fields = _POINT.pack(
-        _POINT_MAGIC,
-        sequence,
-        point.lineage,
-        point.log_end,
-        point.queue_count,
-        point.entry_count,
-        point.store_timestamp_ms,
-        *crcs,
-        point.clean,
-        point.first_count,
-    )
-    return (fields + _CRC.pack(zlib.crc32(fields))).ljust(SLOT_BYTES, b"\0")
-
-
-def _decode_point(slot: bytes) -> RecoveryPoint | None:
-    if len(slot) < SLOT_BYTES or not slot.startswith(_POINT_MAGIC):
-        return None
-    for layout in (_POINT, _POINT_1):
-        (crc,) = _CRC.unpack_from(slot, layout.size)
-        if zlib.crc32(slot[: layout.size]) == crc:
-            break
-    else:
-        return None
-    _, sequence, lineage, log_end, queues, entries, store_ms, old, new, clean, *firsts = (
-        layout.unpack_from(slot)
-    )
-    return RecoveryPoint(
-        lineage=lineage,
-        log_end=log_end,
-        queue_count=queues,
-        entry_count=entries,
-        store_timestamp_ms=store_ms,
-        checkpoint_crcs=(old, new),
-        clean=bool(clean),
-        first_count=firsts[0] if firsts else -1,
-        sequence=sequence,
-    )

@@ -64,10 +64,8 @@ from rockoon_broker.store.queues.queue_numbers import (
 )
 from rockoon_broker.store.recovery.checkpoint_files import (
     CHECKPOINT_FILE,
-    RECOVERY_POINT_FILE,
     Abort,
     AbortFile,
-    RecoveryPoint,
     free_markers,
     new_lineage,
     point_fits,
@@ -84,6 +82,7 @@ from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.log_marks import LOG_TOPIC
 from rockoon_format.record import HEAD_BYTES, record_heads
+from rockoon_format.recovery_point import RECOVERY_POINT_FILE, RecoveryPoint
 
 _WINDOW_BYTES = 4 << 20
 # Maximum number of breaks to count past; the count is only for a message to the operator.

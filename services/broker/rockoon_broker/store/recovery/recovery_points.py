@@ -8,9 +8,10 @@ from pathlib import Path
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import PointState, QueueCounts
-from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
+from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles
 from rockoon_core.disk import Disk
 from rockoon_format.checkpoint import Checkpoint
+from rockoon_format.recovery_point import RecoveryPoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ first start with Rockoon's own files the store can no longer be recognized.
 import json
 from pathlib import Path
 
-from rockoon_broker.store.recovery.checkpoint_files import RECOVERY_POINT_FILE
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_core.disk import Disk
+from rockoon_format.recovery_point import RECOVERY_POINT_FILE
 
 MARK_FILE = "config/foreignStore.json"
 KEEPS_ALL_FILES = (
