@@ -52,6 +52,8 @@ def test_what_cannot_be_done_with_a_log_of_one_copy_is_said(rockoon: Any, broker
         (("log", "adopt", broker), "confirm with --yes"),
         (("replica", "replace", broker, "x", "y"), "is no replica of"),
         (("replica", "replace", "nothing", "x", "y"), "no log is named"),
+        (("replica", "remove", broker, broker), "is in sync"),
+        (("replica", "remove", "nothing", "x"), "no log is named"),
         (("log", "copies", "nothing", "1"), "no log is named"),
         (("log", "copies", broker, "1", "--stays", "x"), "is no replica of"),
         (("log", "copies", broker, "2"), "ask for 1, or for 3"),
@@ -112,6 +114,17 @@ def test_each_copy_says_why_it_is_behind() -> None:
     assert c == "broker-a-c: its process is not running"
     told = log_json(log, standings)["replicas"]
     assert [each["standing"] and each["standing"]["end"] for each in told] == [5000, 2952, None]
+
+
+def test_a_learner_that_is_away_is_shown_with_the_command_that_removes_it() -> None:
+    state = led_log()
+    state.replicas.add(replica_id="d", name="broker-a-d")
+    log = LogDescription.from_wire(Log(state=state, nodes=[replica_node(who) for who in "abc"]))
+    *_, d = troubles(log, {})
+    assert d == (
+        "broker-a-d: its process is not running; "
+        "it does not count: start it, or remove it: rockoon replica remove broker-a d"
+    )
 
 
 def test_a_copy_without_an_external_address_is_not_reported_as_ended(

@@ -177,7 +177,8 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("ChangeInSync", "HandOver", "Resign", "GoOnAlone"), NOBODY),
             "RecordCommittedEnd": NOBODY,
             **dict.fromkeys(("ListLogs", "DescribeLog"), CLUSTER_READER),
-            **dict.fromkeys(("MoveReplica", "SetCopies", "ElectLog", "AdoptLog"), CLUSTER_ADMIN),
+            **dict.fromkeys(("MoveReplica", "RemoveReplica", "SetCopies"), CLUSTER_ADMIN),
+            **dict.fromkeys(("ElectLog", "AdoptLog"), CLUSTER_ADMIN),
         },
         "NameServer": {
             **dict.fromkeys(("RegisterNode", "UnregisterNode"), NOBODY),

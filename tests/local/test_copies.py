@@ -70,7 +70,9 @@ def replaced(lost: ReplicaDescription) -> Callable[[LogDescription], bool]:
 
     def holds(log: LogDescription) -> bool:
         names = {each.id: each.name for each in log.in_sync}
-        return led_by_three(log) and lost.id not in names and lost.name in names.values()
+        # Also not among the replicas that do not count.
+        is_gone = len(log.replicas) == 3 and lost.id not in names
+        return led_by_three(log) and is_gone and lost.name in names.values()
 
     return holds
 

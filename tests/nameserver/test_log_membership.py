@@ -11,6 +11,7 @@ from rockoon_nameserver.log_membership import (
     move,
     registered,
     registered_without_replication,
+    remove,
     set_copies,
 )
 from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Rank, Report
@@ -142,6 +143,40 @@ def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
     done = elections.change_in_sync(state, call(state, "a"), ["a", "b", "d"], 2).state
     assert list(done.moves) == []
     assert list(move(state, asked, withdraw=True).state.moves) == []
+
+
+def test_a_replica_with_a_lost_disk_is_removed_when_the_next_of_its_name_counts() -> None:
+    state = come(led_log(), "d", name="broker-a-b")
+    done = elections.change_in_sync(state, call(state, "a"), ["a", "c", "d"], 2).state
+    assert [each.replica_id for each in done.replicas] == ["a", "c", "d"]
+    with pytest.raises(NodeNameTaken, match="start it with an empty store"):
+        come(done, "b", empty=False)
+    # The set had shrunk before: the request to replace the lost replica is obsolete.
+    state = elections.change_in_sync(state, call(state, "a"), ["a", "c"], 2).state
+    assert (list(state.moves), len(state.replicas)) == ([], 4)
+    done = elections.change_in_sync(state, call(state, "a"), ["a", "c", "d"], 2).state
+    assert [each.replica_id for each in done.replicas] == ["a", "c", "d"]
+
+
+def test_a_replica_that_another_name_has_replaced_stays_until_an_operator_removes_it() -> None:
+    state = move(come(led_log(), "d"), Move(leaves="c", joins="d"), withdraw=False).state
+    for voter in ("a", "c"):
+        with pytest.raises(InvalidArgument, match="in sync"):
+            remove(state, voter)
+    state = elections.change_in_sync(state, call(state, "a"), ["a", "b", "d"], 2).state
+    assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "d"]
+    removed = remove(state, "c")
+    assert removed.done
+    assert [each.replica_id for each in removed.state.replicas] == ["a", "b", "d"]
+    assert removed.state.version == state.version + 1
+    assert remove(removed.state, "c") == LogDecision(removed.state, done=True)
+    # With it the request to let it replace another.
+    state = move(state, Move(leaves="b", joins="c"), withdraw=False).state
+    assert list(remove(state, "c").state.moves) == []
+    with pytest.raises(LogFrozen):
+        remove(log_membership.frozen(state, "etcd went back"), "c")
+    with pytest.raises(InvalidArgument, match="has no leader"):
+        remove(come(None, "a"), "a")
 
 
 def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -> None:

@@ -28,6 +28,7 @@ from rockoon_proto.v1.logs_pb2 import (
     Log,
     LogState,
     Rank,
+    RemoveReplicaRequest,
     Report,
     ReportLogRequest,
     ResignRequest,
@@ -413,6 +414,33 @@ async def test_a_service_registers_as_a_replica_tells_what_it_knows_and_leaves(
         assert not stop.requested
         running.cancel()
         await nameservers.close()
+
+
+async def test_an_operator_removes_a_replica_that_is_neither_in_sync_nor_alive(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        state = await three(nameserver)
+        await register(nameserver, "d")
+        remove = RemoveReplicaRequest(kind=BROKER, log=LOG, replica_id="d")
+        with pytest.raises(InvalidArgument, match="'d' runs"):
+            await call_logs(nameserver, "RemoveReplica", remove)
+        voter = RemoveReplicaRequest(kind=BROKER, log=LOG, replica_id="c")
+        leave = UnregisterNodeRequest(kind=BROKER, name=LOG, store_id="c")
+        await nameserver.call("UnregisterNode", leave)
+        with pytest.raises(InvalidArgument, match="'c' is in sync"):
+            await call_logs(nameserver, "RemoveReplica", voter)
+        leave.store_id = "d"
+        await nameserver.call("UnregisterNode", leave)
+        for _ in range(2):
+            reply = await call_logs(nameserver, "RemoveReplica", remove)
+            assert reply.done
+            assert await state_of(nameserver) == reply.state
+        assert [each.replica_id for each in reply.state.replicas] == ["a", "b", "c"]
+        assert reply.state.version == state.version + 2
+        # Its store has records of the log, which has gone on without it.
+        with pytest.raises(NodeNameTaken, match="start it with an empty store"):
+            await register(nameserver, "d", facts=ReplicaFacts(copies=3))
 
 
 async def test_replicas_do_not_come_in_by_the_listener_for_clients(

@@ -354,6 +354,22 @@ class LogAdmin:
         await self._call("MoveReplica", request)
         return await self.describe(log)
 
+    async def remove(self, log: str, replica: str) -> LogDescription:
+        """Remove a replica that is not in sync and not running, for example after its machine was
+        replaced by one with another name. Its store is refused from then on.
+
+        Args:
+            replica: id of the replica.
+
+        Raises:
+            LogNotFound, LogFrozen.
+            InvalidArgument: the replica is in sync or runs, or the log has no leader.
+        """
+        kind = (await self._find(log)).state.kind
+        request = logs_pb.RemoveReplicaRequest(kind=kind, log=log, replica_id=replica)
+        await self._call("RemoveReplica", request)
+        return await self.describe(log)
+
     async def set_copies(self, log: str, copies: int, stays: str = "") -> LogDescription:
         """Request a number of copies; the leader changes it once no message is lost.
 

@@ -675,6 +675,7 @@ EXAMPLES = {
     "log adopt": "rockoon log adopt broker-a",
     "replica": "rockoon replica replace broker-a 4ad2f7c1 9be01d44",
     "replica replace": "rockoon replica replace broker-a 4ad2f7c1 9be01d44",
+    "replica remove": "rockoon replica remove broker-a 4ad2f7c1",
     "offsets": "rockoon offsets why billing",
     "offsets show": "rockoon offsets show billing orders",
     "offsets why": "rockoon offsets why billing",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rockoon.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Show and repair replicated logs.")
-replica_app = typer.Typer(no_args_is_help=True, help="Replace a copy of a log.")
+replica_app = typer.Typer(no_args_is_help=True, help="Replace or remove a copy of a log.")
 
 # Shorter lags are normal: records are on their way to the copy.
 BEHIND_SECONDS = 1
@@ -243,6 +243,21 @@ def replace(
     return work
 
 
+@replica_app.command()
+@shown(show, log_json)
+def remove(
+    log: LogName,
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help=REPLICA_HELP)],
+) -> "Work[LogDescription]":
+    """Remove a replica that is not in sync and not running; its store is refused from then on."""
+
+    async def work(admin: "Admin") -> "LogDescription":
+        found = await admin.logs.describe(log)
+        return await admin.logs.remove(log, found.replica(replica).id)
+
+    return work
+
+
 def loss_question(log: "LogDescription") -> str:
     """Return the possible losses of a forced election, and the question whether to accept them."""
     reports = [
@@ -332,6 +347,9 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
             found.append(f"{for_humans(lag.bytes)} behind, for {lag.seconds or 0:.0f} s")
         if each.id in waits:
             found.append(f"it is to replace {waits[each.id]} and does not count yet")
+        elif not each.in_sync and each.address is None:
+            command = f"rockoon replica remove {log.name} {each.id}"
+            found.append(f"it does not count: start it, or remove it: {command}")
         elif not each.in_sync:
             found.append("a learner: it does not count")
         if found:

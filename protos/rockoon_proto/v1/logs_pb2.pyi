@@ -284,6 +284,16 @@ class MoveReplicaRequest(_message.Message):
     withdraw: bool
     def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., withdraw: _Optional[bool] = ...) -> None: ...
 
+class RemoveReplicaRequest(_message.Message):
+    __slots__ = ("kind", "log", "replica_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: _nameserver_pb2.NodeKind
+    log: str
+    replica_id: str
+    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., replica_id: _Optional[str] = ...) -> None: ...
+
 class SetCopiesRequest(_message.Message):
     __slots__ = ("kind", "log", "copies", "stays")
     KIND_FIELD_NUMBER: _ClassVar[int]

@@ -108,6 +108,11 @@ class LogsStub:
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
                 _registered_method=True)
+        self.RemoveReplica = channel.unary_unary(
+                '/rockoon.v1.Logs/RemoveReplica',
+                request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.RemoveReplicaRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+                _registered_method=True)
         self.SetCopies = channel.unary_unary(
                 '/rockoon.v1.Logs/SetCopies',
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.SetCopiesRequest.SerializeToString,
@@ -232,6 +237,14 @@ class LogsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveReplica(self, request, context):
+        """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
+        its name is removed without this call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetCopies(self, request, context):
         """Ask for more or fewer copies. The leader makes the change, likewise.
         """
@@ -315,6 +328,11 @@ def add_LogsServicer_to_server(servicer, server):
             'MoveReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.MoveReplica,
                     request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
+            ),
+            'RemoveReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveReplica,
+                    request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.RemoveReplicaRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
             ),
             'SetCopies': grpc.unary_unary_rpc_method_handler(
@@ -670,6 +688,33 @@ class Logs:
             target,
             '/rockoon.v1.Logs/MoveReplica',
             rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Logs/RemoveReplica',
+            rockoon__proto_dot_v1_dot_logs__pb2.RemoveReplicaRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
             options,
             channel_credentials,

@@ -83,6 +83,10 @@ class LogsStub:
     """Ask for another set of replicas. The leader makes the change, when no committed message can be
     lost by it. Needs `admin` on `cluster`, as do the next ones.
     """
+    RemoveReplica: _grpc.UnaryUnaryMultiCallable[_logs_pb2.RemoveReplicaRequest, _logs_pb2.LogReply]
+    """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
+    its name is removed without this call.
+    """
     SetCopies: _grpc.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]
     """Ask for more or fewer copies. The leader makes the change, likewise."""
     ElectLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ElectLogRequest, _logs_pb2.LogReply]
@@ -146,6 +150,10 @@ class LogsAsyncStub(LogsStub):
     MoveReplica: _aio.UnaryUnaryMultiCallable[_logs_pb2.MoveReplicaRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """Ask for another set of replicas. The leader makes the change, when no committed message can be
     lost by it. Needs `admin` on `cluster`, as do the next ones.
+    """
+    RemoveReplica: _aio.UnaryUnaryMultiCallable[_logs_pb2.RemoveReplicaRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
+    """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
+    its name is removed without this call.
     """
     SetCopies: _aio.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """Ask for more or fewer copies. The leader makes the change, likewise."""
@@ -279,6 +287,16 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
         """Ask for another set of replicas. The leader makes the change, when no committed message can be
         lost by it. Needs `admin` on `cluster`, as do the next ones.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveReplica(
+        self,
+        request: _logs_pb2.RemoveReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
+        """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
+        its name is removed without this call.
         """
 
     @_abc_1.abstractmethod

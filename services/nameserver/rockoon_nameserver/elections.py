@@ -166,8 +166,20 @@ def change_in_sync(
     if quorum != quorum_of(len(proposed), 1):
         raise InvalidArgument(reason=f"{quorum} of {len(proposed)} replicas are not their majority")
     after = changed(state)
+    remove_replaced(after, proposed)
     set_voters(after, proposed)
     return LogDecision(after, done=True)
+
+
+def remove_replaced(after: LogState, proposed: Sequence[str]) -> None:
+    """Remove the replicas that others of their names replace in a proposed in-sync set. Their disks
+    are lost: a process has one store.
+    """
+    joins = set(proposed) - set(after.in_sync)
+    names = {each.name for each in after.replicas if each.replica_id in joins}
+    kept = [e for e in after.replicas if e.replica_id in proposed or e.name not in names]
+    del after.replicas[:]
+    after.replicas.extend(kept)
 
 
 def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> LogDecision:

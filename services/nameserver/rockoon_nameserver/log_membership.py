@@ -159,6 +159,36 @@ def move(state: LogState, asked: Move, *, withdraw: bool) -> LogDecision:
     return LogDecision(after, done=True)
 
 
+def remove(state: LogState, replica_id: str) -> LogDecision:
+    """Remove a replica that is not in sync, at an operator's request. Its store is refused from
+    then on.
+
+    Raises:
+        LogFrozen: the log waits for its adoption, which may need the replica.
+        InvalidArgument: the replica votes, or its records may be needed.
+    """
+    if state.frozen:
+        raise LogFrozen(log=state.log, reason=state.frozen)
+    if not state.leader:
+        raise InvalidArgument(
+            reason=f"log {state.log!r} has no leader: it may need the records of each replica"
+        )
+    if replica_id in state.in_sync:
+        raise InvalidArgument(
+            reason=f"{replica_id!r} is in sync: start it with an empty store, or request its "
+            "replacement by another replica"
+        )
+    kept = [each for each in state.replicas if each.replica_id != replica_id]
+    if len(kept) == len(state.replicas):
+        return LogDecision(state, done=True)
+    after = changed(state)
+    moves = [each for each in after.moves if each.joins != replica_id]
+    del after.replicas[:], after.moves[:]
+    after.replicas.extend(kept)
+    after.moves.extend(moves)
+    return LogDecision(after, done=True)
+
+
 def set_copies(state: LogState, copies: int, stays: str) -> LogDecision:
     """Store an operator's request for more or fewer copies; the leader carries it out.
 

@@ -118,6 +118,9 @@ class LogStateService(LogsServicer):
     async def MoveReplica(self, request: pb.MoveReplicaRequest, context: Any) -> pb.LogReply:
         return await self._served(self._logs.move(request))
 
+    async def RemoveReplica(self, request: pb.RemoveReplicaRequest, context: Any) -> pb.LogReply:
+        return await self._served(self._logs.remove(request))
+
     async def SetCopies(self, request: pb.SetCopiesRequest, context: Any) -> pb.LogReply:
         return await self._served(self._logs.set_copies(request))
 

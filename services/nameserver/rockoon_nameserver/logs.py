@@ -12,12 +12,20 @@ from functools import partial
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
 from rockoon_nameserver import elections, log_membership
 from rockoon_nameserver.elections import CommittedEnd, LogDecision, missing_records, next_record
-from rockoon_nameserver.etcd_data import KeyValue, PutKey, only, unchanged
+from rockoon_nameserver.etcd_data import (
+    KeyCondition,
+    KeyValue,
+    PutKey,
+    absent,
+    only,
+    unchanged,
+)
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     Keyspace,
     LogKey,
+    ReplicaKey,
     UnreadableKey,
     committed_end_value,
     log_value,
@@ -132,6 +140,18 @@ class Logs:
             lambda state: log_membership.move(state, request.move, withdraw=request.withdraw),
         )
 
+    async def remove(self, request: pb.RemoveReplicaRequest) -> pb.LogReply:
+        key, who = checked(request.kind, request.log), request.replica_id
+        process = self._keyspace.one(ReplicaKey(request.kind, request.log, who))
+        if (await self._etcd.read(process)).items:
+            raise InvalidArgument(
+                reason=f"replica {who!r} runs, or its lease has not expired yet: stop its process, "
+                "and repeat the call"
+            )
+        return await self._change(
+            key, lambda state: log_membership.remove(state, who), [absent(process)]
+        )
+
     async def set_copies(self, request: pb.SetCopiesRequest) -> pb.LogReply:
         return await self._change(
             checked(request.kind, request.log),
@@ -197,7 +217,9 @@ class Logs:
 
         return await self._change(checked(caller.kind, caller.log), decide_checked)
 
-    async def _change(self, key: LogKey, decide: Decision) -> pb.LogReply:
+    async def _change(
+        self, key: LogKey, decide: Decision, conditions: Sequence[KeyCondition] = ()
+    ) -> pb.LogReply:
         name = self._keyspace.key(key)
         for _ in range(ATTEMPTS_MAX):
             found = (await self._etcd.read(self._keyspace.one(key))).items
@@ -208,7 +230,8 @@ class Logs:
             if outcome.state == before:
                 return pb.LogReply(state=before, done=outcome.done, revision=revision)
             committed = await self._etcd.transaction(
-                [unchanged(name, revision)], [PutKey(name, log_value(outcome.state))]
+                [unchanged(name, revision), *conditions],
+                [PutKey(name, log_value(outcome.state))],
             )
             if committed.succeeded:
                 self._log_change(before, outcome.state)

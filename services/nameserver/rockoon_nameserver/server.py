@@ -121,6 +121,7 @@ RULES: Rules = (
             "ListLogs": on_cluster("read"),
             "DescribeLog": on_cluster("read"),
             "MoveReplica": on_cluster("admin"),
+            "RemoveReplica": on_cluster("admin"),
             "SetCopies": on_cluster("admin"),
             "ElectLog": on_cluster("admin"),
             "AdoptLog": on_cluster("admin"),
