@@ -64,7 +64,11 @@ def test_a_broker_and_a_local_cluster_come_with_the_compiled_kernel() -> None:
 
 def test_manifests_and_documents_name_images_of_this_version() -> None:
     """Without a tag Kubernetes fetches whatever somebody publishes under the name."""
-    files = [*ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/docker/*")]
+    files = [
+        *ROOT.glob("deploy/**/*.yaml"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("deploy/docker/*"),
+    ]
     texts = {path: path.read_text() for path in files if path.is_file()}
     named = [
         tag

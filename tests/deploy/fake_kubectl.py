@@ -25,7 +25,7 @@ from support import kustomize
 
 ORDINALS = 3
 KINDS = {"pod": "Pod", "pvc": "PersistentVolumeClaim", "statefulset": "StatefulSet"}
-KINDS |= {"deployment": "Deployment"}
+KINDS |= {"deployment": "Deployment", "job": "Job"}
 # A cluster on this machine has other names for its logs.
 NAMES_HERE = {"rockoon-broker": "broker-a"}
 
@@ -122,7 +122,7 @@ def get(state: Path, options: argparse.Namespace) -> None:
         assert options.output == "jsonpath={.spec.nodeName}"
         print(objects.all[objects.find(options.namespace, kind, names[0])]["spec"]["nodeName"])
     else:
-        assert kind in ("pods", "events"), kind
+        assert kind in ("pods", "events", "service"), kind
 
 
 def write(state: Path, verb: str) -> None:
@@ -189,7 +189,7 @@ def change(state: Path, options: argparse.Namespace) -> None:
     objects, (verb, *words) = Objects(state), options.words
     if verb in ("apply", "delete") and (options.directory or options.file):
         getattr(objects, verb)(documents_of(options), options.namespace)
-    elif verb in ("rollout", "wait", "delete", "scale", "patch"):
+    elif verb in ("rollout", "wait", "delete", "scale", "patch", "logs"):
         if verb == "rollout":
             assert words.pop(0) in ("status", "restart")
         if words[0] in KINDS:

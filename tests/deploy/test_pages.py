@@ -22,9 +22,11 @@ from deploy.real_kustomize import by_name, real_builds
 from rockoon.testing.disposable import DisposableCluster
 
 OPERATE = REPOSITORY / "docs" / "operate"
-# The second continues the first.
-PAGES = [OPERATE / "deploy.md", OPERATE / "kubernetes-operations.md"]
-FEATURES = frozenset({"volume-expansion"})
+# Each continues those before it.
+NAMES = ["deploy", "external-access", "load-tests", "scaling", "kubernetes-operations"]
+PAGES = [OPERATE / f"{name}.md" for name in NAMES]
+# Of the stand-in; a cluster's are the words of FEATURES.
+FEATURES = frozenset({"volume-expansion", "load-balancers", "load-test", "keda"})
 
 
 @pytest.fixture
@@ -118,6 +120,9 @@ def test_a_comment_with_a_typo_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif("KUBECTL" not in os.environ, reason="KUBECTL names no cluster")
 @pytest.mark.timeout(3600)
 def test_a_cluster_runs_the_pages(tmp_path: Path) -> None:
+    features = frozenset(os.environ.get("FEATURES", "").split())
     for page in PAGES:
-        for each in run_page(page, os.environ["KUBECTL"], workspace=tmp_path / "pages"):
+        for each in run_page(
+            page, os.environ["KUBECTL"], workspace=tmp_path / "pages", features=features
+        ):
             print(f"{each.seconds:7.1f} s  {each.block.page}, line {each.block.line}")
