@@ -16,6 +16,7 @@ from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode
+from rockoon_replica.replica_file import AcknowledgedEnd
 from support.journal_logs import former, ledger_state, state_of
 from support.store_directory import FailingDisk
 
@@ -59,6 +60,24 @@ async def test_a_store_that_commit_8e2a733_wrote_is_read_and_converted_once(
         store.close()
     assert not caplog.records
     assert generations(tmp_path / "journal", "snapshot") == []
+
+
+@pytest.mark.parametrize("name", ["empty", "later"])
+async def test_a_former_journal_beside_a_newer_acknowledged_file_is_refused_before_it_is_converted(
+    tmp_path: Path, name: str
+) -> None:
+    """As after the restore of `journal` alone: the file names records that no journal has."""
+    former(name, tmp_path / "journal")
+    before = content(tmp_path / "journal")
+    newer = AcknowledgedEnd(tmp_path, Disk())
+    newer.raise_to(1 << 20)
+    newer.close()
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match=r"synced up to 1048576.*restore"):
+            JournalStore(tmp_path, pytest.fail)
+        assert content(tmp_path / "journal") == before
+    (tmp_path / "acknowledged").unlink()
+    JournalStore(tmp_path, pytest.fail).close()
 
 
 def test_a_newest_file_whose_first_write_did_not_finish_is_no_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import random
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from rockoon_offset.journal import store as journal_store
 from rockoon_offset.journal.store import JournalStore
 from rockoon_replica.replica_file import ACKNOWLEDGED, AcknowledgedEnd
 from support.crashing_disk import CrashingDisk
+from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 HEADER = frames.FILE_HEADER_BYTES
 
@@ -43,6 +46,32 @@ async def test_what_waits_when_the_store_is_closed_is_written(tmp_path: Path) ->
         await asyncio.sleep(0)
     assert not store._is_syncing
     assert newest(tmp_path).read_bytes() == before
+
+
+def test_a_store_is_closed_after_the_end_of_its_loop(tmp_path: Path) -> None:
+    """As after an exception that ends the process's loop: what was written is not lost."""
+    disk = HoldingDisk(everything=True)
+
+    async def leave() -> JournalStore:
+        store = opened(tmp_path, disk)
+        disk.hold()
+        put(store, [0])
+        # A caller waits.
+        store.durable().send(None).add_done_callback(print)
+        await eventually(lambda: store._is_syncing)
+        # The next write follows the sync that runs.
+        put(store, [1])
+        return store
+
+    loop = asyncio.new_event_loop()
+    store = loop.run_until_complete(leave())
+    loop.close()
+    disk.release()
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    closing.join(DEADLINE_SECONDS)
+    assert not closing.is_alive()
+    assert found(tmp_path) == [0, 1]
 
 
 async def test_many_waiting_changes_share_one_sync(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ assert FILE_HEADER_BYTES == 28
 assert FRAME_HEADER_BYTES == 24
 
 
-def convert_journal(directory: Path, replica: str, disk: Disk) -> None:
+def convert_journal(directory: Path, replica: str, disk: Disk, synced: int = 0) -> None:
     """Convert the journal in a directory if it has the former format.
 
     The state of the former journal becomes epoch 0 of the new one, from position 0 on. The new file
@@ -68,9 +68,12 @@ def convert_journal(directory: Path, replica: str, disk: Disk) -> None:
 
     Args:
         replica: id of the replica that the new file names as its writer.
+        synced: position up to which a journal of the present format was synced here. If the
+            converted journal would end before it, the former journal is refused.
 
     Raises:
-        StoreCorrupt: the former journal cannot be read.
+        StoreCorrupt: the former journal cannot be read, or is older than the store; its files
+            stay.
         OSError: the disk failed.
     """
     for leftover in directory.glob("*.new"):
@@ -83,7 +86,7 @@ def convert_journal(directory: Path, replica: str, disk: Disk) -> None:
     # The newest former file may be empty: the first write of its header did not finish.
     former = [each for each in journals if not converted or each < converted[0]]
     if not converted:
-        _write_converted(directory, replica, disk, max([*journals, *snapshots]) + 1)
+        _write_converted(directory, replica, disk, max([*journals, *snapshots]) + 1, synced)
     paths = [snapshot_path(directory, each) for each in snapshots]
     paths += [journal_path(directory, each) for each in former]
     log.info(
@@ -100,16 +103,25 @@ def _magic_of(path: Path) -> bytes:
         return file.read(len(JOURNAL_MAGIC))
 
 
-def _write_converted(directory: Path, replica: str, disk: Disk, generation: int) -> None:
+def _write_converted(
+    directory: Path, replica: str, disk: Disk, generation: int, synced: int
+) -> None:
     for newest in generations(directory, "journal")[-1:]:
         # After a failed sync, the page cache may have frames that never reached the disk.
         fd = disk.open(journal_path(directory, newest))
         disk.drop_clean(fd)
         disk.close(fd)
     records = read_records(directory)
+    path, content = journal_path(directory, generation), _first_file(generation, replica, records)
+    end = len(content) - frames.FILE_HEADER_BYTES if records else 0
+    if end < synced:
+        raise StoreCorrupt(
+            path=directory,
+            reason="it has the former format, but this store has a newer journal, synced up to "
+            f"{synced}; restore the whole directory of the store from one backup",
+        )
     if not records:
         return
-    path, content = journal_path(directory, generation), _first_file(generation, replica, records)
     try:
         disk.replace_file(path, content)
     except OSError as failure:

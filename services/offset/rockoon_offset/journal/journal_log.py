@@ -97,7 +97,7 @@ class JournalLog:
         # Since the start of the process.
         self.appended_batches = self.syncs = 0
         self.sync_seconds = 0.0
-        convert_journal(directory, replica, self._disk)
+        convert_journal(directory, replica, self._disk, synced)
         self._files = JournalFiles(directory, self._disk, self._found, lost, synced)
         try:
             self._committed = max(self._committed, self.min_offset)

@@ -215,12 +215,16 @@ class JournalStore:
         """Return immediately: no other process can lead the journal. See `ProgressStore`."""
 
     def close(self) -> None:
-        """Write waiting records, and unlock the directory. Raises StoreFailed.
+        """Write waiting records, and unlock the directory; also after the end of the event loop.
+        Raises StoreFailed.
 
         On a full disk, changes without room and all later changes are dropped. They were not
         acknowledged.
         """
         self._is_closing = True
+        if self._loop.is_closed():
+            # Its tasks cannot be resumed.
+            self._waiters.clear()
         try:
             while self._failure is None and (self._is_syncing or self._waiting or self._parts):
                 if self._is_syncing:
@@ -288,7 +292,9 @@ class JournalStore:
             except OSError as error:
                 failure = error
             self._results.put(failure)
-            self._loop.call_soon_threadsafe(self._sync_done)
+            # If the loop is closed, `close` reads the result.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._sync_done)
 
     def _sync_done(self) -> None:
         """Process the result of the running sync; wait for it if it has not ended."""
