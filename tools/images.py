@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,17 @@ class Engine:
             kind = ["--format", "docker-archive"] if self.name == "podman" else []
             self.run("save", *kind, "--output", str(file), reference)
 
+    def image(self, reference: str, kept: Path | None) -> Image:
+        """Read an image from an archive, which is kept under a name or deleted."""
+        with tempfile.TemporaryDirectory(prefix="rockoon-images-") as folder:
+            archive = Path(folder, "image.tar")
+            self.save(reference, archive)
+            image = read(archive)
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(archive, kept)
+        return image
+
     def run(self, *words: str) -> None:
         done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -136,19 +148,17 @@ def bill_of(tar: tarfile.TarFile, layers: Sequence[str]) -> bytes:
 
 def table(images: Mapping[str, Image]) -> str:
     """Sizes as a table in Markdown, uncompressed, in MB of 1,000,000 bytes."""
-    services = [images[name] for name in NODE if name in images]
-    pythons = [image for name, image in images.items() if name != "etcd"]
-    shared = set.intersection(*(set(image.layers) for image in pythons)) if pythons else set()
-    lines = ["| image | MB | of which only this image has |", "|---|---|---|"]
+    users = Counter(digest for image in images.values() for digest in image.layers)
+    lines = ["| image | MB | of these only in this image |", "|---|---|---|"]
     for name, image in images.items():
-        own = sum(size for digest, size in image.layers.items() if digest not in shared)
+        own = sum(size for digest, size in image.layers.items() if users[digest] == 1)
         lines.append(f"| {name} | {image.size / MB:.0f} | {own / MB:.1f} |")
-    together = {digest: size for image in services for digest, size in image.layers.items()}
-    common = {digest: size for image in pythons for digest, size in image.layers.items()}
-    sizes = " + ".join(f"{common[digest] / MB:.1f}" for digest in common if digest in shared)
-    lines += ["", f"Layers that all images except etcd's share: {sizes} MB."]
-    lines += [f"On a node, all of {', '.join(n for n in NODE if n in images)}: "]
-    lines[-1] += f"**{sum(together.values()) / MB:.0f} MB**."
+    services = [name for name in NODE if name in images]
+    stored = {digest: size for name in services for digest, size in images[name].layers.items()}
+    shared = [f"{size / MB:.1f}" for digest, size in stored.items() if users[digest] > 1]
+    if shared:
+        lines += ["", f"Layers that images share: {' + '.join(shared)} MB."]
+    lines += ["", f"On a node with {', '.join(services)}: **{sum(stored.values()) / MB:.0f} MB**."]
     return "\n".join(lines)
 
 
@@ -159,6 +169,7 @@ def main() -> int:
     parser.add_argument("--only", default=" ".join(IMAGES), help="names of images")
     parser.add_argument("--tag", default="0.1.0", help="tag of the images")
     parser.add_argument("--prefix", default="docker.io/rockoon", help="registry and folder")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for bills of materials")
     parser.add_argument("--save", type=Path, help="folder for an archive of each image")
     parser.add_argument("--twice", action="store_true", help="build again; digests must be equal")
     parser.add_argument("--write", action="store_true", help="write the table into the page")
@@ -167,37 +178,31 @@ def main() -> int:
     if unknown := set(names) - set(IMAGES):
         parser.error(f"no such image: {', '.join(unknown)}; there are {', '.join(IMAGES)}")
     builder = engine(options.engine)
+    words = shlex.split(options.options)
     images: dict[str, Image] = {}
     for name in names:
         reference = f"{options.prefix}/{name}:{options.tag}"
-        images[name] = make(builder, name, reference, shlex.split(options.options), options.save)
+        builder.build(name, reference, words)
+        images[name] = builder.image(reference, options.save and options.save / f"{name}.tar")
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{name}.cdx.json").write_bytes(images[name].bill)
         print(f"{reference}  sha256:{images[name].identity[:12]}", flush=True)
         if options.twice:
-            again = [*shlex.split(options.options), "--no-cache"]
-            other = make(builder, name, f"{reference}-again", again, None)
-            if other != images[name]:
-                sys.exit(f"images: a second build of {name} differs: {other.layers}")
+            builder.build(name, f"{reference}-again", [*words, "--no-cache"])
+            again = builder.image(f"{reference}-again", None)
+            if again != images[name]:
+                difference = differences(again, images[name])
+                sys.exit(f"images: the second build of {name} differs:\n{difference}")
     print(made := table(images))
     if options.write:
         tables.write(PAGE, made)
     return 0
 
 
-def make(
-    builder: Engine, name: str, reference: str, options: Sequence[str], kept: Path | None
-) -> Image:
-    """Build an image, write its bill of materials, and read its sizes from an archive."""
-    builder.build(name, reference, options)
-    OUT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=OUT) as folder:
-        archive = Path(folder, f"{name}.tar")
-        builder.save(reference, archive)
-        image = read(archive)
-        if kept:
-            kept.mkdir(parents=True, exist_ok=True)
-            shutil.move(archive, kept / archive.name)
-    (OUT / f"{name}.cdx.json").write_bytes(image.bill)
-    return image
+def differences(one: Image, two: Image) -> str:
+    pairs = zip(one.layers, two.layers, strict=False)
+    lines = [f"{first} and {second}" for first, second in pairs if first != second]
+    return "\n".join(lines) or "all layers are equal, the configuration is not"
 
 
 if __name__ == "__main__":

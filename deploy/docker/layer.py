@@ -11,11 +11,13 @@ So it is valid with any file time, and two builds write the same bytes.
 
 import compileall
 import os
+import platform
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -67,7 +69,25 @@ NEEDLESS_IN_SYSTEM = (
     ),
 )
 # At any depth of a package; programs that import the package do not read these files.
-NEEDLESS_IN_PACKAGES = ("tests", "*.pyi", "*.h", "*.hpp", "*.a", "*.pxd", "*.pyx", "*.c", "*.cpp")
+NEEDLESS_IN_PACKAGES = (
+    *("tests", "*.pyi", "*.h", "*.hpp", "*.a", "*.pxd", "*.pxi", "*.pyx", "*.c", "*.cc", "*.cpp"),
+    # Of Arrow: its server, and a format of query plans.
+    *(
+        "libarrow*flight*",
+        "_flight.*",
+        "libarrow_substrait*",
+        "_substrait.*",
+        "_pyarrow_cpp_tests.*",
+    ),
+)
+# Native code in jars for other systems and processors.
+NATIVE_IN_JAR = re.compile(r".*\.(a|dll|dylib|jnilib|so)")
+PROCESSORS = {
+    "x86_64": "x86_64|amd64|linux64",
+    "aarch64": "aarch_?64|arm64",
+    "others": "i386|linux32|/x86/|/arm|ppc|s390|riscv|loongarch|mips",
+}
+SYSTEMS = r"\.(a|dll|dylib|jnilib)$|aix|android|darwin|freebsd|mac|musl|osx|sunos|win(dows)?[-_/36]"
 
 
 def main(kind: str, folder: Path) -> None:
@@ -82,6 +102,8 @@ def main(kind: str, folder: Path) -> None:
     remove(folder.rglob("__pycache__"))
     if kind != "files":
         strip(folder)
+        for jar in folder.rglob("*.jar"):
+            thin(jar)
     compile_code(code, root)
     set_times(folder, int(os.environ["SOURCE_DATE_EPOCH"]))
 
@@ -138,6 +160,23 @@ def can_be_loaded(path: Path) -> bool:
         if kind == PT_LOAD and (address - offset) % max(align, 1):
             return False
     return True
+
+
+def thin(jar: Path) -> None:
+    """Remove native code for other systems and processors from a jar."""
+    foreign = "|".join(PROCESSORS[name] for name in PROCESSORS.keys() - {platform.machine()})
+    needless = re.compile(f"{SYSTEMS}|{foreign}", re.IGNORECASE)
+    with zipfile.ZipFile(jar) as old:
+        natives = [name for name in old.namelist() if NATIVE_IN_JAR.fullmatch(name)]
+        removed = {name for name in natives if needless.search(f"/{name}")}
+        if not removed:
+            return
+        thinner = jar.with_name(f"{jar.name}.thin")
+        with zipfile.ZipFile(thinner, "w", zipfile.ZIP_DEFLATED) as new:
+            for entry in old.infolist():
+                if entry.filename not in removed:
+                    new.writestr(entry, old.read(entry))
+    thinner.replace(jar)
 
 
 def compile_code(code: Path, root: Path) -> None:
