@@ -45,7 +45,7 @@ open(words[words.index("--output") + 1], "wb").write(packed(files))
 
 
 class Machine:
-    """A folder of programs that is the whole PATH, and the calls of these programs."""
+    """A folder of programs, which is the whole PATH, and their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

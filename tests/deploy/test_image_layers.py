@@ -1,4 +1,4 @@
-"""Files of images are the same in each build, and the bill of materials names all of them."""
+"""Layers have the same bytes in each build, and bills of materials name all components."""
 
 import json
 import marshal
@@ -53,7 +53,7 @@ def make_layer(kind: str, folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def packages(folder: Path) -> Path:
-    """An environment with one package, of which an image needs only the code."""
+    """An environment with one package; an image needs only its code."""
     package = folder / LIBRARY / "site-packages/coffee"
     write(package / "__init__.py", "NAMES = {'a', 'b'}\ndef f(): return ('coffee', NAMES)\n")
     write(package / "__init__.pyi")
