@@ -42,7 +42,8 @@ def panels(page: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_there_is_a_page_for_each_part() -> None:
     assert [path.stem for path in FILES] == [
-        f"rockoon-{part}" for part in ("broker", "cluster", "gateway", "groups", "offset", "spark")
+        f"rockoon-{part}"
+        for part in ("broker", "cluster", "gateway", "groups", "offset", "spark", "topics")
     ]
     assert [dashboard(path)["uid"] for path in FILES] == [path.stem for path in FILES]
 
