@@ -84,7 +84,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-o", dest="output", default="")
     made.add_argument("-l", dest="selector")
     made.add_argument("-p", dest="patch", type=json.loads)
-    for name in ("--for", "--timeout", "--cascade", "--replicas", "--field-selector"):
+    for name in (
+        "--for",
+        "--timeout",
+        "--cascade",
+        "--replicas",
+        "--field-selector",
+        "--from-literal",
+    ):
         made.add_argument(name)
     for name in ("--ignore-not-found", "--ignore-daemonsets", "--delete-emptydir-data", "--force"):
         made.add_argument(name, action="store_true")
@@ -189,6 +196,9 @@ def change(state: Path, options: argparse.Namespace) -> None:
     objects, (verb, *words) = Objects(state), options.words
     if verb in ("apply", "delete") and (options.directory or options.file):
         getattr(objects, verb)(documents_of(options), options.namespace)
+    elif verb == "create":
+        kind, name = words
+        objects.apply([{"kind": kind, "metadata": {"name": name}}], options.namespace)
     elif verb in ("rollout", "wait", "delete", "scale", "patch", "logs"):
         if verb == "rollout":
             assert words.pop(0) in ("status", "restart")

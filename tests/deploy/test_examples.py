@@ -1,12 +1,11 @@
 """The example manifests: pods of clients and administrators, and an etcd of three members."""
 
 import http.client
+import os
 import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import kubernetes_validate
@@ -163,6 +162,7 @@ class Members:
             member: {port: next(chosen) for port in (2379, 2380, 2381)} for member in MEMBERS
         }
         self.secrets = folder / "secrets"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         script = [sys.executable, str(ROOT / "make_secrets.py"), "--output", str(self.secrets)]
         subprocess.run(script, check=True, capture_output=True)
 
@@ -179,15 +179,49 @@ class Members:
                 text = text.replace(f"{each}.etcd:{port}", f"127.0.0.1:{own}")
         return text
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for member in MEMBERS:
-                log = stack.enter_context((self.folder / f"{member}.log").open("wb"))
-                process = subprocess.Popen(self.command(member), stdout=log, stderr=log)
-                stack.callback(process.wait)
-                stack.callback(process.kill)
-            yield
+    def start(self, member: str, **environment: str) -> None:
+        with (self.folder / f"{member}.log").open("ab") as log:
+            self.processes[member] = subprocess.Popen(
+                self.command(member), stdout=log, stderr=log, env=os.environ | environment
+            )
+
+    def end(self, member: str) -> None:
+        """Kill a member, and delete its disk."""
+        process = self.processes.pop(member)
+        process.kill()
+        process.wait()
+        shutil.rmtree(self.folder / member)
+
+    def control(self, *words: str) -> str:
+        """Run etcdctl as docs/operate/kubernetes-operations.md does, on the first member."""
+        files = self.secrets / "rockoon-etcd-client-tls"
+        environment = {
+            "ETCDCTL_ENDPOINTS": f"https://localhost:{self.ports[MEMBERS[0]][2379]}",
+            "ETCDCTL_CACERT": str(files / "ca.crt"),
+            "ETCDCTL_CERT": str(files / "tls.crt"),
+            "ETCDCTL_KEY": str(files / "tls.key"),
+        }
+        command = [etcd_binary("etcdctl"), *words]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return done.stdout
+
+    def adds(self, member: str, peer: str) -> bool:
+        """Add a member; etcd refuses until its members have been connected for five seconds."""
+        try:
+            self.control("member", "add", member, "--peer-urls", peer)
+        except subprocess.CalledProcessError as failure:
+            assert "unhealthy cluster" in failure.stderr, failure.stderr
+            return False
+        return True
+
+    def __enter__(self) -> "Members":
+        for member in MEMBERS:
+            self.start(member)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in list(self.processes):
+            self.end(member)
 
     def healthy(self, member: str) -> bool:
         """Whether the member answers its readiness probe."""
@@ -220,25 +254,34 @@ class Members:
 def test_three_members_elect_and_accept_certificates_of_their_own_authority(
     etcd: Document, tmp_path: Path
 ) -> None:
-    members = Members(etcd, tmp_path)
-    with members.running():
+    with Members(etcd, tmp_path) as members:
         for member in MEMBERS:
             wait_until(lambda member=member: members.healthy(member), f"{member} to be healthy")
         assert members.answers(2379, "rockoon-etcd-client-tls")
         assert not members.answers(2379, "rockoon-client-tls"), "another authority"
         assert members.answers(2380, "etcd-tls")
         assert not members.answers(2380, "rockoon-etcd-client-tls"), "a client is no member"
-        # As docs/operate/kubernetes-operations.md makes a backup.
-        files = members.secrets / "rockoon-etcd-client-tls"
-        command = [
-            etcd_binary("etcdctl"),
-            "--endpoints",
-            f"https://localhost:{members.ports[MEMBERS[0]][2379]}",
-        ]
-        for option, file in (("--cacert", "ca.crt"), ("--cert", "tls.crt"), ("--key", "tls.key")):
-            command += [option, str(files / file)]
         snapshot = tmp_path / "etcd.snapshot"
-        subprocess.run([*command, "snapshot", "save", str(snapshot)], check=True)
+        members.control("snapshot", "save", str(snapshot))
         assert snapshot.stat().st_size
-    for member in MEMBERS:
-        shutil.rmtree(tmp_path / member)
+
+
+def test_a_member_with_a_lost_disk_is_replaced(etcd: Document, tmp_path: Path) -> None:
+    ((environment,),) = [
+        [each for each in container["env"] if "CLUSTER_STATE" in each["name"]]
+        for container in containers(etcd)
+    ]
+    assert environment["valueFrom"]["configMapKeyRef"]["key"] == "initial-cluster-state"
+    with Members(etcd, tmp_path) as members:
+        for member in MEMBERS:
+            wait_until(lambda member=member: members.healthy(member), f"{member} to be healthy")
+        lost = MEMBERS[-1]
+        members.end(lost)
+        lines = [line.split(", ") for line in members.control("member", "list").splitlines()]
+        ((number, *_),) = [words for words in lines if words[2] == lost]
+        members.control("member", "remove", number)
+        peer = f"https://127.0.0.1:{members.ports[lost][2380]}"
+        wait_until(lambda: members.adds(lost, peer), "etcd to accept a new member")
+        members.start(lost, **{environment["name"]: "existing"})
+        wait_until(lambda: members.healthy(lost), "the new member to be healthy")
+        assert members.control("member", "list").count(", started, ") == len(MEMBERS)
