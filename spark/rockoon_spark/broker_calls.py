@@ -256,10 +256,12 @@ class StatusClient(RepeatedCall[QueueStatusRequest, QueueStatusReply]):
     def states(
         self, queues: Iterable[MessageQueue], route_revision: int
     ) -> dict[MessageQueue, QueueState]:
-        """Return the state of each of some queues of this broker; an unknown queue has an error."""
+        """Return the offsets of queues of this broker; the state of an unknown queue is an error."""
         found: dict[MessageQueue, QueueState] = {}
         for some in in_calls(queues):
-            request = QueueStatusRequest(queues=_to_wire(some), route_revision=route_revision)
+            request = QueueStatusRequest(
+                queues=_to_wire(some), route_revision=route_revision, offsets_only=True
+            )
             found.update(zip(some, self.read(request).queues, strict=True))
         return found
 

@@ -83,10 +83,13 @@ async def test_what_is_published_is_served_with_holes(
             [b"2", b"1", b""],
         )
 
-        request = pb.QueueStatusRequest(queues=[pb.BrokerQueue(topic="Latest", queue_id=0)])
-        [state] = (await broker.call("QueueStatus", request)).queues
-        assert (state.min_offset, state.max_offset) == (0, 6)
-        assert (state.compacted_to_offset, state.compacted_records) == (5, 3)
+        for offsets_only in (False, True):
+            request = pb.QueueStatusRequest(
+                queues=[pb.BrokerQueue(topic="Latest", queue_id=0)], offsets_only=offsets_only
+            )
+            [state] = (await broker.call("QueueStatus", request)).queues
+            assert (state.min_offset, state.max_offset) == (0, 6)
+            assert (state.compacted_to_offset, state.compacted_records) == (5, 3)
 
         told = (await broker.describe()).compaction
         assert (told.generation, told.records, told.topics) == (1, 4, 1)

@@ -121,6 +121,11 @@ async def test_the_status_of_queues_tells_ends_times_residency_and_refusals(
         assert (filled.next_offset, empty.next_offset) == (2, 0)
         assert filled.writable
         assert reply.route_revision > 0
+        only = pb.QueueStatusRequest(queues=queues, offsets_only=True)
+        filled, empty, unknown = (await broker.call("QueueStatus", only)).queues
+        assert filled == pb.QueueState(queue=queues[0], max_offset=2, writable=True)
+        assert empty == pb.QueueState(queue=queues[1], writable=True)
+        assert unknown.error.code == Error.TOPIC_NOT_FOUND
         closed = await nameserver.permit("T", PERMISSION_READ)
         asked.route_revision = closed
         reply = await broker.call("QueueStatus", asked)

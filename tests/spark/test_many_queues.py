@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.source.options import StreamOptions
 from rockoon_spark.stream.cluster import StreamCluster
-from rockoon_spark.stream.plan import StreamQueue
+from rockoon_spark.stream.plan import INITIAL, StreamQueue, backlog, ends_after, ranges
 from support.fake_cluster import FakeCluster
 
 QUEUES, TOPIC = 5000, "wide"
@@ -29,6 +29,55 @@ def planned(
     finally:
         cluster.close()
     return now, starts
+
+
+def grown(address: str, grow: Callable[[], None]) -> dict[MessageQueue, int]:
+    """Plan two batches, with more queues before the second one, and commit them; return the offset
+    at which the second batch begins on each queue."""
+    options = {"endpoint": address, "topics": TOPIC, "consumerGroup": "growing"}
+    stream = StreamCluster(StreamOptions.parse({**options, "startingOffsets": "earliest"}))
+    try:
+        now = stream.queues()
+        stream.join_group(now)
+        found = backlog(INITIAL, now, stream.starting(now))
+        first = ends_after(INITIAL, found, found.messages)
+        grow()
+        now = stream.queues()
+        stream.join_group(now)
+        stream.commit({queue: each.offset for queue, each in first.queues.items()})
+        found = backlog(first, now, {})
+        assert not found.losses
+        stream.commit({queue: each.end for queue, each in now.items()})
+        ends = ends_after(first, found, found.messages)
+        assert len(stream.partitions(ranges(first, ends))) == sum(
+            map(bool, found.messages.values())
+        )
+    finally:
+        stream.close()
+    return {queue: each.offset for queue, each in found.begins.items()}
+
+
+async def test_a_topic_that_grows_beyond_the_queues_of_a_call_does_not_stop_a_stream() -> None:
+    async with FakeCluster() as fake:
+        fake.create_topic(TOPIC, 4000)
+        for queue_id in (0, 3999):
+            fake.append(TOPIC, [b"1", b"2"], queue_id=queue_id)
+        loop = asyncio.get_running_loop()
+
+        def grow() -> None:
+            async def add() -> None:
+                fake.add_queues(TOPIC, "broker-a", 1000)
+                fake.append(TOPIC, [b"3"], queue_id=4999)
+
+            asyncio.run_coroutine_threadsafe(add(), loop).result()
+
+        begins = await asyncio.to_thread(grown, fake.address, grow)
+        assert len(begins) == QUEUES
+        assert {queue.queue_id: offset for queue, offset in begins.items() if offset} == {
+            0: 2,
+            3999: 2,
+        }
+        assert begins[LAST] == 0
 
 
 @pytest.mark.parametrize(

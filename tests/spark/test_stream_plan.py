@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -92,10 +93,62 @@ def test_a_queue_that_came_later_and_lost_its_beginning_is_told() -> None:
     assert found.messages == {A: 5}
 
 
-def test_a_checkpoint_of_something_else_is_refused() -> None:
-    for content in ({}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"T": {"x": 1}}}):
-        with pytest.raises(CheckpointError):
-            StreamOffsets.parse(content)
+WRONG = (
+    {},
+    {"version": 3, "queues": {}},
+    {"version": 1, "queues": {"T": {"x": 1}}},
+    {"version": 2, "queues": {"T": {"broker-a:0": {"offset": 1, "birth": 1}}}},
+    {"version": 2, "queues": {"T": {"a": [{"birth": 1, "queue": 0, "offsets": [1], "first": []}]}}},
+)
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_a_checkpoint_of_something_else_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError):
+        StreamOffsets.parse(content)
+
+
+def test_a_checkpoint_of_the_former_version_is_read() -> None:
+    queues = {"orders": {"broker-a:0": {"offset": 17, "birth": 5, "first": 3}}}
+    queues["orders"]["broker-b:12"] = {"offset": 4, "birth": 6}
+    found = StreamOffsets.parse({"version": 1, "queues": queues})
+    assert found.queues == {
+        MessageQueue("orders", "broker-a", 0): QueuePosition(17, 5, 3),
+        MessageQueue("orders", "broker-b", 12): QueuePosition(4, 6),
+    }
+    assert StreamOffsets.parse(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_offsets_of_any_queues_are_decoded_as_they_were_encoded(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(50):
+        queues = {
+            MessageQueue(
+                chance.choice(["T", "U", "%RETRY%g"]),
+                chance.choice(["a", "b:1"]),
+                chance.randrange(9),
+            ): QueuePosition(
+                chance.randrange(1 << 40), chance.randrange(1, 4), chance.choice([None, 0, 7])
+            )
+            for _ in range(chance.randrange(20))
+        }
+        offsets = StreamOffsets(queues, is_initial=chance.random() < 0.2)
+        text = json.dumps(offsets.to_json())
+        assert StreamOffsets.parse(json.loads(text)) == offsets
+        shuffled = dict(chance.sample(list(queues.items()), len(queues)))
+        assert json.dumps(StreamOffsets(shuffled, offsets.is_initial).to_json()) == text
+
+
+def test_the_offsets_of_10000_queues_have_at_most_300_kilobytes() -> None:
+    first, offset = 9_000_000_000, 10_000_000_000
+    queues = {
+        MessageQueue("a-topic-with-a-name", f"broker-{number % 3}", number // 3): QueuePosition(
+            offset + number, 123_456 + number // 4000, first
+        )
+        for number in range(10_000)
+    }
+    assert len(json.dumps(StreamOffsets(queues).to_json())) <= 300_000
 
 
 def test_queues_share_a_batch_by_what_they_have_and_the_small_ones_take_turns() -> None:

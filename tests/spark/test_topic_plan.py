@@ -159,6 +159,22 @@ async def test_a_rare_topic_and_the_end_of_a_queue_carry_only_their_messages(
         assert carried < len(found) * 1300
 
 
+async def test_a_topic_with_more_queues_than_a_call_may_name_is_read(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("wide", {"broker-a": 5000})
+    async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+        await broker.append("common", 0, *[bytes(9)] * 50)
+        for queue in (0, 4095, 4096, 4999):
+            await broker.append("wide", queue, b"%d" % queue)
+        partitions = await plan(nameserver, of_topics("wide"))
+        assert [type(each) for each in partitions] == [QueuesPartition]
+        found = await asyncio.to_thread(read, partitions, of_topics("wide"))
+        assert [row[1:4] for row in found] == [
+            (queue, 0, b"%d" % queue) for queue in (0, 4095, 4096, 4999)
+        ]
+
+
 async def test_a_compaction_after_the_plan_fails_a_read_by_queue(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

@@ -29,7 +29,7 @@ class OffsetLookup:
         """
         chosen: dict[MessageQueue, Start] = {}
         for broker, some in _calls(queues):
-            states, as_of_ms = await self._status(broker, some)
+            states, as_of_ms = await self._status(broker, some, offsets_only=True)
             times: Mapping[MessageQueue, int] = {}
             if consume_from.kind == wire.CONSUME_FROM_TIMESTAMP:
                 times = await self._search(broker, some, consume_from.value)
@@ -63,8 +63,13 @@ class OffsetLookup:
 
     async def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
         """Return the oldest offset of each queue, and one past the newest."""
-        states = await self.states(queues)
-        return {queue: (each.min_offset, each.max_offset) for queue, each in states.items()}
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        for broker, some in _calls(queues):
+            states, _ = await self._status(broker, some, offsets_only=True)
+            found.update(
+                {queue: (each.min_offset, each.max_offset) for queue, each in states.items()}
+            )
+        return found
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return, for each queue, the first offset that was stored at its time or later."""
@@ -78,12 +83,14 @@ class OffsetLookup:
         return found
 
     async def _status(
-        self, broker: str, queues: list[MessageQueue]
+        self, broker: str, queues: list[MessageQueue], *, offsets_only: bool = False
     ) -> tuple[dict[MessageQueue, broker_pb.QueueState], int]:
         reply = await self._cluster.call(
             self._cluster.broker(broker).QueueStatus,
             broker_pb.QueueStatusRequest(
-                queues=_to_wire(queues), route_revision=self._revision(queues)
+                queues=_to_wire(queues),
+                route_revision=self._revision(queues),
+                offsets_only=offsets_only,
             ),
             unavailable=BrokerUnavailable,
             broker=broker,

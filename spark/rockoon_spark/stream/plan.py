@@ -1,5 +1,11 @@
 """Plan of a stream's next batch, and offsets of a stream in Spark's checkpoint. No I/O.
 
+    {"version": 2, "queues": {"orders": {"broker-a": [
+        {"birth": 5, "queue": 0, "offsets": [17, 4], "first": [3, null]}]}}}
+
+A block has consecutive queues of one create revision, which it calls `birth`; `queue` is the first
+queue id. `first` is omitted if it is null for all queues. In version 1, each queue had an entry:
+
     {"version": 1, "queues": {"orders": {"broker-a:0": {"offset": 17, "birth": 5, "first": 3}}}}
 
 Invariants:
@@ -7,18 +13,19 @@ Invariants:
   does not continue at the end of the batch before (it is new, or messages were lost), `first` is
   the offset at which the batch begins. So a batch that is repeated after a crash is the same, even
   if options, routes or the ends of queues have changed.
-- A queue is identified by its name and its create revision: a recreated queue is another one. The
-  checkpoint calls the create revision `birth`, because stored names do not change.
+- A queue is identified by its name and its create revision: a recreated queue is another one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.source.queue_partition import BatchRange
 
-_VERSION = 1
+_VERSION = 2
+_SHOWN_CHARACTERS = 500
 
 
 class CheckpointError(ValueError):
@@ -60,18 +67,19 @@ class StreamOffsets:
         Raises:
             CheckpointError: invalid content.
         """
-        if content.get("version") != _VERSION:
+        version = content.get("version")
+        if version not in (1, _VERSION):
             raise CheckpointError(
-                f"the checkpoint's offsets do not have version {_VERSION} of this source: {content}"
+                f"the checkpoint's offsets have version {version}, which this source does not know;"
+                f" it knows 1 to {_VERSION}: {_shortened(content)}"
             )
+        decode = _of_version_1 if version == 1 else _of_blocks
         try:
-            found = {
-                _queue(topic, name): QueuePosition(each["offset"], each["birth"], each.get("first"))
-                for topic, queues in content["queues"].items()
-                for name, each in queues.items()
-            }
+            found = dict(decode(content["queues"]))
         except (KeyError, ValueError, AttributeError, TypeError) as error:
-            raise CheckpointError(f"the checkpoint's offsets cannot be read: {content}") from error
+            raise CheckpointError(
+                f"the checkpoint's offsets cannot be read: {_shortened(content)}"
+            ) from error
         return cls(found, bool(content.get("initial")))
 
     def of_topics(self, is_wanted: Callable[[str], bool]) -> "StreamOffsets":
@@ -81,22 +89,50 @@ class StreamOffsets:
 
     def to_json(self) -> dict[str, Any]:
         """Encode for Spark's checkpoint; equal offsets have equal texts."""
-        queues: dict[str, dict[str, dict[str, int]]] = {}
+        topics: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        block: dict[str, Any] = {}
+        following: tuple[MessageQueue, int] | None = None
         for queue, position in sorted(self.queues.items()):
-            entry = {"offset": position.offset, "birth": position.create_revision}
-            if position.first is not None:
-                entry["first"] = position.first
-            queues.setdefault(queue.topic, {})[f"{queue.broker}:{queue.queue_id}"] = entry
-        content: dict[str, Any] = {"version": _VERSION, "queues": queues}
+            if (queue, position.create_revision) != following:
+                block = {"birth": position.create_revision, "queue": queue.queue_id}
+                block |= {"offsets": [], "first": []}
+                topics.setdefault(queue.topic, {}).setdefault(queue.broker, []).append(block)
+            block["offsets"].append(position.offset)
+            block["first"].append(position.first)
+            following = queue._replace(queue_id=queue.queue_id + 1), position.create_revision
+        for block in chain.from_iterable(own for each in topics.values() for own in each.values()):
+            if all(first is None for first in block["first"]):
+                del block["first"]
+        content: dict[str, Any] = {"version": _VERSION, "queues": topics}
         return {**content, "initial": True} if self.is_initial else content
 
 
 INITIAL = StreamOffsets(is_initial=True)
 
 
-def _queue(topic: str, name: str) -> MessageQueue:
-    broker, _, number = name.rpartition(":")
-    return MessageQueue(topic, broker, int(number))
+def _of_blocks(topics: Mapping[str, Any]) -> Iterator[tuple[MessageQueue, QueuePosition]]:
+    for topic, brokers in topics.items():
+        for broker, blocks in brokers.items():
+            for block in blocks:
+                offsets = block["offsets"]
+                firsts = block.get("first", [None] * len(offsets))
+                numbers = range(block["queue"], block["queue"] + len(offsets))
+                for number, offset, first in zip(numbers, offsets, firsts, strict=True):
+                    queue = MessageQueue(topic, broker, number)
+                    yield queue, QueuePosition(offset, block["birth"], first)
+
+
+def _of_version_1(topics: Mapping[str, Any]) -> Iterator[tuple[MessageQueue, QueuePosition]]:
+    for topic, queues in topics.items():
+        for name, each in queues.items():
+            broker, _, number = name.rpartition(":")
+            queue = MessageQueue(topic, broker, int(number))
+            yield queue, QueuePosition(each["offset"], each["birth"], each.get("first"))
+
+
+def _shortened(content: Mapping[str, Any]) -> str:
+    text = str(content)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 @dataclass(frozen=True, slots=True)

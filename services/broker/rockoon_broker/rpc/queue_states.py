@@ -93,24 +93,31 @@ def _state(
         served = broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
-    status = broker.store.queue_status(
-        queue.topic, queue.queue_id, with_residency=request.with_residency
-    )
-    coverage = broker.store.compaction.coverages.get((queue.topic, queue.queue_id))
+    key = queue.topic, queue.queue_id
+    coverage = broker.store.compaction.coverages.get(key)
     # Fields with None stay absent.
-    return broker_pb2.QueueState(
+    state = broker_pb2.QueueState(
         queue=queue,
+        compacted_to_offset=None if coverage is None else coverage.covered_to,
+        compacted_records=None if coverage is None else coverage.records,
+        writable=served.writable,
+    )
+    if request.offsets_only:
+        state.min_offset = broker.store.min_offset(*key)
+        state.max_offset = broker.store.max_offset(*key)
+        return state
+    status = broker.store.queue_status(*key, with_residency=request.with_residency)
+    found = broker_pb2.QueueState(
         min_offset=status.min_offset,
         max_offset=status.max_offset,
         first_store_timestamp_ms=status.first_store_timestamp_ms,
         last_store_timestamp_ms=status.last_store_timestamp_ms,
         first_in_memory_by_distance=status.first_entry_in_memory_by_distance,
         first_pages_resident=status.first_entry_pages_resident,
-        compacted_to_offset=None if coverage is None else coverage.covered_to,
-        compacted_records=None if coverage is None else coverage.records,
-        writable=served.writable,
         next_offset=status.next_offset,
     )
+    state.MergeFrom(found)
+    return state
 
 
 async def _add_message_state(
