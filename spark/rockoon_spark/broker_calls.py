@@ -256,7 +256,7 @@ class StatusClient(RepeatedCall[QueueStatusRequest, QueueStatusReply]):
     def states(
         self, queues: Iterable[MessageQueue], route_revision: int
     ) -> dict[MessageQueue, QueueState]:
-        """Return the offsets of queues of this broker; the state of an unknown queue is an error."""
+        """Return the offsets of queues of this broker; of an unknown queue, the error."""
         found: dict[MessageQueue, QueueState] = {}
         for some in in_calls(queues):
             request = QueueStatusRequest(
