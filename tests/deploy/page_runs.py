@@ -2,6 +2,8 @@
 
     KUBECTL="kubectl --context test" PYTHONPATH=tests python -m deploy.page_runs PAGE...
 
+HELM names the command of a page that calls `helm`.
+
 Each ```sh block is a program for bash, in a directory with a copy of deploy/. A comment on the
 line before a block says otherwise:
 
@@ -99,6 +101,7 @@ def run_page(
     workspace: Path | None = None,
     features: AbstractSet[str] = frozenset(),
     seconds_max: float = SECONDS_MAX,
+    helm: str = "helm",
 ) -> list[Ran]:
     """Run all blocks of a page.
 
@@ -110,6 +113,7 @@ def run_page(
             that continue others need the same one. Default: a temporary directory.
         features: words of <!-- needs WORD --> that the cluster has.
         seconds_max: maximum duration of a block.
+        helm: command that the page's `helm` runs.
 
     Raises:
         PageError: a command failed or took too long; blocks after it are not run.
@@ -123,15 +127,20 @@ def run_page(
                 workspace=Path(folder),
                 features=features,
                 seconds_max=seconds_max,
+                helm=helm,
             )
     copy_manifests(workspace)
     programs = workspace / ".programs"
     programs.mkdir(exist_ok=True)
-    wrapper = programs / "kubectl"
-    wrapper.write_text(f'#!/bin/sh\nexec {kubectl} "$@"\n')
-    wrapper.chmod(0o755)
     environment = {name: os.environ[name] for name in os.environ if name != "KUBECTL"}
     environment |= dict(env or {})
+    for name, command in (("kubectl", kubectl), ("helm", helm)):
+        program, *words = shlex.split(command)
+        # Without its folder the wrapper would call itself.
+        if found := shutil.which(program):
+            wrapper = programs / name
+            wrapper.write_text(f'#!/bin/sh\nexec {shlex.join([found, *words])} "$@"\n')
+            wrapper.chmod(0o755)
     environment["PATH"] = f"{programs}:{environment['PATH']}"
     done = []
     for block in blocks(path):
@@ -199,12 +208,14 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pages one after the other in one directory."""
-    kubectl = os.environ.get("KUBECTL", "kubectl")
+    kubectl, helm = os.environ.get("KUBECTL", "kubectl"), os.environ.get("HELM", "helm")
     features = frozenset(shlex.split(os.environ.get("FEATURES", "")))
     with tempfile.TemporaryDirectory(prefix="rockoon-pages-") as folder:
         for name in arguments:
             try:
-                ran = run_page(Path(name), kubectl, workspace=Path(folder), features=features)
+                ran = run_page(
+                    Path(name), kubectl, workspace=Path(folder), features=features, helm=helm
+                )
             except PageError as failure:
                 print(failure, file=sys.stderr)
                 return 1

@@ -1,6 +1,6 @@
 """Pages about Kubernetes: their commands run in order, and their kustomizations are built.
 
-Without a cluster, a stand-in for kubectl keeps the objects, and the `rockoon` commands call
+Without a cluster, stand-ins for kubectl and helm keep the objects, and the `rockoon` commands call
 clusters on this machine. If KUBECTL is set to a command, `test_a_cluster_runs_the_pages` runs all
 pages there.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+from deploy.chart import HELM, needs_helm
+from deploy.fake_helm import __file__ as fake_helm
 from deploy.fake_kubectl import __file__ as fake
 from deploy.manifests import build
 from deploy.page_runs import REPOSITORY, PageError, blocks, run_page, write_files
@@ -25,6 +27,7 @@ OPERATE = REPOSITORY / "docs" / "operate"
 # Each continues those before it.
 NAMES = ["deploy", "external-access", "load-tests", "scaling", "kubernetes-operations"]
 PAGES = [OPERATE / f"{name}.md" for name in NAMES]
+CHART_PAGE = OPERATE / "helm.md"
 # Of the stand-in; a cluster's are the words of FEATURES.
 FEATURES = frozenset({"volume-expansion", "load-balancers", "load-test", "keda"})
 
@@ -117,7 +120,32 @@ def test_a_comment_with_a_typo_is_refused(tmp_path: Path) -> None:
         blocks(page)
 
 
-@pytest.mark.skipif("KUBECTL" not in os.environ, reason="KUBECTL names no cluster")
+@needs_helm
+def test_the_commands_of_the_chart_s_page_run_in_order(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "namespace").write_text("")
+    command, environment = stand_in(state)
+    helm = shlex.join([sys.executable, fake_helm, str(state), str(HELM)])
+    run_page(CHART_PAGE, command, environment, features=FEATURES, helm=helm)
+    last = json.loads((state / "objects.json").read_text())
+    assert not [key for key in last if key.startswith("rockoon")], "the page removes all"
+
+
+on_a_cluster = pytest.mark.skipif("KUBECTL" not in os.environ, reason="KUBECTL names no cluster")
+
+
+@needs_helm
+@on_a_cluster
+@pytest.mark.timeout(1200)
+def test_a_cluster_runs_the_chart_s_page() -> None:
+    features = frozenset(os.environ.get("FEATURES", "").split())
+    helm = os.environ.get("HELM", str(HELM))
+    for each in run_page(CHART_PAGE, os.environ["KUBECTL"], features=features, helm=helm):
+        print(f"{each.seconds:7.1f} s  {each.block.page}, line {each.block.line}")
+
+
+@on_a_cluster
 @pytest.mark.timeout(3600)
 def test_a_cluster_runs_the_pages(tmp_path: Path) -> None:
     features = frozenset(os.environ.get("FEATURES", "").split())
