@@ -10,10 +10,10 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rockoon needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
@@ -138,6 +138,11 @@ hosts: cluster  ## packets vanish between each pair of hosts, processes are kill
 	@PYTHONPATH=tests $(BIN)/python -m hosts $(if $(COPIES),--copies $(COPIES)) $(if $(OFFSETS),--offsets $(OFFSETS)) \
 		$(if $(SECONDS),--cut-seconds $(SECONDS)) $(if $(LINK),--link-seconds $(LINK)) \
 		$(if $(CUT),--cut "$(CUT)",--out docs/measurements/availability.md)
+
+# Needs root, Go, cargo and Debian's packages. It compiles Kubernetes once, in 10 to 20 minutes, into ~/.cache/rockoon-k8s.
+k8s: cluster  ## Rockoon on a real Kubernetes of namespaces on this machine, under load: ONLY=services,restarts DNS=0,5,30 DAYS=20 SEED=7 KEEP=1 WRITE=1 fills docs/operate/kubernetes.md
+	@PYTHONPATH=tests:. $(BIN)/python -m k8s $(if $(ONLY),--only $(ONLY)) $(if $(DNS),--dns $(DNS)) $(if $(DAYS),--days $(DAYS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(FROM),--former $(FROM)) $(if $(KEEP),--keep) $(if $(WRITE),--write)
 
 rolling: cluster  ## each service is restarted in turn under all kinds of clients, three copies of each log: what failed, what was twice, how long they waited
 	$(BIN)/python -m pytest -m soak -n 0 -q -s -p no:logging tests/cluster/test_rolling_restart.py -k three_copies

@@ -1,0 +1,177 @@
+"""Rockoon on the test cluster: the dev overlay, and production with copies, TLS and access keys."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from k8s.cluster import kubectl, kubectl_words, objects
+from k8s.shell import ROOT, STATE, Failed, run, wait_for
+
+DEV = "rockoon-dev"
+PRODUCTION = "rockoon"
+READY_SECONDS = 180.0
+DELETED_SECONDS = 120.0
+CLIENT = "client"
+ADMIN = "rockoon-admin"
+EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
+PAGE = ROOT / "docs" / "operate" / "deploy.md"
+RESOURCES = ("cluster", "topic:*", "group:*")
+SECRETS_SECONDS = 400.0
+SERVICES = (
+    "deployment/rockoon-nameserver",
+    "statefulset/rockoon-broker",
+    "statefulset/rockoon-offset",
+    "deployment/rockoon-gateway",
+)
+
+
+@dataclass
+class Deployment:
+    """A cluster of Rockoon in its namespace."""
+
+    namespace: str
+    etcd: str
+    """Workload of etcd."""
+    lone: str
+    """Broker or log that has the only queue of the checker's topic `lone`."""
+    copies: bool
+    folder: Path = field(default_factory=lambda: STATE / "manifests")
+    """Manifests, keys and certificates; not in the repository."""
+
+    @property
+    def workloads(self) -> Sequence[str]:
+        return (*SERVICES, self.etcd)
+
+    def kubectl(
+        self, *words: object, stdin: str | bytes | None = None, seconds: float = 300
+    ) -> str:
+        return kubectl("-n", self.namespace, *words, stdin=stdin, seconds=seconds)
+
+    def exec(self, *words: object, pod: str = CLIENT, seconds: float = 120) -> str:
+        return self.kubectl("exec", pod, "--", *words, seconds=seconds)
+
+    def put(self, content: str | bytes, path: str, pod: str = CLIENT) -> None:
+        """Write a file in a pod."""
+        script = f"cat > {path}.new && mv {path}.new {path}"
+        self.kubectl("exec", "-i", pod, "--", "sh", "-c", script, stdin=content)
+
+    def copy_manifests(self) -> Path:
+        """Copy deploy/ and return its overlays: the harness adds overlays there."""
+        target = self.folder / "deploy"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(ROOT / "deploy", target)
+        return target / "kubernetes" / "overlays"
+
+    def roll_out(self, seconds: float = READY_SECONDS) -> None:
+        """Wait until all workloads have their new pods, and `rockoon status` reports no problem.
+
+        Raises:
+            Failed: something is not ready in time.
+        """
+        deadline = time.monotonic() + seconds
+        for workload in self.workloads:
+            left = max(1.0, deadline - time.monotonic())
+            self.kubectl("rollout", "status", workload, f"--timeout={left:.0f}s", seconds=left + 10)
+        if self.pods(CLIENT):
+            left = max(10.0, deadline - time.monotonic())
+            wait_for("`rockoon status` is healthy", self._status_attempts(), left, 0.5)
+
+    def _status_attempts(self) -> Iterator[bool]:
+        while True:
+            try:
+                first = self.exec("rockoon", "status", seconds=30).partition("\n")[0]
+            except Failed:
+                yield False
+            else:
+                yield first.endswith(": healthy") or ": healthy" in first
+
+    def create_client(self) -> None:
+        """Create the example pod of a client for the checker, and wait until it runs."""
+        name = "client-production.yaml" if self.copies else "client.yaml"
+        pod: Any = yaml.safe_load((EXAMPLES / name).read_text())
+        pod["spec"]["containers"][0]["env"].append({"name": "LONE", "value": self.lone})
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
+
+    def pods(self, prefix: str = "") -> list[str]:
+        names = (each["metadata"]["name"] for each in objects("pods", self.namespace))
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def node_of(self, pod: str) -> str:
+        return self.kubectl("get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
+
+    def leader(self, log: str) -> str:
+        """Return the pod that leads a log.
+
+        Raises:
+            Failed: the log has no leader.
+        """
+        for line in self.exec("rockoon", "log", "describe", log).splitlines():
+            words = line.split()
+            if "leader" in line:
+                found = [word for word in words if word.startswith("rockoon-")]
+                if found:
+                    return found[0].rstrip(",")
+        raise Failed(f"log {log} has no leader")
+
+    def delete(self) -> None:
+        """Delete the namespace with all its disks."""
+        kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false")
+
+        def attempts() -> Iterator[bool]:
+            while True:
+                yield not kubectl("get", "namespace", self.namespace, "--ignore-not-found").strip()
+
+        wait_for(f"namespace {self.namespace} is deleted", attempts(), DELETED_SECONDS, 1)
+
+
+def dev() -> Deployment:
+    return Deployment(DEV, "statefulset/rockoon-etcd", "rockoon-broker-0", copies=False)
+
+
+def production() -> Deployment:
+    return Deployment(PRODUCTION, "statefulset/etcd", "rockoon-broker", copies=True)
+
+
+def apply_production(deployment: Deployment) -> None:
+    """Follow "Production, step by step" of docs/operate/deploy.md, with copies of all logs."""
+    overlays = deployment.copy_manifests()
+    kubectl("apply", "-f", overlays / "production" / "namespace.yaml")
+    make_secrets()
+    kubectl("apply", "-k", EXAMPLES / "etcd3")
+    deployment.kubectl("rollout", "status", deployment.etcd, "--timeout=120s")
+    (own,) = files_of_page(PAGE)
+    path = deployment.folder / own
+    path.parent.mkdir()
+    path.write_text(files_of_page(PAGE)[own])
+    kubectl("apply", "-k", path.parent)
+
+
+def create_access_key(deployment: Deployment) -> None:
+    """Create the access key of the client, by the pod of an administrator."""
+    deployment.kubectl("apply", "-f", EXAMPLES / "admin.yaml")
+    deployment.kubectl("wait", "--for=condition=Ready", f"pod/{ADMIN}", "--timeout=120s")
+    allowed = [word for each in RESOURCES for word in ("--allow", f"{each}=read,write,admin")]
+    make_secrets("--key", CLIENT, *allowed)
+
+
+def make_secrets(*words: str) -> str:
+    """Run the script for the Secrets of the production overlay, and return its output."""
+    script = ROOT / "deploy" / "kubernetes" / "make_secrets.py"
+    own = shlex.join(kubectl_words())
+    return run(sys.executable, script, *words, seconds=SECRETS_SECONDS, KUBECTL=own)
+
+
+def files_of_page(page: Path) -> dict[str, str]:
+    """Return the files that a page asks its reader to write, by path."""
+    form = r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```$"
+    return dict(re.findall(form, page.read_text(), flags=re.M | re.S))

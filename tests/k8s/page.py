@@ -1,0 +1,68 @@
+"""The table of a run as a part of docs/operate/kubernetes.md."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from k8s.shell import ROOT
+from k8s.stage import Row
+
+PAGE = ROOT / "docs" / "operate" / "kubernetes.md"
+BEGIN = "<!-- make k8s writes from here -->"
+END = "<!-- to here -->"
+HEADING = (
+    "cluster",
+    "step",
+    "DNS answers",
+    "seconds",
+    "failed calls",
+    "longest silence",
+    "after the return",
+    "newcomers",
+)
+
+
+def write(rows: Sequence[Row], words: str, page: Path = PAGE) -> None:
+    """Write the table between the marks of the page.
+
+    Args:
+        rows: of the run.
+        words: a sentence about machine and date.
+        page: Markdown file.
+    """
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = [HEADING, tuple("---" for _ in HEADING), *map(cells, rows)]
+    notes = [f"- {row.cluster}, {row.step}: {row.note.strip()}" for row in rows if is_noted(row)]
+    lines = [
+        BEGIN,
+        "",
+        textwrap.fill(words, 118),
+        "",
+        *(f"| {' | '.join(row)} |" for row in table),
+        "",
+        *notes,
+        *([""] if notes else []),
+        END,
+    ]
+    page.write_text(before + "\n".join(lines) + after)
+
+
+def is_noted(row: Row) -> bool:
+    return row.failed is None and bool(row.note)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    def seconds(value: float | None) -> str:
+        return "" if value is None else f"{value:.2f} s"
+
+    return (
+        row.cluster,
+        row.step,
+        "" if row.dns is None else f"{row.dns:.0f} s old",
+        f"{row.seconds:.1f}",
+        "" if row.failed is None else str(row.failed),
+        seconds(row.longest),
+        seconds(row.after_return),
+        seconds(row.newcomers),
+    )

@@ -1,0 +1,301 @@
+"""The steps of a run, in their order."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from k8s import images, outside, policies, scaler
+from k8s import operations as do
+from k8s.cluster import kubectl, set_dns_age
+from k8s.deployment import (
+    CLIENT,
+    Deployment,
+    apply_production,
+    create_access_key,
+    dev,
+    make_secrets,
+    production,
+)
+from k8s.shell import ROOT
+from k8s.stage import Report, Stage
+
+FIRST_SECONDS = 120.0
+QUIET_SECONDS = 10.0
+DEFAULT_DNS = 5.0
+# Kubelets measure pods every 10 to 15 s.
+IDLE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run does.
+
+    Args:
+        only: names of steps; empty: all.
+        dns: ages of DNS answers for the restarts, in seconds.
+        days: minutes of random operations; 0: the steps instead.
+        seed: of random operations.
+        former: tag of the images of a former commit; empty: none.
+    """
+
+    only: Sequence[str]
+    dns: Sequence[float]
+    days: float
+    seed: int
+    former: str = ""
+
+    def wants(self, name: str) -> bool:
+        return not self.only or name in self.only
+
+
+def run_dev(options: Options, report: Report) -> None:
+    """The dev overlay: one copy of each log, two brokers."""
+    names = ("dev", "outside", *DEV_STEPS)
+    if not any(map(options.wants, names)):
+        return
+    deployment = dev()
+    report.measured("dev", "apply until all pods are ready", lambda: apply_dev(deployment))
+    deployment.create_client()
+    report.measured("dev", "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
+    report.measured("dev", "idle pods", lambda: idle_pods(deployment))
+    run_stage(Stage(deployment, "dev", report), options, DEV_STEPS)
+    if options.wants("outside") and not options.days:
+        for step, action in OUTSIDE_STEPS.items():
+            report.measured("dev", step, partial(action, deployment))
+    deployment.delete()
+
+
+def run_production(options: Options, report: Report) -> None:
+    """The production overlay with copies, offset-copies, TLS and access keys."""
+    names = ("production", "policies", *PRODUCTION_STEPS)
+    if not any(map(options.wants, names)):
+        return
+    deployment = production()
+    report.measured(
+        "production", "apply until all pods are ready", lambda: apply_copies(deployment)
+    )
+    deployment.create_client()
+    report.measured(
+        "production", "first message", lambda: do.first_message(deployment, FIRST_SECONDS)
+    )
+    report.measured("production", "idle pods", lambda: idle_pods(deployment))
+    if options.wants("policies"):
+        report.measured("production", "NetworkPolicies", lambda: policies.enforce(deployment))
+    run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
+    deployment.delete()
+
+
+def run_stage(
+    stage: Stage, options: Options, steps: dict[str, Callable[[Stage, Options], None]]
+) -> None:
+    """Run the chosen steps under one load."""
+    chosen = [step for name, step in steps.items() if options.wants(name)]
+    if options.days:
+        chosen = [random_days]
+    if not chosen:
+        return
+    set_age(stage, DEFAULT_DNS)
+    stage.load.start()
+    for step in chosen:
+        step(stage, options)
+    stage.finish()
+
+
+def apply_dev(deployment: Deployment) -> str:
+    kubectl("apply", "-k", ROOT / "deploy" / "kubernetes" / "overlays" / "dev")
+    deployment.roll_out()
+    return ""
+
+
+def apply_copies(deployment: Deployment) -> str:
+    apply_production(deployment)
+    deployment.roll_out()
+    create_access_key(deployment)
+    return ""
+
+
+def set_age(stage: Stage, seconds: float) -> None:
+    set_dns_age(seconds)
+    stage.dns = seconds
+
+
+def quiet(stage: Stage, _: Options) -> None:
+    stage.step("nothing happens", lambda: time.sleep(QUIET_SECONDS))
+
+
+def services(stage: Stage, _: Options) -> None:
+    for workload in stage.deployment.workloads:
+        name = workload.partition("/")[2]
+        stage.step(f"restart {name}", partial(do.restart, stage.deployment, workload))
+
+
+def restarts(stage: Stage, options: Options) -> None:
+    """Restart everything at each age of DNS answers."""
+    for age in options.dns:
+        set_age(stage, age)
+        stage.step("restart everything", lambda: do.restart_all(stage.deployment))
+    set_age(stage, DEFAULT_DNS)
+
+
+def kills(stage: Stage, options: Options) -> None:
+    """Delete pods by force, in an order that the seed decides."""
+    chooser = random.Random(options.seed)
+    for age in options.dns:
+        set_age(stage, age)
+        pods = [pod for pod in stage.deployment.pods() if do.is_service(pod)]
+        kill(stage, chooser.choice(pods))
+    set_age(stage, DEFAULT_DNS)
+
+
+def kill(stage: Stage, pod: str) -> None:
+    stage.step(f"kill {short(pod)}", lambda: do.delete_pod(stage.deployment, pod, force=True))
+
+
+def short(pod: str) -> str:
+    """Return the name of a pod without the parts that differ between runs."""
+    words = pod.split("-")
+    return "-".join(words[:3] if words[1] in ("broker", "offset") else words[:2])
+
+
+def brokers(stage: Stage, _: Options) -> None:
+    topic = f"plain-{stage.load.run}"
+    stage.step(
+        "brokers 2, 3, 2, 3, a topic expanded", lambda: do.scale_brokers(stage.deployment, topic)
+    )
+
+
+def settings(stage: Stage, _: Options) -> None:
+    stage.step("a setting of brokers changed", lambda: do.change_settings(stage.deployment))
+
+
+def etcd(stage: Stage, _: Options) -> None:
+    pod = f"{stage.deployment.etcd.partition('/')[2]}-0"
+    stage.step(f"kill {pod}", lambda: do.delete_pod(stage.deployment, pod, force=True))
+
+
+def leaders(stage: Stage, options: Options) -> None:
+    """Delete the leaders of both logs, with and without time to transfer."""
+    for log in ("rockoon-broker", "rockoon-offset"):
+        for force in (False, True):
+            word = "kill" if force else "delete"
+            stage.step(
+                f"{word} the leader of {log}",
+                partial(do.delete_leader, stage.deployment, log, force),
+            )
+
+
+def drain(stage: Stage, _: Options) -> None:
+    node = do.node_to_drain(stage.deployment)
+    stage.step("drain a node", lambda: do.drain(stage.deployment, node))
+
+
+def node(stage: Stage, _: Options) -> None:
+    name = do.node_to_drain(stage.deployment)
+    stage.step("replace a node and its disks", lambda: do.replace_node(stage.deployment, name))
+
+
+def disk(stage: Stage, _: Options) -> None:
+    pod = stage.deployment.leader("rockoon-broker")
+    stage.step("the leader loses its disk", lambda: do.replace_disk(stage.deployment, pod))
+
+
+def certificates(stage: Stage, _: Options) -> None:
+    stage.step("renew all certificates", lambda: make_secrets("--rotate", "certificates"))
+
+
+def access_key(stage: Stage, _: Options) -> None:
+    stage.step("rotate an access key", lambda: make_secrets("--rotate", "key", CLIENT))
+
+
+def cluster_secret(stage: Stage, _: Options) -> None:
+    stage.step("rotate the cluster secret", lambda: make_secrets("--rotate", "cluster"))
+
+
+def upgrade(stage: Stage, options: Options) -> None:
+    """Replace all services by those of a former commit, and back."""
+    if not options.former:
+        return
+    for word, tag in (("back to a former commit", options.former), ("upgrade", images.TAG)):
+        stage.step(word, partial(do.set_images, stage.deployment, tag))
+
+
+def random_days(stage: Stage, options: Options) -> None:
+    """Random operations one after the other until the time is over."""
+    chooser = random.Random(options.seed)
+    print(f"{stage.name}: random operations, SEED={options.seed}", flush=True)
+    steps = PRODUCTION_DAYS if stage.deployment.copies else DEV_DAYS
+    deadline = time.monotonic() + options.days * 60
+    while time.monotonic() < deadline:
+        set_age(stage, chooser.choice(list(options.dns)))
+        chooser.choice(steps)(stage, Options((), [stage.dns], 0, chooser.randrange(1 << 30)))
+
+
+DEV_STEPS: dict[str, Callable[[Stage, Options], None]] = {
+    "dev-quiet": quiet,
+    "dev-services": services,
+    "dev-restarts": restarts,
+    "dev-kills": kills,
+    "dev-etcd": etcd,
+    "dev-settings": settings,
+    "dev-brokers": brokers,
+    "dev-upgrade": upgrade,
+}
+PRODUCTION_STEPS: dict[str, Callable[[Stage, Options], None]] = {
+    "quiet": quiet,
+    "services": services,
+    "restarts": restarts,
+    "kills": kills,
+    "leaders": leaders,
+    "etcd": etcd,
+    "drain": drain,
+    "node": node,
+    "disk": disk,
+    "certificates": certificates,
+    "access-key": access_key,
+    "cluster-secret": cluster_secret,
+    "upgrade": upgrade,
+}
+DEV_DAYS = (restarts, kills, etcd, settings)
+PRODUCTION_DAYS = (restarts, kills, leaders, etcd, drain, node, disk, certificates, cluster_secret)
+
+
+OUTSIDE_STEPS: dict[str, Callable[[Deployment], str]] = {
+    "external access added": outside.open_to_outside,
+    "SDK outside of the cluster": outside.sdk_outside,
+    "official client at the balancer": outside.official_client_outside,
+    "official client, port-forward": outside.official_client_forwarded,
+    "consumers scaled by KEDA's protocol": scaler.scale_consumers,
+}
+
+
+def idle_pods(deployment: Deployment) -> str:
+    """Return the memory and processor time of each kind of pod after a pause, as text."""
+    time.sleep(IDLE_SECONDS)
+    highest: dict[str, tuple[float, float]] = {}
+    for pod, usage in idle_usage(deployment).items():
+        kind = "-".join(pod.split("-")[: 2 if pod.startswith("rockoon-") else 1])
+        before = highest.get(kind, (0.0, 0.0))
+        highest[kind] = (max(before[0], usage[0]), max(before[1], usage[1]))
+    return ", ".join(
+        f"{kind} {cpu:.0f} m {memory:.0f} MiB" for kind, (cpu, memory) in sorted(highest.items())
+    )
+
+
+def idle_usage(deployment: Deployment) -> dict[str, tuple[float, float]]:
+    """Return processor time in thousandths of a core and memory in MiB of each pod."""
+    found: dict[str, tuple[float, float]] = {}
+    names: Any = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    for each in names:
+        path = f"/api/v1/nodes/{each['metadata']['name']}/proxy/stats/summary"
+        summary: Any = json.loads(kubectl("get", "--raw", path))
+        for pod in summary["pods"]:
+            reference = pod["podRef"]
+            if reference["namespace"] == deployment.namespace and reference["name"] != CLIENT:
+                cpu = pod.get("cpu", {}).get("usageNanoCores", 0) / 1e6
+                memory = pod.get("memory", {}).get("workingSetBytes", 0) / (1 << 20)
+                found[reference["name"]] = (cpu, memory)
+    return found
