@@ -207,13 +207,14 @@ def apply_patches(patches: list[Document], directory: Path, objects: Objects) ->
 
 def apply_operation(document: Any, operation: Document) -> None:
     """An operation of a JSON patch (RFC 6902), in place."""
-    steps = [
-        step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:]
-    ]
-    place = document
-    for step in steps[:-1]:
-        place = place[int(step) if isinstance(place, list) else step]
-    kind, last = operation["op"], steps[-1]
+    kind = operation["op"]
+    if kind == "move":
+        place, last = place_at(document, operation["from"])
+        moved = {"op": "add", "path": operation["path"], "value": place[last]}
+        apply_operation(document, {"op": "remove", "path": operation["from"]})
+        apply_operation(document, moved)
+        return
+    place, last = place_at(document, operation["path"])
     value = copy.deepcopy(operation.get("value"))
     if kind not in ("add", "replace", "remove"):
         raise KustomizationError(f"tests/support/kustomize.py does not know the operation {kind}")
@@ -230,6 +231,14 @@ def apply_operation(document: Any, operation: Document) -> None:
         del place[last]
     else:
         place[last] = value
+
+
+def place_at(document: Any, path: str) -> tuple[Any, str]:
+    """The list or mapping of a path's last part, and that part."""
+    *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+    for step in steps:
+        document = document[int(step) if isinstance(document, list) else step]
+    return document, last
 
 
 def merge(place: Document, change: Document) -> None:

@@ -74,6 +74,8 @@ class NameserverLink:
         self._watching = Watching(nameservers, f"log {log_name}")
         self.addresses: dict[str, str] = {}
         self.names: dict[str, str] = {}
+        # Names of the replicas that have registered while the log has not started.
+        self._waiting: list[str] = []
 
     async def run(self, stop: Stop) -> None:
         """Watch the log's state until cancelled.
@@ -107,9 +109,17 @@ class NameserverLink:
             call.cancel()
 
     def _state_received(self, message: pb.LogState) -> None:
-        # A log without an epoch waits for its first replicas.
         if message.epoch > 0:
             self._on_state(state_from_wire(message))
+            return
+        # The log waits for its first replicas.
+        names = sorted(each.name for each in message.replicas)
+        if names != self._waiting:
+            self._waiting = names
+            logger.info(
+                "log %s starts when all %d copies have registered; so far: %s",
+                self._log_name, message.copies, ", ".join(names),
+            )  # fmt: skip
 
     async def ask(self, call: RegisterCall) -> LogState | None:
         """Make a call to a nameserver; see `Register`."""

@@ -157,13 +157,13 @@ def _trouble(replica: "Replica") -> str:
     if replica.member.refused:
         return f"it must be replaced: {replica.member.refused}"
     if state is None:
-        return "no nameserver has sent the log's state yet"
+        return "the log waits for its first copies to register, or no nameserver answers"
     if not replica.member.is_registered:
         return "etcd does not have this start of its process yet"
     if state.leader is None:
         if state.held:
             return f"the election waits for an operator: {state.held}"
-        return "the log waits for its replicas" if not state.epoch else "an election is running"
+        return "an election is running"
     if replica.role is not Role.FOLLOWER:
         return "it leads, and too few copies are connected to it"
     if not replica.member.is_matched:
