@@ -232,7 +232,7 @@ def alternative(name: str) -> str:
 
 def names_in(data: Data) -> list[str]:
     """DNS names and IP addresses in a certificate."""
-    shown = ran(["openssl", "x509", "-noout", "-ext", "subjectAltName"], data[CERTIFICATE])
+    shown = ran(["openssl", "x509", "-noout", "-text"], data[CERTIFICATE])
     found = [each.strip() for line in shown.decode().splitlines() for each in line.split(",")]
     return [each.partition(":")[2] for each in found if each.startswith(("DNS:", "IP Address:"))]
 
@@ -484,7 +484,14 @@ def make_key(
     else:
         permissions = [word for each in options.allow for word in ("--allow", each)]
         command = ["access", "create", name, *permissions]
-    reply = json.loads(ran([*rockoon, *command, "--json"]))
+    try:
+        reply = json.loads(ran([*rockoon, *command, "--json"]))
+    except Refused as failure:
+        if "NotFound" not in str(failure):
+            raise
+        raise Refused(
+            f"{failure}\nApply deploy/kubernetes/examples/admin.yaml, and wait for its pod"
+        ) from None
     made = {"key": name.encode(), "secret": reply["secret"].encode()}
     try:
         (secrets.replace if former else secrets.create)({target: made})

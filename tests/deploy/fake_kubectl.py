@@ -31,7 +31,7 @@ NAMES_HERE = {"rockoon-broker": "broker-a"}
 
 
 def fail(reason: str) -> None:
-    sys.exit(f"Error from server: {reason}")
+    sys.exit(f"Error from server {reason}")
 
 
 class Objects:
@@ -47,7 +47,7 @@ class Objects:
     def find(self, namespace: str, kind: str, name: str) -> str:
         key = f"{namespace}/{KINDS[kind]}/{name}"
         if key not in self.all:
-            fail(f'(NotFound): {kind} "{name}" not found in namespace {namespace}')
+            fail(f'(NotFound): {kind}s "{name}" not found')
         return key
 
     def apply(self, documents: Iterable[Any], namespace: str) -> None:

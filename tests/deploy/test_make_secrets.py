@@ -307,6 +307,14 @@ def test_a_pod_that_does_not_read_the_secret_ends_the_rotation(cluster: FakeClus
     assert cluster.secret("rockoon-cluster") == before
 
 
+def test_a_missing_pod_of_the_administrator_is_named_with_its_manifest(
+    cluster: FakeCluster,
+) -> None:
+    said = made("--rotate", "key", "jobs", status=1, environment=cluster.environment)
+    assert 'pods "rockoon-admin" not found' in said
+    assert "examples/admin.yaml" in said
+
+
 @pytest.fixture(scope="module")
 def signed() -> Iterator[dict[str, str]]:
     """Environment of an administrator's commands in a running cluster with access keys."""
