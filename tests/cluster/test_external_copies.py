@@ -1,12 +1,15 @@
 """Clients from another network of logs with copies: each copy has an external address.
 
-client ── 127.0.0.2 ──▶ nameserver's external listener
-       ── 127.0.0.2 ──▶ a gate in front of each of the three brokers and three offset services
-services ── 127.0.0.1 ──▶ one another
+client ──▶ nameserver's external listener
+       ──▶ a gate in front of each of the three brokers and three offset services
+services ──▶ one another, without gates
+
+Calls are signed for the external addresses, and certificates have their host.
 """
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import rockoon
 from rockoon.admin.logs import LogDescription
@@ -18,7 +21,8 @@ from support.eventually import answered, eventually
 from support.own_connections import own_connections
 from support.tcp_gate import TcpGate
 
-OUTSIDE = "127.0.0.2"
+# Certificates of a local cluster have this host. The ports of the two networks differ.
+OUTSIDE = "127.0.0.1"
 TOPIC, GROUP = "orders", "billing"
 LOGS = ("broker-a", "offset")
 
@@ -32,7 +36,9 @@ async def led(cluster: Cluster, log: str, *, but: str = "") -> LogDescription:
     return await answered(lambda: cluster.admin.logs.describe(log), holds)
 
 
-async def test_a_client_outside_sends_and_consumes_over_changes_of_leader() -> None:
+async def test_a_client_outside_sends_and_consumes_over_changes_of_leader(
+    tmp_path: Path,
+) -> None:
     ports: dict[str, int] = {}
     for name in ("nameserver", *(f"{log}-{number}" for log in LOGS for number in range(3))):
         ports[name] = choose_port(set(ports.values()))
@@ -40,13 +46,18 @@ async def test_a_client_outside_sends_and_consumes_over_changes_of_leader() -> N
     settings = {name: {"advertise_external": address} for name, address in outer.items()}
     settings["nameserver"] = {"external_listen": outer["nameserver"]}
     async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(LocalCluster(replicas=3, settings=settings))
+        made = LocalCluster(
+            tmp_path, replicas=3, settings=settings, durable=False, tls="mutual", access=True
+        )
+        local = await stack.enter_async_context(made)
         gates = [
             await stack.enter_async_context(TcpGate(local.node(name).address, OUTSIDE, port))
             for name, port in ports.items()
             if name != "nameserver"
         ]
-        cluster = await stack.enter_async_context(rockoon.connect(outer["nameserver"]))
+        cluster = await stack.enter_async_context(
+            rockoon.connect(outer["nameserver"], tls=local.tls, access=local.access)
+        )
         await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
         got: list[bytes] = []
 
