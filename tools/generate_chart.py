@@ -51,6 +51,7 @@ SWITCHES = {
     "prometheus-annotations": "$.Values.monitoring.annotations",
     "prometheus-operator": "$.Values.monitoring.podMonitor",
     "tls": "$.Values.tls.enabled",
+    "cert-manager": "and $.Values.tls.enabled $.Values.tls.certManager",
     "pod-certificates": "and $.Values.tls.enabled $.Values.tls.podCertificates",
     "access": "$.Values.access.enabled",
     "etcd-tls": "$.Values.etcd.tls",
@@ -62,7 +63,12 @@ SWITCHES = {
     # Brokers of logs/b: the template repeats its objects for each log of the values.
     "log": "$log",
 }
-NEEDS = {"gateway-scaler": "gateway", "external-gateway": "gateway", "pod-certificates": "tls"}
+NEEDS = {
+    "gateway-scaler": "gateway",
+    "external-gateway": "gateway",
+    "pod-certificates": "tls",
+    "cert-manager": "tls",
+}
 FIRST, MORE = "rockoon-broker", "rockoon-broker-b"
 EACH_LOG = [
     '{{- range $log := prepend $.Values.broker.logs "" }}',
@@ -166,6 +172,8 @@ def built(flags: Flags) -> list[Document]:
         elif switch == "prometheus-annotations":
             patches = next(kustomize.load_all(read(directory_of("monitoring"))))["patches"]
             kustomize.apply_patches(patches, KUBERNETES, objects)
+        elif switch == "cert-manager":
+            kustomize.add_resources(["../../cert-manager"], KUBERNETES / "overlays/dev", objects)
         elif switch == "prometheus-operator":
             kustomize.add_resources(["pod-monitor.yaml"], directory_of(switch), objects)
         elif switch:
@@ -192,6 +200,7 @@ def part_of(name: str) -> str:
 def put_values(document: Document) -> None:
     """Replace the fields that the chart's values decide by expressions."""
     kind, part = document["kind"], part_of(document["metadata"]["name"])
+    document["metadata"].pop("namespace", None)
     spec = document.get("spec", {})
     for template in kustomize.templates(document)[-1:]:
         for container in template["spec"]["containers"]:
@@ -214,6 +223,8 @@ def put_values(document: Document) -> None:
             "storageClassName: {{ . }}",
             "{{- end }}",
         ]
+    if kind == "Certificate" and "dnsNames" in spec:
+        spec["dnsNames"] = block(f'include "rockoon.certificateNames" (list $ "{part}")')
     if kind == "ConfigMap" and part == "external":
         document["data"]["domain"] = scalar("$.Values.externalAccess.domain")
     elif kind == "ConfigMap" and part in SERVICES:
@@ -470,7 +481,12 @@ def templates() -> dict[Path, str]:
             text = [POD_SERVICES[name], *(line.replace(pod, "{{ $pod }}") for line in text), END]
         part = name.removeprefix("rockoon-")
         # Pods restart when the file with their settings changes.
-        files_of_kinds = {"ConfigMap": f"settings-{part}", "NetworkPolicy": "network"}
+        files_of_kinds = {
+            "Certificate": "certificates",
+            "ConfigMap": f"settings-{part}",
+            "Issuer": "certificates",
+            "NetworkPolicy": "network",
+        }
         file = "external" if part.endswith("external") else files_of_kinds.get(kind, part)
         made.setdefault(file, []).extend(text)
     return {

@@ -79,6 +79,8 @@ def cleaned(place: Any, key: str = "") -> Any:
         elements = [cleaned(each) for each in place]
         if key == "env":
             checked_variables(place)
+        if key == "dnsNames":
+            elements.sort()
         if key in NAMED and all(NAMED[key] in each for each in place):
             elements.sort(key=lambda each: str(each[NAMED[key]]))
         return elements

@@ -24,7 +24,7 @@ MODULES = {
 
 
 def is_custom(document: Document) -> bool:
-    return document["apiVersion"].partition("/")[0] in MODULES
+    return document["apiVersion"].partition("/")[0] in {*MODULES, "cert-manager.io"}
 
 
 @functools.cache

@@ -50,6 +50,12 @@ COMBINATIONS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
         },
     ),
     "production": ("production", [], [], {}),
+    "production-certificates": (
+        "production",
+        ["copies", "offset-copies"],
+        ["../../cert-manager"],
+        {"tls.certManager": "true", "broker.copies": "true", "offset.copies": "true"},
+    ),
     "production-copies-outside": (
         "production",
         [
@@ -145,18 +151,27 @@ def test_each_name_of_the_external_listener_has_a_route_to_its_pod() -> None:
         "--set=broker.copies=true,broker.logs={b},offset.copies=true,gateway.external=true",
         "--set=externalAccess.enabled=true,externalAccess.domain=mq.example.net",
         "--set=externalAccess.tlsRoute.enabled=true,externalAccess.tlsRoute.port=9443",
+        "--set=tls.certManager=true",
         "--set=externalAccess.tlsRoute.parentRefs[0].name=edge",
     )  # fmt: skip
     services = {name_of(each): each["spec"] for each in made if each["kind"] == "Service"}
     pods = {
         f"rockoon-{log}-{index}" for log in ("broker", "broker-b", "offset") for index in range(3)
     }
+    certified = {
+        name
+        for each in made
+        if each["kind"] == "Certificate"
+        for name in each["spec"].get("dnsNames", [])
+    }
+    assert "rockoon-broker-b.rockoon-broker-b.rockoon.svc" in certified
     found = set()
     for route in (each["spec"] for each in made if each["kind"] == "TLSRoute"):
         (hostname,), (rule,) = route["hostnames"], route["rules"]
         (backend,) = rule["backendRefs"]
         service = services[backend["name"]]
         assert [port["port"] for port in service["ports"]] == [backend["port"]]
+        assert hostname in certified
         name, _, domain = hostname.partition(".")
         assert domain == "mq.example.net"
         selected = service["selector"].get("statefulset.kubernetes.io/pod-name", name)

@@ -81,3 +81,30 @@ loadBalancerSourceRanges: {{ toJson . }}
 {{- define "rockoon.monitoringLabels" -}}
 {{- with .Values.monitoring.labels }}{{ toYaml . }}{{ end }}
 {{- end }}
+
+{{- /* The names in a service's certificate, as a YAML list. List of: root, service. */ -}}
+{{- define "rockoon.certificateNames" -}}
+{{- $part := index . 1 }}
+{{- $namespace := (index . 0).Release.Namespace }}
+{{- $external := (index . 0).Values.externalAccess }}
+{{- $names := list }}
+{{- if has $part (list "nameserver" "gateway") }}
+{{- range $suffix := list "" (print "." $namespace) (printf ".%s.svc" $namespace) (printf ".%s.svc.cluster.local" $namespace) }}
+{{- $names = append $names (printf "rockoon-%s%s" $part $suffix) }}
+{{- end }}
+{{- if ternary $external.enabled (index . 0).Values.gateway.external (eq $part "nameserver") }}
+{{- $names = append $names (printf "%s.%s" $part $external.domain) }}
+{{- end }}
+{{- else }}
+{{- $pods := include "rockoon.pods" . | fromJsonArray }}
+{{- range $pod := $pods }}
+{{- $log := regexReplaceAll "-[0-9]+$" $pod "" }}
+{{- /* Copies of a log identify each other by the name of the log. */}}
+{{- $names = concat $names (list (printf "%s.%s.%s.svc" $pod $log $namespace) (printf "%s.%s.%s.svc" $log $log $namespace)) }}
+{{- end }}
+{{- if $external.enabled }}
+{{- range $pod := $pods }}{{ $names = append $names (printf "%s.%s" $pod $external.domain) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- toYaml (uniq $names) }}
+{{- end }}
