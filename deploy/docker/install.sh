@@ -9,3 +9,13 @@ python sbom.py "rockoon/$image" --debian /debian --packages "/layer/rockoon/$sit
     --jars "/rockoon/$site/pyspark/jars" > sbom.json
 mv sbom.json /layer/rockoon/sbom.cdx.json
 python layer.py packages /layer/rockoon
+
+# Each program must start: a removed file or a stripped library that it needs fails the build.
+export PYTHONPATH="/layer/rockoon/$site"
+for program in /layer/rockoon/bin/rockoon*; do
+    [ ! -x "$program" ] || "$program" --help > /dev/null
+done
+for main in "/layer/rockoon/$site"/rockoon*/__main__.py; do
+    module=$(basename "$(dirname "$main")")
+    [ ! -e "$main" ] || /rockoon/bin/python -m "$module" --help > /dev/null
+done

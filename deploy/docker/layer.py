@@ -71,14 +71,8 @@ NEEDLESS_IN_SYSTEM = (
 # At any depth of a package; programs that import the package do not read these files.
 NEEDLESS_IN_PACKAGES = (
     *("tests", "*.pyi", "*.h", "*.hpp", "*.a", "*.pxd", "*.pxi", "*.pyx", "*.c", "*.cc", "*.cpp"),
-    # Of Arrow: its server, and a format of query plans.
-    *(
-        "libarrow*flight*",
-        "_flight.*",
-        "libarrow_substrait*",
-        "_substrait.*",
-        "_pyarrow_cpp_tests.*",
-    ),
+    # Arrow's server, which no other library of Arrow needs, and its tests.
+    *("libarrow*flight*", "_flight.*", "_pyarrow_cpp_tests.*"),
 )
 # Native code in jars for other systems and processors.
 NATIVE_IN_JAR = re.compile(r".*\.(a|dll|dylib|jnilib|so)")
