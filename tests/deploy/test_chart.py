@@ -67,9 +67,10 @@ COMBINATIONS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
             "gateway-scaler",
             "prometheus-operator",
         ],
-        [],
+        ["../../logs/b", "../../logs/b/external"],
         {
             "broker.copies": "true",
+            "broker.logs": "{b}",
             "offset.copies": "true",
             "externalAccess.enabled": "true",
             "gateway.external": "true",
