@@ -37,6 +37,12 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def cheap_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs of these tests are short."""
+    monkeypatch.setattr(topic_plan, "_QUEUE_COST", 0)
+
+
 def read(partitions: Sequence[LogPartition], selection: Selection) -> list[Row]:
     columns = ["topic", "queue", "queue_offset", "body", "store_time"]
 
@@ -116,13 +122,13 @@ async def test_reads_by_queue_and_by_log_have_the_rows_of_the_whole_log(
                 live.partitions_of, "broker-a", broker.address, selection, 5000
             )
             expected = await asyncio.to_thread(read, whole, selection)
-            for fraction in (0, 1, 1 << 40):
-                monkeypatch.setattr(topic_plan, "_LOG_FRACTION", fraction)
+            for message_cost in (0, 1, 1 << 40):
+                monkeypatch.setattr(topic_plan, "_MESSAGE_COST", message_cost)
                 for split_bytes in (2000, 1 << 20):
                     partitions = await plan(nameserver, selection, split_bytes)
                     kinds |= {type(each) for each in partitions}
                     found = await asyncio.to_thread(read, partitions, selection)
-                    assert found == expected, (selection, fraction, split_bytes)
+                    assert found == expected, (selection, message_cost, split_bytes)
         assert kinds == {BrokerPartition, QueuesPartition}
 
 
@@ -160,19 +166,22 @@ async def test_a_rare_topic_and_the_end_of_a_queue_carry_only_their_messages(
 
 
 async def test_a_topic_with_more_queues_than_a_call_may_name_is_read(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await nameserver.create_topic("wide", {"broker-a": 5000})
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
         await broker.append("common", 0, *[bytes(9)] * 50)
         for queue in (0, 4095, 4096, 4999):
             await broker.append("wide", queue, b"%d" % queue)
-        partitions = await plan(nameserver, of_topics("wide"))
-        assert [type(each) for each in partitions] == [QueuesPartition]
-        found = await asyncio.to_thread(read, partitions, of_topics("wide"))
-        assert [row[1:4] for row in found] == [
-            (queue, 0, b"%d" % queue) for queue in (0, 4095, 4096, 4999)
-        ]
+        # A call for each queue costs more than this log.
+        for queue_cost, expected in ((0, QueuesPartition), (20, BrokerPartition)):
+            monkeypatch.setattr(topic_plan, "_QUEUE_COST", queue_cost)
+            partitions = await plan(nameserver, of_topics("wide"))
+            assert [type(each) for each in partitions] == [expected]
+            found = await asyncio.to_thread(read, partitions, of_topics("wide"))
+            assert [row[1:4] for row in found] == [
+                (queue, 0, b"%d" % queue) for queue in (0, 4095, 4096, 4999)
+            ]
 
 
 async def test_a_compaction_after_the_plan_fails_a_read_by_queue(

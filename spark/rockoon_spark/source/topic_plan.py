@@ -21,8 +21,10 @@ from rockoon_spark.source.queue_partition import (
     coverage_of,
 )
 
-# A read of at least this part of a log's messages reads the log: one record in so many.
-_LOG_FRACTION = 4
+# Cost of a read by queue, in messages of the log that a broker leaves out for the same CPU: of each
+# message that is read, and of each queue, which needs a call.
+_MESSAGE_COST = 4
+_QUEUE_COST = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,10 @@ class BrokerQueues:
         return any(each is not None for each in self.coverages.values())
 
     def is_small(self, ends: ReadLogReply) -> bool:
-        """True if the messages are a small part of the broker's log, whose ends are given."""
+        """True if a read by queue costs less than a read of the log, whose ends are given."""
         count = sum(each.stop - each.start for each in self.ranges)
-        return count * _LOG_FRACTION <= ends.queue_entries
+        cost = count * _MESSAGE_COST + len(self.ranges) * _QUEUE_COST
+        return cost <= ends.queue_entries
 
     def partitions(
         self,
