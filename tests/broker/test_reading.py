@@ -126,6 +126,15 @@ async def test_the_status_of_queues_tells_ends_times_residency_and_refusals(
         assert filled == pb.QueueState(queue=queues[0], max_offset=2, writable=True)
         assert empty == pb.QueueState(queue=queues[1], writable=True)
         assert unknown.error.code == Error.TOPIC_NOT_FOUND
+        fewer = pb.QueueStatusRequest(queues=queues[:1], without_times=True)
+        [state] = (await broker.call("QueueStatus", fewer)).queues
+        assert not state.HasField("first_store_timestamp_ms")
+        assert not state.HasField("last_store_timestamp_ms")
+        assert (state.max_offset, state.next_offset, state.first_in_memory_by_distance) == (
+            2,
+            2,
+            True,
+        )
         closed = await nameserver.permit("T", PERMISSION_READ)
         asked.route_revision = closed
         reply = await broker.call("QueueStatus", asked)

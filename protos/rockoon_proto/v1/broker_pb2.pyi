@@ -322,18 +322,20 @@ class BrokerQueue(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
 
 class QueueStatusRequest(_message.Message):
-    __slots__ = ("queues", "route_revision", "with_residency", "offsets", "offsets_only")
+    __slots__ = ("queues", "route_revision", "with_residency", "offsets", "offsets_only", "without_times")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     WITH_RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TIMES_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[BrokerQueue]
     route_revision: int
     with_residency: bool
     offsets: _containers.RepeatedScalarFieldContainer[int]
     offsets_only: bool
-    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., offsets_only: _Optional[bool] = ...) -> None: ...
+    without_times: bool
+    def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., offsets_only: _Optional[bool] = ..., without_times: _Optional[bool] = ...) -> None: ...
 
 class QueueState(_message.Message):
     __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records", "writable", "next_offset", "asked_deletion")

@@ -58,21 +58,26 @@ class Brokers:
         # Broker name → (last reported disk state, broker clock of that report in epoch ms).
         self.disks: dict[str, tuple[pb.DiskState, int]] = {}
 
-    async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
-        """Read the end, store times and residency of each queue. All queues of a broker are read in
-        one call.
+    async def queue_states(
+        self, queues: Iterable[MessageQueue], *, offsets_only: bool = False
+    ) -> Answers[QueueState]:
+        """Read the ends of each queue, and whether its first message is in memory.
+
+        Args:
+            offsets_only: read only the ends.
         """
-        states = await self.states_with_fate({(queue, None) for queue in queues})
+        asked = {(queue, None) for queue in queues}
+        states = await self.states_with_fate(asked, offsets_only=offsets_only)
         return {queue: state for (queue, _), state in states.items()}
 
     async def states_with_fate(
-        self, asked: Iterable[tuple[MessageQueue, int | None]]
+        self, asked: Iterable[tuple[MessageQueue, int | None]], *, offsets_only: bool = False
     ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
-        """Read the state of each queue, with the store time and expected deletion of one message of
-        it.
+        """Read the state of each queue, and store time and expected deletion of one message.
 
         Args:
             asked: queues and offsets of the messages; None: no message of the queue.
+            offsets_only: do not read whether the first message of a queue is in memory.
         """
 
         async def ask(
@@ -84,6 +89,8 @@ class Brokers:
                 queues=map(on_broker, queues),
                 route_revision=self._route_revision(queues),
                 offsets=offsets if any(offset != OFFSET_MAX for offset in offsets) else (),
+                offsets_only=offsets_only,
+                without_times=True,
             )
             reply = await self._stub(broker).QueueStatus(
                 request, timeout=self._timeout_seconds, metadata=self._metadata

@@ -106,7 +106,9 @@ def _state(
         state.min_offset = broker.store.min_offset(*key)
         state.max_offset = broker.store.max_offset(*key)
         return state
-    status = broker.store.queue_status(*key, with_residency=request.with_residency)
+    status = broker.store.queue_status(
+        *key, with_residency=request.with_residency, with_times=not request.without_times
+    )
     found = broker_pb2.QueueState(
         min_offset=status.min_offset,
         max_offset=status.max_offset,

@@ -93,7 +93,7 @@ class QueueEndCache:
             if not wanted:
                 return
             try:
-                states = await self._brokers.queue_states(wanted)
+                states = await self._brokers.queue_states(wanted, offsets_only=True)
             except asyncio.CancelledError:
                 self._wanted.setdefault(broker, set()).update(wanted)
                 raise

@@ -207,25 +207,43 @@ class CompactedReader:
         return coverage.covered_from if last is None else generation.queue_offset(last)
 
     def status(
-        self, topic: str, queue_id: int, visible_end: int, with_residency: bool
+        self,
+        topic: str,
+        queue_id: int,
+        visible_end: int,
+        *,
+        with_residency: bool,
+        with_times: bool,
     ) -> QueueStatus:
         """See `Store.queue_status`."""
         covering = self._covering(topic, queue_id)
+        covered_to = 0 if covering is None else covering[1].covered_to
+        status = self._log.status(
+            topic,
+            queue_id,
+            visible_end,
+            with_residency=with_residency,
+            with_times=with_times,
+            lowest=covered_to,
+        )
         if covering is None:
-            return self._log.status(topic, queue_id, visible_end, with_residency)
+            return status
         generation, coverage = covering
-        status = self._log.status(topic, queue_id, visible_end, with_residency, coverage.covered_to)
         status = replace(status, min_offset=coverage.covered_from)
         first, last = generation.first(coverage), generation.last(coverage)
         if first is None or last is None:
             return status
-        last_ms = status.last_store_timestamp_ms
+        if with_times:
+            last_ms = status.last_store_timestamp_ms
+            status = replace(
+                status,
+                first_store_timestamp_ms=generation.store_timestamp_ms(first),
+                last_store_timestamp_ms=(
+                    generation.store_timestamp_ms(last) if last_ms is None else last_ms
+                ),
+            )
         return replace(
             status,
-            first_store_timestamp_ms=generation.store_timestamp_ms(first),
-            last_store_timestamp_ms=(
-                generation.store_timestamp_ms(last) if last_ms is None else last_ms
-            ),
             # A record of the generation is never near the log's end.
             first_entry_in_memory_by_distance=False,
             first_entry_pages_resident=(

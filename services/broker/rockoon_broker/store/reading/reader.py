@@ -389,7 +389,14 @@ class Reader:
         return low if boundary is TimeBoundary.LOWER else max(low - 1, first)
 
     def status(
-        self, topic: str, queue_id: int, visible_end: int, with_residency: bool, lowest: int = 0
+        self,
+        topic: str,
+        queue_id: int,
+        visible_end: int,
+        *,
+        with_residency: bool,
+        with_times: bool,
+        lowest: int = 0,
     ) -> QueueStatus:
         """As `Store.queue_status`; messages below the offset `lowest` are ignored."""
         log_min = self._log.min_offset
@@ -405,8 +412,8 @@ class Reader:
         return QueueStatus(
             min_offset=low,
             max_offset=high,
-            first_store_timestamp_ms=self._store_time_ms(queue, low),
-            last_store_timestamp_ms=self._store_time_ms(queue, high - 1),
+            first_store_timestamp_ms=self._store_time_ms(queue, low) if with_times else None,
+            last_store_timestamp_ms=self._store_time_ms(queue, high - 1) if with_times else None,
             first_entry_in_memory_by_distance=visible_end - position <= self._in_memory_bytes,
             first_entry_pages_resident=(
                 self._pages_resident(position, size) if with_residency else None

@@ -449,7 +449,12 @@ class VisibleStore:
         return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
 
     def queue_status(
-        self, topic: str, queue_id: int, *, with_residency: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        with_residency: bool = False,
+        with_times: bool = True,
     ) -> QueueStatus:
         """Return the status of a queue.
 
@@ -457,9 +462,16 @@ class VisibleStore:
             topic, queue_id: the queue.
             with_residency: also ask the system whether the oldest message is in memory, which is
                 slow.
+            with_times: also read the store times of the oldest and the newest message.
         """
         self._check_open()
-        return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
+        return self._reader.status(
+            topic,
+            queue_id,
+            self._undispatched.end,
+            with_residency=with_residency,
+            with_times=with_times,
+        )
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
         """Return position and time of the message at a queue offset; if deleted, of the oldest one.
