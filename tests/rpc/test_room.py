@@ -56,7 +56,7 @@ async def test_a_message_of_an_only_call_is_written_immediately(calls: int) -> N
             yield request
 
     server = Server()
-    handler = grpc.stream_stream_rpc_method_handler(echo)
+    handler: Any = grpc.stream_stream_rpc_method_handler(echo)
     server.add_registered_method_handlers("test.Echo", {"Echo": handler})
     port = await server.listen("127.0.0.1", 0)
     async with raw_peer(port) as peer:
