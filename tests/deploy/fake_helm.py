@@ -26,7 +26,14 @@ def main(state: Path, helm: str, words: list[str]) -> None:
     assert (count == 0) == (options.verb == "install"), "install comes first"
     manifests = revisions / f"{count:02}.yaml"
     if options.verb in ("install", "upgrade"):
-        command = [helm, "template", *rest, "--namespace", options.namespace]
+        command = [
+            helm,
+            "template",
+            *rest,
+            "--kube-version=1.30.0",
+            "--namespace",
+            options.namespace,
+        ]
         manifests.write_text(
             subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         )
