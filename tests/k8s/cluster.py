@@ -1,10 +1,11 @@
 """The cluster: `up` starts its nodes, `down` ends all its processes."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-import time
+import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -199,34 +200,37 @@ def ready_nodes() -> int:
         return 0
 
 
-def give(references: Iterable[str], clock: Clock, numbers: Iterable[int] | None = None) -> None:
-    """Import images into nodes.
+def give(references: Iterable[str], clock: Clock) -> None:
+    """Import images into all nodes, as one archive: layers that images share are in it once.
 
     Args:
         references: names with tags.
-        clock: prints the durations.
-        numbers: of the nodes; None: all.
+        clock: prints the duration.
     """
-    chosen = existing_nodes() if numbers is None else [Node(number) for number in numbers]
+    names = list(references)
+    nodes = existing_nodes()
     # In memory and not compressed: compression would last minutes.
-    archive = Path("/dev/shm", f"rockoon-k8s-{time.monotonic_ns()}.tar")
-    for reference in references:
-        try:
-            Images.save(reference, archive)
-            imports = [
-                subprocess.Popen(
-                    node.inside(
-                        "ctr", "-a", node.socket, "-n", "k8s.io", "images", "import", archive
-                    ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                for node in chosen
-            ]
-            statuses = [each.wait() for each in imports]
-            if any(statuses):
-                raise Failed(f"a node did not import {reference}")
-        finally:
-            archive.unlink(missing_ok=True)
-        clock.step(f"{reference} in {len(chosen)} nodes")
+    folder = Path(f"/dev/shm/rockoon-k8s-images-{os.getpid()}")
+    archive = folder.with_suffix(".tar")
+    try:
+        for each in names:
+            buildah("push", "-q", "--disable-compression", each, f"oci:{folder}:{each}")
+        with tarfile.open(archive, "w") as tar:
+            tar.add(folder, "")
+        shutil.rmtree(folder)
+        imports = [
+            subprocess.Popen(
+                node.inside("ctr", "-a", node.socket, "-n", "k8s.io", "images", "import", archive),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for node in nodes
+        ]
+        statuses = [each.wait() for each in imports]
+        if any(statuses):
+            raise Failed(f"a node did not import {', '.join(names)}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        archive.unlink(missing_ok=True)
+    clock.step(f"{len(names)} images in {len(nodes)} nodes")

@@ -46,11 +46,6 @@ class Images:
         command = buildah_words("inspect", "--type", "image", reference)
         return subprocess.run(command, capture_output=True).returncode == 0
 
-    @staticmethod
-    def save(reference: str, archive: Path) -> None:
-        archive.unlink(missing_ok=True)
-        buildah("push", "-q", reference, f"docker-archive:{archive}:{reference}")
-
 
 def reference(name: str, tag: str = TAG) -> str:
     return f"docker.io/rockoon/{name}:{tag}"

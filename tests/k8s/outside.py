@@ -32,6 +32,7 @@ def open_to_outside(deployment: Deployment) -> str:
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
+        "namespace": deployment.namespace,
         "resources": ["../dev"],
         "components": [
             "../../components/external-access",
@@ -85,7 +86,7 @@ def sdk_outside(_: Deployment) -> str:
 
 def official_client_outside(deployment: Deployment) -> str:
     """Send and receive with RocketMQ's Python client through the gateway's load balancer."""
-    address = balancers(deployment)["rockoon-gateway-external"]
+    address = balancers(deployment).get("rockoon-gateway-external", "")
     outside = Namespaces(OUTSIDE)
     return official_client(deployment, outside, f"{address}:{GATEWAY_PORT}", "balancer")
 
