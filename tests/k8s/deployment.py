@@ -157,11 +157,18 @@ def apply_production(deployment: Deployment) -> None:
 
 
 def create_access_key(deployment: Deployment) -> None:
-    """Create the access key of the client, by the pod of an administrator."""
+    allowed = [word for each in RESOURCES for word in ("--allow", f"{each}=read,write,admin")]
+    administer(deployment, "--key", CLIENT, *allowed)
+
+
+def administer(deployment: Deployment, *words: str) -> None:
+    """Run the script for Secrets with the pod of an administrator, which exists for this time."""
     deployment.kubectl("apply", "-f", EXAMPLES / "admin.yaml")
     deployment.kubectl("wait", "--for=condition=Ready", f"pod/{ADMIN}", "--timeout=120s")
-    allowed = [word for each in RESOURCES for word in ("--allow", f"{each}=read,write,admin")]
-    make_secrets("--key", CLIENT, *allowed)
+    try:
+        make_secrets(*words)
+    finally:
+        deployment.kubectl("delete", "pod", ADMIN, "--wait=false")
 
 
 def make_secrets(*words: str) -> str:

@@ -215,6 +215,12 @@ class Node(Namespaces):
         )
         self.start(f"netpol{self.number}", NETPOL, *words)
 
+    def stop_netpol(self) -> None:
+        """End the enforcement; empty chains admit all connections."""
+        self.stop(f"netpol{self.number}")
+        for chain in ("INPUT", "FORWARD", "OUTPUT"):
+            run(*self.network("iptables", "-w", "-F", f"KUBE-ROUTER-{chain}"))
+
 
 def existing_nodes() -> list[Node]:
     found = [Node(number) for number in range(4)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -27,15 +28,25 @@ for address in sys.argv[1:]:
 """
 
 
-def enforce(deployment: Deployment) -> str:
-    """Enforce NetworkPolicies from now on, and compare what pods reach with the manifests.
+@contextmanager
+def enforced() -> Iterator[None]:
+    """Enforce NetworkPolicies on all nodes for this time."""
+    for node in existing_nodes():
+        node.start_netpol()
+    try:
+        yield
+    finally:
+        for node in existing_nodes():
+            node.stop_netpol()
+
+
+def check(deployment: Deployment) -> str:
+    """Compare the ports that pods reach with the manifests.
 
     Raises:
         Failed: a connection is possible that must not be, or the reverse.
     """
     create_stranger(deployment)
-    for node in existing_nodes():
-        node.start_netpol()
     wait_for("NetworkPolicies are enforced", blocked(deployment), ENFORCED_SECONDS, 1)
     reached = reachable(deployment, "client", (*OPEN, *CLOSED))
     if reached != set(OPEN):

@@ -14,6 +14,7 @@ from k8s.cluster import kubectl, set_dns_age
 from k8s.deployment import (
     CLIENT,
     Deployment,
+    administer,
     apply_production,
     create_access_key,
     dev,
@@ -71,7 +72,7 @@ def run_dev(options: Options, report: Report) -> None:
 
 def run_production(options: Options, report: Report) -> None:
     """The production overlay with copies, offset-copies, TLS and access keys."""
-    names = ("production", "policies", *PRODUCTION_STEPS)
+    names = ("production", *PRODUCTION_STEPS)
     if not any(map(options.wants, names)):
         return
     deployment = production()
@@ -83,8 +84,6 @@ def run_production(options: Options, report: Report) -> None:
         "production", "first message", lambda: do.first_message(deployment, FIRST_SECONDS)
     )
     report.measured("production", "idle pods", lambda: idle_pods(deployment))
-    if options.wants("policies"):
-        report.measured("production", "NetworkPolicies", lambda: policies.enforce(deployment))
     run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
     deployment.delete()
 
@@ -208,7 +207,8 @@ def certificates(stage: Stage, _: Options) -> None:
 
 
 def access_key(stage: Stage, _: Options) -> None:
-    stage.step("rotate an access key", lambda: make_secrets("--rotate", "key", CLIENT))
+    words = ("--rotate", "key", CLIENT)
+    stage.step("rotate an access key", lambda: administer(stage.deployment, *words))
 
 
 def cluster_secret(stage: Stage, _: Options) -> None:
@@ -221,6 +221,20 @@ def upgrade(stage: Stage, options: Options) -> None:
         return
     for word, tag in (("back to a former commit", options.former), ("upgrade", images.TAG)):
         stage.step(word, partial(do.set_images, stage.deployment, tag))
+
+
+def restart_with_policies(stage: Stage, _: Options) -> None:
+    """Enforce NetworkPolicies, and restart everything.
+
+    Newcomers are not judged: while kube-router replaces its rules after a change of pods, it
+    rejects new connections.
+    """
+    with policies.enforced():
+        stage.report.measured(
+            stage.name, "NetworkPolicies", partial(policies.check, stage.deployment)
+        )
+        action = partial(do.restart_all, stage.deployment)
+        stage.step("restart everything, NetworkPolicies", action, newcomers=None)
 
 
 def random_days(stage: Stage, options: Options) -> None:
@@ -258,6 +272,7 @@ PRODUCTION_STEPS: dict[str, Callable[[Stage, Options], None]] = {
     "access-key": access_key,
     "cluster-secret": cluster_secret,
     "upgrade": upgrade,
+    "policies": restart_with_policies,
 }
 DEV_DAYS = (restarts, kills, etcd, settings)
 PRODUCTION_DAYS = (restarts, kills, leaders, etcd, drain, node, disk, certificates, cluster_secret)
