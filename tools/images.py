@@ -5,6 +5,7 @@ be a command with options (`buildah --root FOLDER`), BUILD_OPTIONS are options o
 """
 
 import argparse
+import gzip
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ IMAGES = (*NODE, "spark", "load-test")
 # The time of all files and images: one that never changes keeps layers the same in all releases.
 EPOCH = "315532800"
 MB = 1_000_000
+GZIP = b"\x1f\x8b"
 BILL = "sbom.cdx.json"
 
 
@@ -123,7 +125,7 @@ def read(archive: Path) -> Image:
         config = member(tar, entry["Config"]).read()
         digests = json.loads(config)["rootfs"]["diff_ids"]
         layers = {
-            digest: tar.getmember(name).size
+            digest: uncompressed_size(member(tar, name))
             for digest, name in zip(digests, entry["Layers"], strict=True)
         }
         bill = bill_of(tar, entry["Layers"])
@@ -134,6 +136,14 @@ def member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     file = tar.extractfile(name)
     assert file is not None, name
     return file
+
+
+def uncompressed_size(layer: IO[bytes]) -> int:
+    """Return the bytes of a layer; newer versions of docker save layers compressed."""
+    compressed = layer.read(len(GZIP)) == GZIP
+    layer.seek(0)
+    with gzip.open(layer) if compressed else layer as content:
+        return sum(len(block) for block in iter(lambda: content.read(MB), b""))
 
 
 def bill_of(tar: tarfile.TarFile, layers: Sequence[str]) -> bytes:
