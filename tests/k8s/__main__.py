@@ -5,6 +5,7 @@ held; 1: a fault; 2: this machine cannot run it.
 """
 
 import argparse
+import os
 import random
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from types import FrameType
 from k8s import built, cluster, former, images, page
 from k8s.node import OUTSIDE, Namespaces, Node
 from k8s.shell import CACHE, ROOT, Clock, Failed, NotHere
-from k8s.stage import Report
+from k8s.stage import Report, Row
 from k8s.steps import Options, run_dev, run_production
 
 NODES = 3
@@ -37,7 +38,8 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, terminate)
     try:
-        built.check_machine()
+        if arguments.command in (None, "up") and not arguments.reuse:
+            built.check_machine()
         if arguments.command:
             return COMMANDS[arguments.command](arguments.words)
         with built.cache_lock():
@@ -66,8 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
         options = Options(only, ages, arguments.days, arguments.seed, tag)
         if not arguments.reuse:
             start(tag, clock)
-        run_dev(options, report)
-        run_production(options, report)
+        for part in (run_dev, run_production):
+            try:
+                part(options, report)
+            except Failed as failure:
+                # The next overlay is still tried.
+                report.add(Row(part.__name__, "ended early", None, 0.0, faults=(str(failure),)))
     finally:
         if not arguments.keep:
             cluster.down()
@@ -76,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     for fault in report.faults:
         print(f"FAULT: {fault}", file=sys.stderr)
     if arguments.write:
-        page.write(report.rows, f"{minutes:.0f} minutes.")
+        words = f"{len(report.rows)} rows in {minutes:.0f} minutes on {os.cpu_count()} cores."
+        page.write(report.rows, words)
     return 1 if report.faults else 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from k8s.shell import CACHE, HERE, ROOT, Clock, Failed, NotHere, logged, run
+from k8s.shell import CACHE, HERE, ROOT, STATE, Clock, Failed, NotHere, logged, run
 
 VERSION = "1.35.4"
 KUBE_ROUTER = "github.com/cloudnativelabs/kube-router/v2@v2.1.0"
@@ -33,6 +33,8 @@ HYPER = BIN / "hyper"
 NETPOL = BIN / "netpol"
 ETCD_MODULE = ROOT / "client" / "rockoon" / "local" / "etcd_module"
 # Services of installed packages must not start.
+DISK_SHARE_MAX = 0.85
+DISK_BYTES_MIN = 12 << 30
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -55,6 +57,23 @@ def check_machine() -> None:
     ):
         if shutil.which(program) is None:
             raise NotHere(f"there is no {program}, which {purpose}")
+    check_disk()
+
+
+def check_disk() -> None:
+    """Check the space for the state: brokers refuse messages on a disk that is 90 % full.
+
+    Raises:
+        NotHere: there is not enough space.
+    """
+    disk = shutil.disk_usage(STATE.parent)
+    share = disk.used / (disk.used + disk.free)
+    if share > DISK_SHARE_MAX or disk.free < DISK_BYTES_MIN:
+        raise NotHere(
+            f"the disk of {STATE} is {share:.0%} full, with {disk.free >> 30} GiB free: brokers "
+            "refuse messages at 90 %, and the nodes need 12 GiB; free space, or set K8S_STATE to a "
+            "folder on another disk, such as /dev/shm/rockoon-k8s"
+        )
 
 
 def install_packages() -> None:

@@ -25,7 +25,7 @@ from k8s.shell import ROOT
 from k8s.stage import Report, Stage
 
 FIRST_SECONDS = 120.0
-QUIET_SECONDS = 10.0
+QUIET_SECONDS = 5.0
 DEFAULT_DNS = 5.0
 # Kubelets measure pods every 10 to 15 s.
 IDLE_SECONDS = 20.0
@@ -55,37 +55,38 @@ class Options:
 
 def run_dev(options: Options, report: Report) -> None:
     """The dev overlay: one copy of each log, two brokers."""
-    names = ("dev", "outside", *DEV_STEPS)
-    if not any(map(options.wants, names)):
+    if not any(map(options.wants, ("dev", "outside", *DEV_STEPS))):
         return
     deployment = dev()
-    report.measured("dev", "apply until all pods are ready", lambda: apply_dev(deployment))
-    deployment.create_client()
-    report.measured("dev", "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
-    report.measured("dev", "idle pods", lambda: idle_pods(deployment))
-    run_stage(Stage(deployment, "dev", report), options, DEV_STEPS)
-    if options.wants("outside") and not options.days:
-        for step, action in OUTSIDE_STEPS.items():
-            report.measured("dev", step, partial(action, deployment))
-    deployment.delete()
+    try:
+        start(deployment, "dev", report, apply_dev)
+        run_stage(Stage(deployment, "dev", report), options, DEV_STEPS)
+        if options.wants("outside") and not options.days:
+            for step, action in OUTSIDE_STEPS.items():
+                report.measured("dev", step, partial(action, deployment))
+    finally:
+        deployment.delete()
 
 
 def run_production(options: Options, report: Report) -> None:
     """The production overlay with copies, offset-copies, TLS and access keys."""
-    names = ("production", *PRODUCTION_STEPS)
-    if not any(map(options.wants, names)):
+    if not any(map(options.wants, ("production", *PRODUCTION_STEPS))):
         return
     deployment = production()
-    report.measured(
-        "production", "apply until all pods are ready", lambda: apply_copies(deployment)
-    )
+    try:
+        start(deployment, "production", report, apply_copies)
+        run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
+    finally:
+        deployment.delete()
+
+
+def start(
+    deployment: Deployment, name: str, report: Report, apply: Callable[[Deployment], str]
+) -> None:
+    report.measured(name, "apply until all pods are ready", lambda: apply(deployment))
     deployment.create_client()
-    report.measured(
-        "production", "first message", lambda: do.first_message(deployment, FIRST_SECONDS)
-    )
-    report.measured("production", "idle pods", lambda: idle_pods(deployment))
-    run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
-    deployment.delete()
+    report.measured(name, "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
+    report.measured(name, "idle pods", lambda: idle_pods(deployment))
 
 
 def run_stage(
@@ -238,11 +239,12 @@ def restart_with_policies(stage: Stage, _: Options) -> None:
 
 
 def random_days(stage: Stage, options: Options) -> None:
-    """Random operations one after the other until the time is over."""
+    """Run random operations one after the other until the time is over."""
     chooser = random.Random(options.seed)
     print(f"{stage.name}: random operations, SEED={options.seed}", flush=True)
     steps = PRODUCTION_DAYS if stage.deployment.copies else DEV_DAYS
-    deadline = time.monotonic() + options.days * 60
+    # Half of the time for each overlay.
+    deadline = time.monotonic() + options.days * 30
     while time.monotonic() < deadline:
         set_age(stage, chooser.choice(list(options.dns)))
         chooser.choice(steps)(stage, Options((), [stage.dns], 0, chooser.randrange(1 << 30)))
