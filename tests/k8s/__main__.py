@@ -18,7 +18,7 @@ from k8s import built, cluster, former, images, page
 from k8s.node import OUTSIDE, Namespaces, Node
 from k8s.shell import CACHE, ROOT, Clock, Failed, NotHere
 from k8s.stage import Report, Row
-from k8s.steps import Options, run_dev, run_production
+from k8s.steps import Options, run_dev, run_documents, run_production
 
 NODES = 3
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = Options(only, ages, arguments.days, arguments.seed, tag)
         if not arguments.reuse:
             start(tag, clock)
-        for part in (run_dev, run_production):
+        for part in (run_dev, run_production, run_documents):
             try:
                 part(options, report)
             except Failed as failure:

@@ -121,7 +121,9 @@ def scale_brokers(deployment: Deployment, topic: str) -> None:
 
 def broker_listed(deployment: Deployment) -> Iterator[bool]:
     while True:
-        yield "rockoon-broker-2" in deployment.exec("rockoon", "status", "--json")
+        # While a broker is away, `rockoon status` ends with status 1.
+        status: Any = json.loads(deployment.exec("sh", "-c", "rockoon status --json || true"))
+        yield any(each["name"] == "rockoon-broker-2" and each["up"] for each in status["brokers"])
 
 
 def change_settings(deployment: Deployment) -> None:

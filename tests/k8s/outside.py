@@ -13,6 +13,7 @@ from conformance.languages import python
 from k8s.cluster import kubectl, kubectl_words, objects
 from k8s.deployment import Deployment
 from k8s.node import OUTSIDE, Namespaces, Node
+from k8s.operations import BROKER
 from k8s.shell import HERE, Failed, run, wait_for
 
 DOMAIN = "rockoon.example.com"
@@ -28,6 +29,8 @@ def open_to_outside(deployment: Deployment) -> str:
     overlays = deployment.copy_manifests()
     own = overlays / OVERLAY
     own.mkdir()
+    # Steps before may have added brokers.
+    brokers = deployment.kubectl("get", BROKER, "-o", "jsonpath={.spec.replicas}")
     domain = f"- {{op: replace, path: /data/domain, value: {DOMAIN}}}"
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -39,6 +42,7 @@ def open_to_outside(deployment: Deployment) -> str:
             "../../components/external-gateway",
             "../../components/gateway-scaler",
         ],
+        "replicas": [{"name": "rockoon-broker", "count": int(brokers)}],
         "patches": [{"target": {"kind": "ConfigMap", "name": "rockoon-external"}, "patch": domain}],
     }
     (own / "kustomization.yaml").write_text(yaml.safe_dump(kustomization, sort_keys=False))

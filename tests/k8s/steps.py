@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from k8s import images, outside, policies, scaler
+from k8s import documents, images, outside, policies, scaler
 from k8s import operations as do
 from k8s.cluster import kubectl, set_dns_age
 from k8s.deployment import (
@@ -22,13 +22,15 @@ from k8s.deployment import (
     production,
 )
 from k8s.shell import ROOT
-from k8s.stage import Report, Stage
+from k8s.stage import NEWCOMER_SECONDS_MAX, Report, Stage
 
 FIRST_SECONDS = 120.0
 QUIET_SECONDS = 5.0
 DEFAULT_DNS = 5.0
 # Kubelets measure pods every 10 to 15 s.
 IDLE_SECONDS = 20.0
+# From the end of the dev overlay's nameserver until its successor answers.
+ONLY_NAMESERVER_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,26 @@ def start(
     deployment.create_client()
     report.measured(name, "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
     report.measured(name, "idle pods", lambda: idle_pods(deployment))
+
+
+def run_documents(options: Options, report: Report) -> None:
+    """The Helm chart, and the commands of the pages, in namespaces that they create and delete."""
+    if options.days:
+        return
+    deployment = dev()
+    if options.wants("helm"):
+        report.measured("helm", "definitions of Prometheus' operator", documents.apply_definitions)
+        report.measured(
+            "helm", "install until the first message", lambda: documents.install_chart(deployment)
+        )
+        report.measured("helm", "uninstall", lambda: documents.uninstall_chart(deployment))
+        report.measured("helm", "commands of helm.md", lambda: documents.run_pages(["helm"]))
+    if options.wants("pages"):
+        set_dns_age(DEFAULT_DNS)
+        pages = documents.PAGES
+        report.measured("pages", ", ".join(pages), lambda: documents.run_pages(pages))
+        for each in (deployment, production()):
+            each.delete()
 
 
 def run_stage(
@@ -152,7 +174,15 @@ def kills(stage: Stage, options: Options) -> None:
 
 
 def kill(stage: Stage, pod: str) -> None:
-    stage.step(f"kill {short(pod)}", lambda: do.delete_pod(stage.deployment, pod, force=True))
+    # Newcomers and calls for routes wait until the only nameserver has a successor.
+    is_only = pod.startswith("rockoon-nameserver") and not stage.deployment.copies
+    limit = ONLY_NAMESERVER_SECONDS_MAX if is_only else None
+    stage.step(
+        f"kill {short(pod)}",
+        lambda: do.delete_pod(stage.deployment, pod, force=True),
+        bound=limit,
+        newcomers=limit or NEWCOMER_SECONDS_MAX,
+    )
 
 
 def short(pod: str) -> str:
