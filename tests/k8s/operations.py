@@ -113,7 +113,9 @@ def scale_brokers(deployment: Deployment, topic: str) -> None:
     for count in (3, 2, 3):
         deployment.kubectl("scale", BROKER, f"--replicas={count}")
         deployment.kubectl("rollout", "status", BROKER, "--timeout=120s")
-        if count == 3:
+        if count == 2:
+            deployment.kubectl("wait", "--for=delete", "pod/rockoon-broker-2", "--timeout=120s")
+        else:
             wait_for("the third broker is in the routes", broker_listed(deployment), POD_SECONDS)
             words = ("topic", "expand", topic, "--add", "rockoon-broker-2=2")
             deployment.exec("rockoon", *words)

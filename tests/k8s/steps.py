@@ -22,7 +22,7 @@ from k8s.deployment import (
     production,
 )
 from k8s.shell import ROOT
-from k8s.stage import NEWCOMER_SECONDS_MAX, Report, Stage
+from k8s.stage import NEWCOMER_SECONDS_MAX, RETURN_SECONDS_MAX, Report, Stage
 
 FIRST_SECONDS = 120.0
 QUIET_SECONDS = 5.0
@@ -204,7 +204,13 @@ def settings(stage: Stage, _: Options) -> None:
 
 def etcd(stage: Stage, _: Options) -> None:
     pod = f"{stage.deployment.etcd.partition('/')[2]}-0"
-    stage.step(f"kill {pod}", lambda: do.delete_pod(stage.deployment, pod, force=True))
+    stage.step(
+        f"kill {pod}",
+        lambda: do.delete_pod(stage.deployment, pod, force=True),
+        # If the only member is away for longer than the nodes' leases, all nodes are out of the
+        # routes until they register again.
+        newcomers=NEWCOMER_SECONDS_MAX if stage.deployment.copies else RETURN_SECONDS_MAX,
+    )
 
 
 def leaders(stage: Stage, options: Options) -> None:
