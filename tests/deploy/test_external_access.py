@@ -7,6 +7,7 @@ import pytest
 import yaml
 from deploy.manifests import ROOT, Overlay, build, name_of
 from deploy.network import Place, lets_through, place_of
+from deploy.page_runs import REPOSITORY, write_files
 from deploy.pages import kustomizations
 from deploy.real_kustomize import build_as_real
 
@@ -129,6 +130,8 @@ def test_clients_outside_reach_their_ports_and_no_others(overlay: Overlay) -> No
 
 
 def test_the_page_s_overlay_and_certificates_are_complete(tmp_path: Path) -> None:
+    # The page's overlay extends that of the page about the installation.
+    write_files(REPOSITORY / "docs/operate/deploy.md", tmp_path)
     written, certificates = map(build_as_real, kustomizations(PAGE, tmp_path))
     for each in written.documents + certificates.documents:
         is_namespaced = each["kind"] not in CLUSTER_KINDS

@@ -17,7 +17,7 @@ import pytest
 from deploy.chart import HELM, needs_helm
 from deploy.fake_helm import __file__ as fake_helm
 from deploy.fake_kubectl import __file__ as fake
-from deploy.manifests import build
+from deploy.manifests import build, name_of
 from deploy.page_runs import REPOSITORY, PageError, blocks, run_page, write_files
 from deploy.real_kustomize import by_name, real_builds
 
@@ -98,6 +98,19 @@ def test_real_kustomize_builds_what_the_pages_apply_or_show(tmp_path: Path) -> N
                 )
         for theirs in real_builds(tmp_path / directory):
             assert by_name(ours) == theirs
+
+
+def test_external_access_changes_no_immutable_field_of_the_production_cluster(
+    tmp_path: Path,
+) -> None:
+    for page in PAGES:
+        write_files(page, tmp_path)
+    overlays = tmp_path / "deploy/kubernetes/overlays"
+    before, after = build(overlays / "mine"), build(overlays / "external")
+    for each in before.of_kind("StatefulSet"):
+        changed = after.named("StatefulSet", name_of(each))
+        for field in ("volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"):
+            assert changed["spec"].get(field) == each["spec"].get(field), (name_of(each), field)
 
 
 def test_a_command_that_fails_is_named_with_its_line(tmp_path: Path) -> None:

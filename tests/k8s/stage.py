@@ -55,9 +55,15 @@ class Report:
             note = action() or ""
         except Failed as failure:
             seconds = time.monotonic() - began
-            self.add(Row(cluster, step, None, seconds, faults=(str(failure)[:2000],)))
+            self.add(Row(cluster, step, None, seconds, faults=(shortened(failure),)))
         else:
             self.add(Row(cluster, step, None, time.monotonic() - began, note=note))
+
+
+def shortened(failure: Failed) -> str:
+    """Return the text of a failure; of a long one its begin, and its end with the reason."""
+    text = str(failure)
+    return text if len(text) <= 2000 else f"{text[:400]}\n...\n{text[-1600:]}"
 
 
 def line(row: Row) -> str:
@@ -114,7 +120,7 @@ class Stage:
             action()
             self.deployment.roll_out()
         except Failed as failure:
-            problems.append(str(failure)[:2000])
+            problems.append(shortened(failure))
         seconds = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
         part = self.load.end_part()
