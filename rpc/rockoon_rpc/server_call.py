@@ -79,13 +79,6 @@ class ServerCall(MessageStream):
             self._is_pending or connection.is_choked or self.is_closed or self.sent_last
         )
 
-    def flush_alone(self) -> None:
-        """If this is the only call of its connection, write its queued messages now and not at the
-        end of the turn. Other calls may add messages to the same write."""
-        connection = self.connection
-        if len(connection.streams) == 1:
-            connection.flush()
-
     @property
     def signs_of_life(self) -> int:
         """Signs of life of the client's connection; a counter that grows with all bytes from the

@@ -49,7 +49,6 @@ class Recipient:
 
     def __init__(self) -> None:
         self.told: list[int] = []
-        self.sent: list[int] = []
         self.refused: list[bool] = []
         self.has_room = self.arrives_alone = True
         self.is_held = False
@@ -73,9 +72,6 @@ class Recipient:
         reply = pb.AppendReply.FromString(message)
         self.told.append(reply.request_id)
         self.refused.append(reply.HasField("error"))
-
-    def flush_alone(self) -> None:
-        self.sent = [*self.told]
 
     def pause_reader(self) -> None:
         self.is_held = True
@@ -111,9 +107,7 @@ class Scene:
         self.recipient = Recipient()
         self.calls = CallTimes()
         self.clock = SetClock()
-        # What was sent when appended messages became visible.
-        self.sent_before: list[list[int]] = []
-        self.turn = GroupAppends(self._append_group, self.clock, self._show)
+        self.turn = GroupAppends(self._append_group, self.clock)
         self.stream = self.another()
 
     def another(self) -> AppendStreamCall:
@@ -125,9 +119,6 @@ class Scene:
             raise self.failure
         self.writes.append(len(messages))
         return [[self.result] * len(batches) for batches in messages]
-
-    def _show(self) -> None:
-        self.sent_before.append(self.recipient.sent)
 
     async def _place(self, _request: Any) -> AppendResult:
         raise AssertionError("nobody reads")
@@ -157,7 +148,6 @@ async def test_a_message_alone_is_answered_where_it_comes() -> None:
     scene = Scene()
     assert scene.take(7)
     assert (scene.recipient.told, scene.writes, scene.notes) == ([7], [1], 1)
-    assert scene.sent_before == [[7]], "the reply does not wait for the work for readers"
     assert scene.turn.unanswered == 0
     assert await scene.others_tell() == []
     (calls,) = scene.calls.measurements()

@@ -148,8 +148,6 @@ class Appends:
         self._loop = asyncio.get_running_loop()
         # Set after each sync, which may have made room; a waiting task clears it first.
         self._room = asyncio.Event()
-        # Appended batches of groups that readers do not see before `show`.
-        self._unshown: list[tuple[AppendBatch, Appended]] = []
         self._failure: RockoonError | None = None
         self.after_confirmed: list[Callable[[], None]] | None = None
         self.messages = 0
@@ -188,8 +186,7 @@ class Appends:
                 await self._room.wait()
 
     def append_group(self, group: Sequence[GroupedBatch]) -> None:
-        """Append clients' batches by one write, without waiting. The caller must call `show` before
-        it returns to the event loop, so that a producer can read a message that it knows is stored.
+        """Append clients' batches by one write, without waiting.
 
         If a result stays None, the batch is not written: `append` waits or raises the reason. Of
         two batches with the same sequence key only the first is written: once it is in the log,
@@ -222,7 +219,7 @@ class Appends:
                 ):
                     fit.append(each)
                     batches.append(batch)
-            appended = self._store.append_group(batches, now_ms, shows=False) if batches else ()
+            appended = self._store.append_group(batches, now_ms) if batches else ()
         except (RockoonError, store_errors.StorageError):
             return
         end = 0
@@ -241,24 +238,13 @@ class Appends:
             durable = None
             if not is_durable and (durable := waits.get(id(results))) is None:
                 durable = waits[id(results)] = self._wait_for(end)
-            self._unshown.append((batch, where))
             sequenced = batch.sequenced
             if sequenced is None:
-                run = self._run_of(where, 0)
+                run = self._record_appended(batch, where, 0)
             else:
-                run = self._run_of(where, sequenced.first_sequence)
+                run = self._record_appended(batch, where, sequenced.first_sequence)
                 self._sequences.note(sequenced.key, run)
             results[index] = AppendResult((run,), durable)
-
-    def show(self) -> None:
-        """Make the batches of `append_group` visible, unless they wait for a sync; count them."""
-        if not self._unshown:
-            return
-        if not self._waits_for_sync:
-            self._store.show()
-        batches, self._unshown = self._unshown, []
-        for batch, appended in batches:
-            self._count(batch, appended)
 
     def _is_new(self, sequenced: SequencedBatch, batch: AppendBatch, now_ms: int) -> bool:
         """Return whether a batch has valid sequence numbers and no message that is stored."""
@@ -386,11 +372,6 @@ class Appends:
 
     def _record_appended(self, batch: AppendBatch, appended: Appended, first_sequence: int) -> Run:
         """Count an appended batch; return the positions of its messages."""
-        self._count(batch, appended)
-        return self._run_of(appended, first_sequence)
-
-    def _count(self, batch: AppendBatch, appended: Appended) -> None:
-        """Count an appended batch, and notify readers if it is visible."""
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         if not batch.internal:
@@ -399,8 +380,6 @@ class Appends:
         if not self._waits_for_sync:
             # The batch is visible now. With flush = sync it becomes visible in `confirmed`.
             self._arrived((batch.topic, batch.queue_id))
-
-    def _run_of(self, appended: Appended, first_sequence: int) -> Run:
         # `Run(...)` would be another Python call.
         return tuple.__new__(
             Run,

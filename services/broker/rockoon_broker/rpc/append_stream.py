@@ -81,8 +81,6 @@ class AppendCall(Protocol):
 
     def queue_message(self, message: bytes) -> None: ...
 
-    def flush_alone(self) -> None: ...
-
     def pause_reader(self) -> None: ...
 
     def resume_reader(self, unhandled: bytes | None = None) -> None: ...
@@ -143,18 +141,14 @@ class GroupAppends:
     Args:
         append_group: appends the batches of messages by one write; an exception is for all of them.
         clock: measures the time between messages.
-        show: makes appended batches visible to readers. Called before this object's callers return
-            to the event loop, and after replies that can be sent immediately.
     """
 
     def __init__(
         self,
         append_group: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[AppendResults]],
         clock: Clock,
-        show: Callable[[], None] = lambda: None,
     ) -> None:
         self._append_group = append_group
-        self.show = show
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._collected: list[tuple[Sequence[RoutedBatch], Waiting]] = []
@@ -193,8 +187,7 @@ class GroupAppends:
             unanswered: messages of the same stream without a reply, including this one.
 
         Returns:
-            The results; None if they come at the end of this iteration of the loop. After results,
-            the caller calls `show`.
+            The results; None if they come at the end of this iteration of the loop.
 
         Raises:
             Exception: `append_group` has raised it for a message that is appended immediately.
@@ -240,7 +233,6 @@ class GroupAppends:
                 waiting.set_exception(found)
             else:
                 waiting.set_result(found)
-        self.show()
 
 
 class AppendStreamCall:
@@ -343,13 +335,7 @@ class AppendStreamCall:
             self._skips_group = True
             return False
         self._record_batch()
-        try:
-            self._answer(sender, request_id, outcome, received_seconds)
-            if outcome.durable is None:
-                # The rest of the work for a message does not delay its reply.
-                sender.flush_alone()
-        finally:
-            self._groups.show()
+        self._answer(sender, request_id, outcome, received_seconds)
         return True
 
     def _on_group(self, found: AppendResults | Exception) -> None:
@@ -409,8 +395,6 @@ class AppendStreamCall:
             found = self._groups.append(batches, waiting, unanswered=self._unanswered)
             if found is None:
                 found = await waiting
-            else:
-                self._groups.show()
         except RockoonError:
             # The broker does not serve: the general path raises the reason for each batch.
             return results

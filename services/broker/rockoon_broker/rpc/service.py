@@ -141,7 +141,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = b""
         self._streams: set[AppendStreamCall] = set()
         self._pull_streams: set[PullStreamCall] = set()
-        self._groups = GroupAppends(self._append_group, clock, self._show_appended)
+        self._groups = GroupAppends(self._append_group, clock)
         # Bytes of single appends that wait for room in the log.
         self._single_bytes = 0
         # `_append`, with tracing if it is configured.
@@ -289,10 +289,6 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         if self._broker is None:
             raise self._refusal
         return self._broker.append_group(messages)
-
-    def _show_appended(self) -> None:
-        if self._broker is not None:
-            self._broker.appends.show()
 
     async def _append_bounded(self, request: Request) -> AppendResult:
         """Append the batch of an `Append` call.

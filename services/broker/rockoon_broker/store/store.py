@@ -289,15 +289,8 @@ class Store(VisibleStore):
         self._written()
         return appended
 
-    def append_group(
-        self, batches: Sequence[AppendBatch], now_ms: int, *, shows: bool = True
-    ) -> list[Appended | None]:
+    def append_group(self, batches: Sequence[AppendBatch], now_ms: int) -> list[Appended | None]:
         """Store batches of clients by one write.
-
-        Args:
-            batches, now_ms: as in `append`.
-            shows: False: batches that `append` would make visible are not visible before `show`,
-                which must follow before readers read.
 
         Returns:
             One result per batch. None: not written; call `append`, which raises the reason.
@@ -307,12 +300,8 @@ class Store(VisibleStore):
         self._check_room(for_client=True)
         appended = self._appender.append_group(batches, now_ms)
         if any(appended):
-            self._written(shows=shows)
+            self._written()
         return appended
-
-    def show(self) -> None:
-        """Make batches of `append_group` visible."""
-        self._undispatched.dispatch(self._committed_end)
 
     def _check_room(self, *, for_client: bool) -> None:
         cleaner, syncer = self._cleaner, self._syncer
@@ -371,15 +360,14 @@ class Store(VisibleStore):
         self._raw.write(offset, data, self.full_reason)
         self._written()
 
-    def _written(self, *, shows: bool = True) -> None:
+    def _written(self) -> None:
         """Sync or commit after a write to the log, and reserve the next file."""
         if self.settings.flush is Flush.SYNC:
             request = self._log.sync_request(self._syncer.synced_end)
             self._syncer.request_sync(request, inline_bytes_max=self.inline_bytes_max)
         elif not self._by_quorum:
             self._committed_end = self._log.end
-            if shows:
-                self._undispatched.dispatch(self._log.end)
+            self._undispatched.dispatch(self._log.end)
         self._log.reserve_ahead(self._syncer.request_file, self._cleaner.may_reserve)
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
