@@ -115,7 +115,7 @@ class Addresses:
         share = self._shares.get(one_address(host))
         return 0 if share is None else share.connections
 
-    def is_useless(self, address: str, cost: int) -> bool:
+    def count_useless(self, address: str, cost: int) -> bool:
         """Count a connection that ended uselessly; return whether the address has too many.
         Accepting the next connections costs more than their frames.
 

@@ -317,9 +317,9 @@ class Server:
         """Handle a connection that exceeded a budget: its address may get a pause."""
         self._addresses.calm(connection.share.address, reason)
 
-    def is_useless(self, connection: ServerConnection, cost: int) -> bool:
-        """Count a useless connection; see `Addresses.is_useless`."""
-        return not self.is_stopping and self._addresses.is_useless(connection.share.address, cost)
+    def count_useless(self, connection: ServerConnection, cost: int) -> bool:
+        """Count a useless connection; see `Addresses.count_useless`."""
+        return not self.is_stopping and self._addresses.count_useless(connection.share.address, cost)
 
     def refusal(self, connection: ServerConnection) -> str:
         """Return why a new call of a connection may not start; "" if it may."""

@@ -432,7 +432,7 @@ class ServerConnection(SessionConnection):
         """Count the end of this connection; the address may get a pause."""
         if not self._is_useless:
             self._is_useless = True
-            if self.server.is_useless(self, cost):
+            if self.server.count_useless(self, cost):
                 many = f"many connections end like this one: {reason}"
                 self._calm(ErrorCode.ENHANCE_YOUR_CALM, many)
 

@@ -251,13 +251,13 @@ def test_useless_connections_of_an_address_are_counted_one_after_the_other() -> 
     for _ in range(USELESS_BURST):
         share = addresses.enter("192.0.2.1")
         assert share is not None
-        assert not addresses.is_useless(share.address, 1)
+        assert not addresses.count_useless(share.address, 1)
         addresses.leave(share)
-    assert addresses.is_useless("192.0.2.1", 1)
+    assert addresses.count_useless("192.0.2.1", 1)
     now += (USELESS_BURST + 1) / USELESS_PER_SECOND
-    assert not addresses.is_useless("192.0.2.1", BROKEN_COST)
+    assert not addresses.count_useless("192.0.2.1", BROKEN_COST)
     for number in range(CALM_ADDRESSES_MAX + 10):
-        addresses.is_useless(f"2001:db8::{number:x}", 1)
+        addresses.count_useless(f"2001:db8::{number:x}", 1)
     assert len(addresses._useless) == CALM_ADDRESSES_MAX
 
 
