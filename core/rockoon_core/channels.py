@@ -23,7 +23,8 @@ from rockoon_core.pem_files import (
 )
 from rockoon_core.signature import Credentials, Signer
 from rockoon_proto.v1.nameserver_pb2 import Node
-from rockoon_rpc.channel import ALPN, LIMITS, Channel, ChannelTls
+from rockoon_rpc.channel import ALPN, LIMITS, LIVENESS, Channel, ChannelTls
+from rockoon_rpc.liveness import Liveness
 
 Serialize = Callable[[Any], bytes]
 
@@ -259,6 +260,7 @@ class Dialer:
         tls: TLS files; None: no TLS.
         access: credentials that sign calls; None: calls are not signed.
         answer_bytes_max: limit of a reply in bytes; not used by blocking channels.
+        liveness: time limits of silent connections; not used by blocking channels.
 
     Raises:
         PemError: a file of `tls` cannot be used.
@@ -270,8 +272,10 @@ class Dialer:
         access: Credentials | None = None,
         *,
         answer_bytes_max: int = MESSAGE_BYTES_MAX,
+        liveness: Liveness = LIVENESS,
     ) -> None:
         self._answer_bytes_max = answer_bytes_max
+        self._liveness = liveness
         self.tls = tls
         self.access = access
         self._trust = None if tls is None else RenewedFiles(tls.files, lambda: trust(tls))
@@ -284,7 +288,9 @@ class Dialer:
         """Create a channel whose calls are not signed; see `Channel`."""
         tls = None if self._trust is None else self._channel_tls
         limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
-        return Channel(address, limits=limits, tls=tls, ip_address=ip_address)
+        channel = Channel(address, limits=limits, tls=tls, ip_address=ip_address)
+        channel.liveness = self._liveness
+        return channel
 
     def signed(self, channel: Channel) -> aio.Channel:
         """Return a channel that signs the calls of an unsigned one, if there are credentials."""

@@ -9,9 +9,10 @@ import pytest
 
 from rockoon.local.directory import choose_port
 from rockoon_core.errors import EtcdUnavailable
-from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd import LIVENESS, Etcd
 from rockoon_nameserver.etcd_data import KeyEvent, PutKey, WatchBatch, only, under
 from rockoon_nameserver.route_store import Compacted
+from rockoon_rpc.liveness import Liveness
 from support.etcd import EtcdServer
 from support.eventually import answered
 from support.tcp_gate import TcpGate
@@ -81,6 +82,27 @@ async def test_an_etcd_that_falls_silent_fails_every_call_in_time(shared_etcd: E
         await etcd.header()
         gate.freeze()
         await every_call_fails(etcd)
+
+
+async def test_a_connection_to_a_vanished_host_is_replaced(shared_etcd: EtcdServer) -> None:
+    """For example of a pod that was deleted by force: its address answers nothing, not a reset."""
+    assert LIVENESS.ping_seconds >= 5.0, "etcd ends connections with more frequent pings"
+    liveness = Liveness(ping_seconds=0.2, answer_seconds=0.1)
+    async with (
+        TcpGate(shared_etcd.endpoint) as gate,
+        Etcd([gate.address], timeout_seconds=0.3, liveness=liveness) as etcd,
+    ):
+        await etcd.header()
+        gate.forget()
+        with pytest.raises(EtcdUnavailable):
+            await etcd.header()
+
+        async def header_if_up() -> object:
+            with suppress(EtcdUnavailable):
+                return await etcd.header()
+            return None
+
+        assert await answered(header_if_up, lambda found: found is not None) is not None
 
 
 async def every_call_fails(etcd: Etcd) -> None:

@@ -14,7 +14,9 @@ class TcpGate:
         port: likewise; 0 takes a free one.
 
     `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
-    nothing; `open` ends both. `lose_answers` keeps bytes of the target from clients, until `cut`.
+    nothing; `open` ends both. `forget` freezes the present connections for good, as if the host of
+    the target had vanished; new ones pass. `lose_answers` keeps bytes of the target from clients,
+    until `cut`.
 
     Attributes:
         lost: bytes that came from the target since `lose_answers`.
@@ -28,6 +30,7 @@ class TcpGate:
         self._unused = asyncio.Event()
         self._unused.set()
         self._flowing = asyncio.Event()
+        self._forgotten: list[asyncio.Event] = []
         self.lost: bytearray | None = None
         self.port = port
 
@@ -56,6 +59,12 @@ class TcpGate:
     def freeze(self) -> None:
         self._flowing.clear()
 
+    def forget(self) -> None:
+        self._flowing.clear()
+        self._forgotten.append(self._flowing)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     def lose_answers(self) -> bytearray:
         self.lost = bytearray()
         return self.lost
@@ -65,14 +74,15 @@ class TcpGate:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")
+        flowing = self._flowing
         with contextlib.suppress(OSError):
             there, onward = await asyncio.open_connection(host, int(port))
             self._writers |= {writer, onward}
             self._unused.clear()
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._pass_on(reader, onward))
-                    tasks.create_task(self._pass_on(there, writer, answers=True))
+                    tasks.create_task(self._pass_on(reader, onward, flowing))
+                    tasks.create_task(self._pass_on(there, writer, flowing, answers=True))
             finally:
                 self._writers -= {writer, onward}
                 if not self._writers:
@@ -80,14 +90,19 @@ class TcpGate:
         writer.close()
 
     async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        flowing: asyncio.Event,
+        *,
+        answers: bool = False,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 if answers and self.lost is not None:
                     self.lost += data
                     continue
-                await self._flowing.wait()
+                await flowing.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()
@@ -102,6 +117,7 @@ class TcpGate:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._flowing.set()
+        for each in (self._flowing, *self._forgotten):
+            each.set()
         await self.cut()
         await self._unused.wait()

@@ -37,6 +37,7 @@ from rockoon_nameserver.etcd_data import (
     WatchBatch,
 )
 from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, Compacted, LeaseGone
+from rockoon_rpc.liveness import Liveness
 from rockoon_runtime.error_guard import method_name
 from rockoon_runtime.telemetry.metrics import Times
 
@@ -58,6 +59,11 @@ GATHER_SECONDS = 0.02
 # Of one `read_jointly`.
 RANGES_MAX = 3
 LEASES_MAX = 1_000
+
+# If the host of a member vanishes, its connection never ends by itself. Leases count again from the
+# start of the next member, so the connection must be replaced well before the lease of a node ends
+# (`lease_seconds`). etcd ends connections with more than one PING in 5 s.
+LIVENESS = Liveness(ping_seconds=5.0, answer_seconds=2.0)
 
 NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
@@ -86,6 +92,7 @@ class Etcd:
         user, password: credentials, or empty.
         timeout_seconds: limit of a call.
         tls: certificates for the connections; None: no TLS.
+        liveness: time limits of silent connections.
 
     Raises:
         ValueError: there is no endpoint, or a file of `tls` cannot be used.
@@ -99,6 +106,7 @@ class Etcd:
         password: str = "",
         timeout_seconds: float = 2.0,
         tls: Tls | None = None,
+        liveness: Liveness = LIVENESS,
     ) -> None:
         if not endpoints:
             raise ValueError("at least one etcd endpoint is needed")
@@ -106,7 +114,7 @@ class Etcd:
         self._user = user
         self._password = password
         self._timeout_seconds = timeout_seconds
-        self._dialer = Dialer(tls, answer_bytes_max=UNBOUNDED_BYTES)
+        self._dialer = Dialer(tls, answer_bytes_max=UNBOUNDED_BYTES, liveness=liveness)
         # Changed by __aenter__ (channels belong to the running loop) and `_switch_member`.
         self._endpoints: list[Endpoint] = []
         self._current = 0
