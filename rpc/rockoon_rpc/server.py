@@ -319,7 +319,9 @@ class Server:
 
     def count_useless(self, connection: ServerConnection, cost: int) -> bool:
         """Count a useless connection; see `Addresses.count_useless`."""
-        return not self.is_stopping and self._addresses.count_useless(connection.share.address, cost)
+        return not self.is_stopping and self._addresses.count_useless(
+            connection.share.address, cost
+        )
 
     def refusal(self, connection: ServerConnection) -> str:
         """Return why a new call of a connection may not start; "" if it may."""
