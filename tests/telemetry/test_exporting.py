@@ -4,11 +4,13 @@ import asyncio
 import io
 import json
 import logging
+import socket
 import sys
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,7 @@ from rockoon_runtime.telemetry.metrics import (
     gauge,
     histogram,
 )
+from rockoon_runtime.telemetry.otlp import resource_of
 from rockoon_runtime.telemetry.prometheus import PrometheusPage, names_on_page
 from rockoon_runtime.telemetry.telemetry import JsonLines, set_up_logging, span_fields
 from support.waiting import DEADLINE_SECONDS
@@ -288,7 +291,12 @@ def test_lines_of_a_replica_name_the_replica(tmp_path: Path) -> None:
         name="broker-a", store_path=tmp_path, copies=3, replica="broker-a-1", cluster="c"
     )
     alone = BrokerSettings(name="broker-a", store_path=tmp_path, cluster="c")
-    assert [node_name(each) for each in (replica, alone)] == ["broker-a-1", "broker-a"]
+    unnamed = replace(replica, replica="")
+    assert [node_name(each) for each in (replica, alone, unnamed)] == [
+        "broker-a-1",
+        "broker-a",
+        f"broker-a@{socket.gethostname()}",
+    ]
     file = io.StringIO()
     root = logging.getLogger()
     former, root.handlers = root.handlers, []
@@ -298,3 +306,20 @@ def test_lines_of_a_replica_name_the_replica(tmp_path: Path) -> None:
     finally:
         root.handlers = former
     assert " WARNING broker broker-a-1 a.b: 3 lost\n" in file.getvalue()
+
+
+def test_json_lines_and_the_resource_of_telemetry_name_the_host() -> None:
+    file = io.StringIO()
+    root = logging.getLogger()
+    former, root.handlers = root.handlers, []
+    try:
+        set_up_logging("broker", "json", "broker-a-1", file)
+        logging.getLogger("a.b").warning("lost")
+    finally:
+        root.handlers = former
+    line = json.loads(file.getvalue())
+    assert (line["node"], line["host"]) == ("broker-a-1", socket.gethostname())
+    labels = {"cluster": "c", "node_type": "broker", "node_id": "broker-a-1"}
+    attributes = resource_of(labels).attributes
+    assert attributes["host.name"] == socket.gethostname()
+    assert attributes["service.instance.id"] == "broker-a-1"

@@ -40,7 +40,7 @@ from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
-from rockoon_replica.settings import replica_identities
+from rockoon_replica.settings import LOG_CHECKS, replica_identities
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
@@ -49,7 +49,8 @@ from rockoon_runtime.process import (
     announce,
     end_when_descriptor_lost,
 )
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, refused_by
+from rockoon_runtime.settings_checks import addresses
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
 
@@ -442,5 +443,15 @@ def close_store(broker: Broker, stop: Stop) -> None:
 
 
 PROGRAM = Program(
-    "broker", "A broker of a Rockoon cluster: it stores messages.", BrokerSettings, serve
+    "broker",
+    "A broker of a Rockoon cluster: it stores messages.",
+    BrokerSettings,
+    serve,
+    (
+        *LOG_CHECKS,
+        addresses(dialed=("store_host",)),
+        refused_by(replication_of),
+        # The host is resolved at the start.
+        refused_by(lambda settings: settings.for_store(("127.0.0.1", 0))),
+    ),
 )

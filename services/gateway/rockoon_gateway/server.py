@@ -43,7 +43,8 @@ from rockoon_runtime.access.gate import cluster_secrets
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, refused_by
+from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
 
@@ -111,6 +112,17 @@ async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStac
             told = True
 
 
+def secrets_of_clients(settings: GatewaySettings) -> SecretFile | None:
+    """Read the secrets with which clients sign; None without the file. Raises SettingsError."""
+    if settings.client_secrets is None:
+        if settings.access == "on":
+            raise SettingsError("access = on needs client_secrets: all calls would be refused")
+        return None
+    if settings.access == "off":
+        raise SettingsError("client_secrets is set, but access = off: calls are not checked")
+    return SecretFile(settings.client_secrets)
+
+
 async def access(
     settings: GatewaySettings,
     frontend: Frontend,
@@ -121,15 +133,9 @@ async def access(
     """Return the object that checks clients' signatures, with the present access keys of the
     cluster.
     """
+    secrets = secrets_of_clients(settings)
     if frontend.gate is None:
-        if settings.client_secrets is not None:
-            raise SettingsError("client_secrets is set, but access = off: calls are not checked")
         return Signatures(None, None, wall_clock_ms)
-    secrets = None
-    if settings.client_secrets is not None:
-        secrets = SecretFile(settings.client_secrets)
-    elif settings.access == "on":
-        raise SettingsError("access = on needs client_secrets: all calls would be refused")
     nameservers = Nameservers(
         settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
     )
@@ -242,10 +248,7 @@ async def serve(
         ListenError: it cannot listen on an address.
         RockoonError: the nameservers refuse, or none has ever replied.
     """
-    if not settings.nameservers:
-        raise SettingsError("nameservers is empty: set the nameservers of the gateway's cluster")
-    if settings.plain_connections and settings.tls == "off":
-        raise SettingsError("plain_connections is set, but tls = off: `listen` has no TLS anyway")
+    check_values(settings)
     frontend = Frontend("gateway", settings, {})
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
@@ -292,6 +295,14 @@ async def serve(
             await server.wait_quiet(quiet_seconds)
 
 
+def check_values(settings: GatewaySettings) -> None:
+    """Raises SettingsError if values that are valid one by one cannot be used together."""
+    if not settings.nameservers:
+        raise SettingsError("nameservers is empty: set the nameservers of the gateway's cluster")
+    if settings.plain_connections and settings.tls == "off":
+        raise SettingsError("plain_connections is set, but tls = off: `listen` has no TLS anyway")
+
+
 def client_listener(
     settings: GatewaySettings,
     frontend: Frontend,
@@ -328,5 +339,15 @@ def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Clus
 
 
 PROGRAM = Program(
-    "gateway", "Rockoon's gateway: RocketMQ's 5.x clients on this cluster", GatewaySettings, serve
+    "gateway",
+    "Rockoon's gateway: RocketMQ's 5.x clients on this cluster",
+    GatewaySettings,
+    serve,
+    (
+        *CHECKS,
+        addresses(listen=("scaler_listen",), dialed=("nameservers",)),
+        refused_by(check_values),
+        refused_by(secrets_of_clients),
+        caller_files(cluster_tls, "cluster_tls"),
+    ),
 )

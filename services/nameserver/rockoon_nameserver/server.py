@@ -47,7 +47,8 @@ from rockoon_runtime.access.rules import (
 )
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import ExitStatus, Fatal, Program, Stop, announce
-from rockoon_runtime.settings import SettingsError, shared_settings
+from rockoon_runtime.settings import SettingsError, refused_by, shared_settings
+from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
 from rockoon_runtime.tls import NodeIdentities
 from rockoon_runtime.wire import GrpcServer
 
@@ -384,5 +385,14 @@ async def wait_loaded(settings: NameserverSettings, follower: EtcdFollower, stop
 
 
 PROGRAM = Program(
-    "nameserver", "Rockoon's nameserver: serves the cluster's routes", NameserverSettings, serve
+    "nameserver",
+    "Rockoon's nameserver: serves the cluster's routes",
+    NameserverSettings,
+    serve,
+    (
+        *CHECKS,
+        addresses(listen=("external_listen",), dialed=("advertise", "etcd")),
+        refused_by(identities),
+        caller_files(etcd_tls, "etcd_tls"),
+    ),
 )

@@ -1,6 +1,6 @@
 """Frontend of a node: server, nameservers, access keys and registration of a service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple
@@ -11,7 +11,8 @@ from rockoon_node.registration import NodeLease, Registration
 from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.frontend import Frontend, ServiceSettings
-from rockoon_runtime.settings import shared_settings
+from rockoon_runtime.settings import SettingsCheck, shared_settings
+from rockoon_runtime.settings_checks import CHECKS, EVERY_ADDRESS, addresses, caller_files
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
 
@@ -31,6 +32,22 @@ class NodeSettings(ServiceSettings):
     advertise_external: str
     advertise_ip: str
     nameservers: tuple[str, ...]
+
+
+def advertised(settings: NodeSettings) -> Iterator[str]:
+    """Yield a fault if the routes would have an address that callers cannot dial."""
+    host = settings.listen.rpartition(":")[0].strip("[]")
+    if not settings.advertise and host in EVERY_ADDRESS:
+        yield f"advertise is empty, and callers cannot dial listen = {settings.listen!r}: set it"
+
+
+# For --check-settings, of every node.
+NODE_CHECKS: tuple[SettingsCheck, ...] = (
+    *CHECKS,
+    addresses(dialed=("advertise", "advertise_external", "nameservers")),
+    advertised,
+    caller_files(client_tls, "tls"),
+)
 
 
 class AsReplica(NamedTuple):

@@ -21,6 +21,7 @@ from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.service import RULES as REPLICATION_RULES
+from rockoon_replica.settings import LOG_CHECKS, replica_identities
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
@@ -29,7 +30,7 @@ from rockoon_runtime.process import (
     announce,
     end_when_descriptor_lost,
 )
-from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.settings import SettingsError, refused_by
 from rockoon_runtime.telemetry.metrics import Measurement
 from rockoon_runtime.wire import QUIET_SECONDS
 
@@ -59,9 +60,7 @@ async def serve(
         ListenError: the service cannot listen on the address.
         Fatal: the store cannot be used, or the cluster has another offset service.
     """
-    if settings.heartbeat_seconds >= settings.lease_seconds:
-        raise SettingsError("heartbeat_seconds must be less than lease_seconds")
-    cluster_id("accept_etcd_cluster_id", settings.accept_etcd_cluster_id)
+    check_values(settings)
     disk = disk or Disk()
     end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}
@@ -113,6 +112,16 @@ def close_store(store: JournalStore, stop: Stop) -> None:
         store.close()
     except StoreFailed as failure:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
+
+
+def check_values(settings: OffsetSettings) -> None:
+    """Raises SettingsError if values that are valid one by one cannot be used together."""
+    if settings.heartbeat_seconds >= settings.lease_seconds:
+        raise SettingsError(
+            f"heartbeat_seconds = {settings.heartbeat_seconds} must be less than "
+            f"lease_seconds = {settings.lease_seconds}"
+        )
+    cluster_id("accept_etcd_cluster_id", settings.accept_etcd_cluster_id)
 
 
 async def run_parts(
@@ -174,5 +183,9 @@ async def run_parts(
 
 
 PROGRAM = Program(
-    "offset", "Rockoon's offset service: progress of consumer groups", OffsetSettings, serve
+    "offset",
+    "Rockoon's offset service: progress of consumer groups",
+    OffsetSettings,
+    serve,
+    (*LOG_CHECKS, refused_by(check_values), refused_by(replica_identities)),
 )

@@ -1,10 +1,15 @@
 """Settings of a service whose log can be replicated."""
 
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rockoon_node.frontend import NodeSettings
-from rockoon_runtime.settings import SettingsError, setting
+from rockoon_core.errors import WrongIdentity
+from rockoon_core.pem_files import PemError, try_certificate
+from rockoon_node.frontend import NODE_CHECKS, NodeSettings
+from rockoon_runtime.settings import SettingsCheck, SettingsError, setting
+from rockoon_runtime.settings_checks import directory
 from rockoon_runtime.tls import NodeIdentities
 
 
@@ -49,8 +54,34 @@ class CopySettings(NodeSettings):
 
     @property
     def process_name(self) -> str:
-        """Name of this process, distinct from those of the log's other replicas."""
-        return self.replica if self.copies > 1 and self.replica else self.name
+        """Name of this process in log lines and metrics, distinct from those of the log's other
+        replicas: the replica's own name, or the log's name at this host."""
+        if self.copies == 1:
+            return self.name
+        return self.replica or f"{self.name}@{socket.gethostname()}"
+
+
+def name_in_certificate(settings: CopySettings) -> Iterator[str]:
+    """Yield a fault if other replicas of the log would refuse this service's certificate."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if settings.copies == 1 or settings.tls != "mutual" or certificate is None or key is None:
+        return
+    try:
+        found = try_certificate(certificate, key)
+        NodeIdentities(settings.tls_node_name).check(settings.name, (found.name, *found.hosts))
+    except PemError:
+        # Another check reports it.
+        return
+    except (ValueError, WrongIdentity) as failure:
+        yield f"tls_certificate = {certificate}: {failure}"
+
+
+# For --check-settings, of every service with a log.
+LOG_CHECKS: tuple[SettingsCheck, ...] = (
+    *NODE_CHECKS,
+    directory("store_path"),
+    name_in_certificate,
+)
 
 
 def replica_identities(settings: CopySettings) -> NodeIdentities | None:

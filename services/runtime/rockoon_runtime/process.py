@@ -17,7 +17,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +27,17 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 from rockoon_rpc import implementation
 from rockoon_runtime.allocator import keep_freed_memory
-from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
+from rockoon_runtime.notify import notify, watchdog
+from rockoon_runtime.settings import (
+    Loaded,
+    SettingsCheck,
+    SettingsError,
+    command_line,
+    faults_of,
+    load,
+    load_all,
+    render,
+)
 from rockoon_runtime.telemetry.telemetry import set_up_logging
 from rockoon_runtime.wire import ListenError
 
@@ -66,10 +76,15 @@ class Fatal(Exception):
 
 
 class Stop:
-    """Stop request: set once, by a signal handler or by the service itself."""
+    """Stop request: set once, by a signal handler or by the service itself.
 
-    def __init__(self) -> None:
+    Args:
+        on_request: called once, with the reason.
+    """
+
+    def __init__(self, on_request: Callable[[str], None] = lambda _: None) -> None:
         self._event = asyncio.Event()
+        self._on_request = on_request
         self.reason = ""
         # Written by the task that found the condition; read after `serve` has returned.
         self.fatal: Fatal | None = None
@@ -78,6 +93,7 @@ class Stop:
         if not self._event.is_set():
             self.reason = reason
             self._event.set()
+            self._on_request(reason)
 
     def fail(self, fatal: Fatal) -> None:
         """Stop because of a fatal condition, with its exit status."""
@@ -104,10 +120,11 @@ class Stop:
 
 
 def announce(service: str, name: str, address: str) -> None:
-    """Report readiness to the parent process, as one JSON line on standard output."""
+    """Report readiness: to systemd, and to the parent process as a JSON line on standard output."""
     line = json.dumps({"ready": service, "name": name, "address": address, "pid": os.getpid()})
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    notify(f"READY=1\nSTATUS={name} at {address}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +136,14 @@ class Program(Generic[Settings]):
         description: one line for `--help`.
         settings_class: its settings dataclass.
         serve: runs the service; returns after `stop` was requested and everything is closed.
+        checks: yield the faults of settings that are valid one by one; for `--check-settings`.
     """
 
     service: str
     description: str
     settings_class: type[Settings]
     serve: Callable[..., Awaitable[None]]
+    checks: Sequence[SettingsCheck] = ()
 
 
 def node_name(settings: object) -> str:
@@ -139,6 +158,8 @@ def run(program: Program[Settings]) -> int:
     arguments = vars(command_line(program.settings_class, service, program.description))
     print_only = arguments.pop("print_settings")
     stop_with_parent = arguments.pop("stop_with_parent")
+    if arguments.pop("check_settings"):
+        return check_settings(program, arguments)
     try:
         loaded = loaded_settings(program, arguments)
     except SettingsError as failure:
@@ -168,6 +189,33 @@ def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Lo
         environment=os.environ,
         arguments=arguments,
     )
+
+
+def check_settings(program: Program[Settings], arguments: dict[str, Any]) -> int:
+    """Report every fault of a service's settings; returns 1 if there is one, otherwise 0.
+
+    Files that settings name are read only if each setting has a valid value, because the default
+    of a setting with a wrong value would cause further faults.
+    """
+    config = arguments.pop("config")
+    loaded, wrong = load_all(
+        program.settings_class,
+        program.service,
+        file=config,
+        environment=os.environ,
+        arguments=arguments,
+    )
+    faults = [*map(str, wrong)] or faults_of(loaded.value, program.checks)
+    if wrong:
+        faults.append(
+            "certificates, secrets and directories are checked once all settings are valid"
+        )
+    for fault in faults:
+        complain(program.service, 1, fault)
+    if faults:
+        return 1
+    sys.stdout.write(f"rockoon-{program.service}: the settings are valid\n")
+    return 0
 
 
 def run_loop(
@@ -247,7 +295,7 @@ def exit_status(cause: BaseException) -> ExitStatus:
 async def supervise(
     service: str, serve: Callable[[Stop], Awaitable[None]], stop_with_parent: bool
 ) -> int:
-    stop = Stop()
+    stop = Stop(lambda reason: notify(f"STOPPING=1\nSTATUS={reason.splitlines()[0]}"))
     loop = asyncio.get_running_loop()
 
     def signalled(number: signal.Signals) -> None:
@@ -259,7 +307,8 @@ async def supervise(
         loop.add_signal_handler(number, signalled, number)
     if stop_with_parent:
         loop.add_reader(0, parent_gone, loop, stop)
-    await serve(stop)
+    with watchdog(loop):
+        await serve(stop)
     if stop.fatal is not None:
         return complain(service, stop.fatal.status, stop.fatal)
     log.info("stopped: %s", stop.reason)

@@ -12,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,27 @@ SIZE_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 <<
 
 class SettingsError(ValueError):
     """A setting is unknown, of the wrong type or out of bounds; the text says which and why."""
+
+
+# Yields the faults of a service's settings, each with the setting, its value and the expected one.
+SettingsCheck = Callable[[Any], Iterable[str]]
+
+
+def faults_of(settings: Any, checks: Iterable[SettingsCheck]) -> list[str]:
+    """The faults that checks find; a fault that several checks find is there once."""
+    return [*dict.fromkeys(fault for check in checks for fault in check(settings))]
+
+
+def refused_by(function: Callable[[Any], object]) -> SettingsCheck:
+    """A check that yields the SettingsError of a function that a start calls with the settings."""
+
+    def check(settings: Any) -> Iterator[str]:
+        try:
+            function(settings)
+        except SettingsError as fault:
+            yield str(fault)
+
+    return check
 
 
 def setting(
@@ -74,7 +95,28 @@ def load(
     environment: Mapping[str, str],
     arguments: Mapping[str, str],
 ) -> Loaded[Settings]:
-    """Read a service's settings.
+    """Read a service's settings; see `load_all` for the arguments.
+
+    Raises:
+        SettingsError: unknown key, wrong type, out of bounds, unreadable file.
+    """
+    loaded, faults = load_all(
+        settings_class, service, file=file, environment=environment, arguments=arguments
+    )
+    if faults:
+        raise faults[0]
+    return loaded
+
+
+def load_all(
+    settings_class: type[Settings],
+    service: str,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str],
+    arguments: Mapping[str, str],
+) -> tuple[Loaded[Settings], list[SettingsError]]:
+    """Read a service's settings, and collect the faults instead of raising the first one.
 
     Args:
         settings_class: a frozen dataclass whose fields were made with `setting`. Its attribute
@@ -85,8 +127,8 @@ def load(
         environment: usually `os.environ`.
         arguments: field name → text, from the command line.
 
-    Raises:
-        SettingsError: unknown key, wrong type, out of bounds, unreadable file.
+    Returns:
+        The settings, and their faults in the order of the sources. A value with a fault is ignored.
     """
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, settings_class))}
     kinds = typing.get_type_hints(settings_class)
@@ -94,6 +136,7 @@ def load(
     values: dict[str, Any] = {}
     sources = dict.fromkeys(fields, "default")
     prefix = f"ROCKOON_{service.upper()}_"
+    faults: list[SettingsError] = []
 
     def set_value(name: str, raw: object, source: str) -> None:
         if name in removed:
@@ -105,19 +148,31 @@ def load(
                 f"{name} is a secret (from {source}): set it in the environment variable "
                 f"{prefix}{name.upper()}"
             )
-        values[name] = convert(name, raw, kinds[name], source)
-        check(name, values[name], fields[name].metadata, source)
-        sources[name] = source
+        value = convert(name, raw, kinds[name], source)
+        check(name, value, fields[name].metadata, source)
+        values[name], sources[name] = value, source
 
-    if file is not None:
-        for name, raw in read_toml(file).items():
-            set_value(name, raw, str(file))
-    for variable, raw in environment.items():
-        if variable.startswith(prefix):
-            set_value(variable.removeprefix(prefix).lower(), raw, f"environment {variable}")
-    for name, raw in arguments.items():
-        set_value(name, raw, f"--{name.replace('_', '-')}")
-    return Loaded(settings_class(**values), sources)
+    def given() -> Iterator[tuple[str, object, str]]:
+        """Yield name, raw value and source of each value, in rising priority."""
+        if file is not None:
+            try:
+                in_file = read_toml(file)
+            except SettingsError as fault:
+                faults.append(fault)
+            else:
+                yield from ((name, raw, str(file)) for name, raw in in_file.items())
+        for variable, raw in environment.items():
+            if variable.startswith(prefix):
+                yield variable.removeprefix(prefix).lower(), raw, f"environment {variable}"
+        for name, raw in arguments.items():
+            yield name, raw, f"--{name.replace('_', '-')}"
+
+    for each in given():
+        try:
+            set_value(*each)
+        except SettingsError as fault:
+            faults.append(fault)
+    return Loaded(settings_class(**values), sources), faults
 
 
 def read_toml(file: Path) -> dict[str, object]:
@@ -202,7 +257,8 @@ def command_line(
     description: str,
     arguments: Sequence[str] | None = None,
 ) -> argparse.Namespace:
-    """Parse a service's command line: `--config`, `--print-settings` and a flag per field.
+    """Parse a service's command line: `--config`, `--print-settings`, `--check-settings` and a flag
+    per field.
 
     Args:
         settings_class, service, description: see `Program`.
@@ -218,6 +274,13 @@ def command_line(
     parser.add_argument("--config", type=Path, default=None, help="a TOML file with settings")
     parser.add_argument(
         "--print-settings", action="store_true", default=False, help="show every setting and exit"
+    )
+    parser.add_argument(
+        "--check-settings",
+        action="store_true",
+        default=False,
+        help="report every fault of the settings and of the files that they name, and exit with "
+        "status 1 if there is one; opens no port and no store",
     )
     parser.add_argument(
         "--stop-with-parent",

@@ -172,7 +172,7 @@ def member(package: str, options: Sequence[str]) -> HostedService:
     arguments = vars(
         command_line(program.settings_class, program.service, program.description, options)
     )
-    for of_process in ("print_settings", "stop_with_parent"):
+    for of_process in ("print_settings", "check_settings", "stop_with_parent"):
         arguments.pop(of_process)
     return HostedService(program, loaded_settings(program, arguments).value)
 

@@ -3,6 +3,7 @@
 The SDK is imported only if an endpoint is set: a service without one does not need it.
 """
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -46,6 +47,7 @@ def resource_of(labels: Mapping[str, str]) -> "Resource":
             "service.namespace": labels["cluster"],
             "service.name": f"rockoon-{labels['node_type']}",
             "service.instance.id": labels["node_id"],
+            "host.name": socket.gethostname(),
         }
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -178,7 +179,8 @@ def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None
     """
     handler = logging.StreamHandler(file or sys.stderr)
     if log_format == "json":
-        handler.setFormatter(JsonLines({"service": service, "node": node}, span_fields))
+        origin = {"service": service, "node": node, "host": socket.gethostname()}
+        handler.setFormatter(JsonLines(origin, span_fields))
     else:
         where = f"{service} {node}".strip().replace("%", "%%")
         line = f"%(asctime)s %(levelname)s {where} %(name)s: %(message)s"
