@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs or upgrades Rockoon on this machine: users, /opt/rockoon, /etc/rockoon, units. Starts and restarts nothing.
+# Usage: install.sh FOLDER, as root, where FOLDER is the machine's folder of prepare.sh. Run it beside dist/ with the wheels and etcd.
+set -euo pipefail
+[ $# -eq 1 ] && [ -d dist ] || { echo "usage: install.sh FOLDER, beside dist/" >&2; exit 2; }
+folder=$1 here=$(dirname "$0")
+
+for user in rockoon rockoon-etcd; do
+  id -u "$user" >/dev/null 2>&1 || useradd --system --home-dir /var/lib/rockoon --no-create-home --shell /usr/sbin/nologin "$user"
+done
+
+[ -x /opt/rockoon/bin/python ] || python3 -m venv /opt/rockoon
+/opt/rockoon/bin/pip install --quiet --disable-pip-version-check --no-index --find-links dist --force-reinstall \
+  rockoon rockoon-nameserver rockoon-broker rockoon-offset rockoon-gateway
+# A running program cannot be overwritten, but replaced.
+install -m 755 dist/etcd /opt/rockoon/bin/etcd.new
+mv /opt/rockoon/bin/etcd.new /opt/rockoon/bin/etcd
+
+install -d /etc/rockoon
+cp -r "$folder"/. /etc/rockoon
+mv /etc/rockoon/profile.sh /etc/profile.d/rockoon.sh
+chown -R root:rockoon /etc/rockoon
+chown -R root:rockoon-etcd /etc/rockoon/etcd /etc/rockoon/etcd.env
+chmod -R u=rwX,g=rX,o= /etc/rockoon
+chmod 755 /etc/rockoon
+chmod 644 /etc/profile.d/rockoon.sh
+
+cp "$here"/*.service /etc/systemd/system
+cp -r "$here"/rockoon-.service.d /etc/systemd/system
+systemctl daemon-reload
+/opt/rockoon/bin/rockoon --version
