@@ -3,7 +3,6 @@
 from typing import cast
 
 from rockoon_format import kernel
-from rockoon_rpc import fallback
 from rockoon_rpc.session import Implementation
 
 COMPILED, FALLBACK = "compiled", "h2 for Python"
@@ -16,7 +15,13 @@ def compiled() -> Implementation | None:
 
 def implementation() -> Implementation:
     """Return the HTTP/2 implementation in use."""
-    return compiled() or cast(Implementation, fallback)
+    found = compiled()
+    if found is None:
+        # Its libraries take longer to load than any other module, and the kernel needs none.
+        from rockoon_rpc import fallback
+
+        found = cast(Implementation, fallback)
+    return found
 
 
 def name() -> str:

@@ -2,11 +2,14 @@
 
 import sys
 
-from rockoon_broker.server import PROGRAM
-from rockoon_runtime.process import run
+from rockoon_runtime.allocator import load_without_collections
 
 
 def main() -> int:
+    load_without_collections()
+    from rockoon_broker.server import PROGRAM
+    from rockoon_runtime.process import run
+
     return run(PROGRAM)
 
 

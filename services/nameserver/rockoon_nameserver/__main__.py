@@ -2,11 +2,12 @@
 
 import sys
 
-from rockoon_runtime.allocator import run_with_system_allocator
+from rockoon_runtime.allocator import load_without_collections, run_with_system_allocator
 
 
 def main() -> int:
     run_with_system_allocator()
+    load_without_collections()
     # After the restart of the process, so that nothing is imported twice.
     from rockoon_nameserver.server import PROGRAM
     from rockoon_runtime.process import run

@@ -236,6 +236,7 @@ def run_loop(
     # The objects of loaded modules are not garbage. Each traversal of them would block the event
     # loop for tens of milliseconds.
     gc.freeze()
+    gc.enable()
     try:
         return uvloop.run(supervise(service, serve, stop_with_parent))
     except Exception as failure:
