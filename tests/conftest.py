@@ -3,8 +3,9 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+from rockoon.local import process
 from rockoon.local.etcd import VARIABLE, find_etcd
 from rockoon_core.repeated_lines import OF_LIBRARIES
 from support.seeds import fresh_seeds
+from support.warm_nodes import StartProgram, WarmNodes
 
 ROOT = Path(__file__).parent.parent
 # `rockoon up` builds an etcd where there is a Go: once, but for minutes. Tests take what there is.
@@ -42,6 +45,8 @@ LONG = (
     "tests/telemetry/test_traces_of_a_cluster.py",
     "tests/transactions/test_kill.py",
 )
+# Nodes of their clusters are new processes, because these tests are about starts or memory.
+COLD = ("tests/local/", "tests/gateway/test_vanished_clients.py", "tests/capacity/")
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
@@ -90,9 +95,19 @@ def turn(item: pytest.Item) -> tuple[int, str]:
 def pytest_configure(config: pytest.Config) -> None:
     # What a shell starts in the background ignores Ctrl-C, and so would every process of ours.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform == "linux":
+        nodes = WarmNodes(process.start_program)
+        process.start_program = partial(start_program, nodes, process.start_program)
+        config.add_cleanup(nodes.close)
     worker = getattr(config, "workerinput", None)
     if worker is not None and config.args == config.getini("testpaths"):
         config.args[:] = places(worker)
+
+
+def start_program(warm: WarmNodes, cold: StartProgram, *program: Any) -> Any:
+    """Start a node of a local cluster, see `rockoon.local.process.start_program`."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return cold(*program) if test.startswith(COLD) else warm.start(*program)
 
 
 def places(worker: dict[str, Any]) -> list[str]:

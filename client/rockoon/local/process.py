@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 16 << 10
@@ -154,16 +155,7 @@ class Node:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with self.log_path.open("ab") as log:
-                    # In a separate session, so that Ctrl-C in a terminal reaches only this process,
-                    # which stops the nodes in the right order.
-                    self._process = subprocess.Popen(
-                        self.command,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        env=os.environ | self.environment,
-                        start_new_session=True,
-                    )
+                    self._process = start_program(self.command, log, os.environ | self.environment)
             except OSError as failure:
                 raise LocalClusterError(f"{self.name} cannot be started: {failure}") from failure
             self._end_wanted = self._ready = False
@@ -238,6 +230,32 @@ class Node:
         with self._changed:
             self._changed.wait_for(lambda: not self._running(), seconds)
             return self._status
+
+
+def start_program(
+    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a node's program, with pipes for standard input and output.
+
+    The program has a session of its own, so that Ctrl-C in a terminal reaches only this process,
+    which stops the nodes in the right order.
+
+    Args:
+        command: program and arguments.
+        log: receives standard error.
+        environment: all variables of the program.
+
+    Raises:
+        OSError: the program cannot be executed.
+    """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def end(nodes: Iterable[Node]) -> None:
