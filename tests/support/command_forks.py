@@ -6,27 +6,31 @@ every command: `python -m support.command_forks` reads one JSON job a line and a
 status.
 """
 
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-LOADED = (
-    "rockoon.cli.app",
-    "rockoon.cli.consume",
-    "rockoon.cli.lag",
-    "rockoon.cli.produce",
-    "rockoon.cli.status",
-    "rockoon.admin.admin",
-    "rockoon.producer.producer",
-    "rockoon.consumer.pull_consumer",
-    "rockoon.consumer.push_consumer",
-    "rich.table",
-    "uvloop",
-)
+import rockoon
+from rockoon.local.node_maker import THREADS
+
+# No command loads these packages, and the threads of some would not be in forks.
+NOT_LOADED = ("rockoon.arrow", "rockoon.testing", "rockoon.tracing")
+OTHERS = ("rich.table", "uvloop")
+
+
+def loaded() -> Iterator[str]:
+    """All modules that a command may load."""
+    for module in pkgutil.walk_packages(rockoon.__path__, "rockoon."):
+        if not module.name.startswith(NOT_LOADED) and not module.name.endswith(".__main__"):
+            yield module.name
+    yield from OTHERS
 
 
 class CommandForks:
@@ -43,7 +47,7 @@ class CommandForks:
             [sys.executable, "-m", "support.command_forks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**environment, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            env={**environment, **THREADS, "PYTHONPATH": str(Path(__file__).parent.parent)},
             text=True,
         )
 
@@ -99,8 +103,10 @@ def become_command(files: list[str], arguments: list[str]) -> None:
 
 
 def serve() -> None:
-    for module in LOADED:
+    for module in loaded():
         importlib.import_module(module)
+    # A collection in a fork would copy the pages of all that is loaded.
+    gc.freeze()
     for line in sys.stdin:
         files, arguments = json.loads(line)
         child = os.fork()
