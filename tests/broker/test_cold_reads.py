@@ -282,8 +282,7 @@ async def test_an_index_is_made_again_without_waiting_for_the_disk(
     disk = ColdDisk()
     disk.evict()
     async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
-        request = pb.QueryMessagesRequest(topic="T", key="k", max_messages=len(OLD))
-        reply = await broker.call("QueryMessages", request)
+        reply = await broker.query("T", "k", max_messages=len(OLD))
         assert reply.whole_range_searched, reply.not_searched_because
         assert sorted(bodies_of(reply)) == OLD
         assert disk.waited == 0

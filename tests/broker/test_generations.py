@@ -457,8 +457,7 @@ async def test_a_deleted_topic_is_not_served_from_its_generation(
 
 
 async def found(broker: RunningBroker, key: str, **more: Any) -> list[bytes]:
-    request = pb.QueryMessagesRequest(topic="Latest", key=key, **more)
-    reply = await broker.call("QueryMessages", request)
+    reply = await broker.query("Latest", key, **more)
     assert reply.whole_range_searched, reply.not_searched_because
     return bodies_of(reply)
 
@@ -479,9 +478,7 @@ async def test_by_key_what_is_left_is_found_and_what_came_since(
         assert await found(broker, "a") == [b"4", b"3", b"elsewhere", b"both"]
         assert await found(broker, "c") == [b"1"]
         assert await found(broker, "nobody") == []
-        reply = await broker.call(
-            "QueryMessages", pb.QueryMessagesRequest(topic="Latest", key="a", max_messages=3)
-        )
+        reply = await broker.query("Latest", "a", max_messages=3)
         assert bodies_of(reply) == [b"4", b"3", b"elsewhere"]
         assert "more than 3 messages" in reply.not_searched_because
 

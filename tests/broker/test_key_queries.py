@@ -50,7 +50,7 @@ async def query(broker: RunningBroker, key: str, topic: str = "T", **more: Any) 
 
 
 async def found(broker: RunningBroker, key: str, topic: str = "T", **more: Any) -> list[bytes]:
-    reply = await query(broker, key, topic, **more)
+    reply = await broker.query(topic, key, **more)
     assert reply.whole_range_searched, reply.not_searched_because
     return bodies_of(reply)
 
@@ -107,7 +107,7 @@ async def test_a_query_that_stops_early_says_why(tmp_path: Path, nameserver: Bro
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await send(broker, "T", [(b"%d" % number, keyed(keys="k")) for number in range(50)])
-        reply = await query(broker, "k", max_messages=3)
+        reply = await broker.query("T", "k", max_messages=3)
         assert bodies_of(reply) == [b"49", b"48", b"47"]
         assert not reply.whole_range_searched
         assert reply.not_searched_because == "there are more than 3 messages"

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 from rockoon_broker.clock import BELIEVED_AFTER_MS
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -44,10 +43,7 @@ async def since(broker: RunningBroker, time_ms: int) -> list[bytes]:
 
 async def between(broker: RunningBroker, begin_ms: int, end_ms: int) -> list[bytes]:
     """The messages with the key k of a time, oldest first."""
-    request = pb.QueryMessagesRequest(
-        topic="T", key="k", begin_ms=begin_ms, end_ms=end_ms, max_messages=1024
-    )
-    reply: Any = await broker.call("QueryMessages", request)
+    reply = await broker.query("T", "k", begin_ms=begin_ms, end_ms=end_ms, max_messages=1024)
     assert reply.whole_range_searched, reply.not_searched_because
     return bodies_of(reply)[::-1]
 

@@ -78,6 +78,15 @@ class RunningBroker:
     async def describe(self) -> Any:
         return await self.call("DescribeBroker", pb.DescribeBrokerRequest())
 
+    async def query(self, topic: str, key: str, **more: Any) -> Any:
+        """Query messages by key; repeat the query while the index has not reached the log's end."""
+
+        async def ask() -> Any:
+            request = pb.QueryMessagesRequest(topic=topic, key=key, **more)
+            return await self.call("QueryMessages", request)
+
+        return await answered(ask, lambda reply: "retry" not in reply.not_searched_because)
+
     async def until(self, condition: Callable[[Any], bool]) -> Any:
         """Look at the broker's description until it is as wanted; returns that one.
 
