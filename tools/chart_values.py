@@ -46,6 +46,7 @@ def values() -> list[Value]:
         ValueError: a value has no comment.
     """
     text = (CHART / "values.yaml").read_text()
+    whole = yaml.safe_load(text)
     found: list[Value] = []
     parents: list[str] = []
     comment: list[str] = []
@@ -57,20 +58,20 @@ def values() -> list[Value]:
             parents[depth:] = [match[2]]
             path = ".".join(parents)
             if comment and comment[0].startswith("-- "):
-                default = yaml.safe_load(text)
+                default = whole
                 for key in parents:
                     default = default[key]
                 found.append(Value(path, " ".join(comment).removeprefix("-- "), default))
             elif not any(path.startswith(f"{each.path}.") for each in found[-1:]):
-                require_group(text, parents)
+                require_group(whole, parents)
             comment = []
         else:
             comment = []
     return found
 
 
-def require_group(text: str, parents: list[str]) -> None:
-    place = yaml.safe_load(text)
+def require_group(whole: Any, parents: list[str]) -> None:
+    place = whole
     for key in parents:
         place = place[key]
     if not isinstance(place, dict) or not place:

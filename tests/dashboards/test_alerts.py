@@ -10,11 +10,11 @@ from typing import Any
 
 import promql_parser as promql
 import pytest
-import yaml
 from dashboards.evaluation import EVALUATION_SECONDS, Series, firing, seconds_of, series_of
 from dashboards.promql import labels_by_name, labels_left, parsed, selectors
 
 from rockoon_broker import metrics as broker_metrics
+from support.kustomize import load_all
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "deploy/prometheus"
@@ -48,7 +48,7 @@ promtool = pytest.mark.skipif(
 
 @cache
 def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
+    groups = next(load_all(RULES.read_text()))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -114,7 +114,7 @@ def test_every_alert_has_a_paragraph_that_says_what_to_do() -> None:
 def test_every_alert_has_a_test_in_which_it_fires() -> None:
     cases = [
         case
-        for test in yaml.safe_load(TESTS.read_text())["tests"]
+        for test in next(load_all(TESTS.read_text()))["tests"]
         for case in test["alert_rule_test"]
     ]
     assert [case["alertname"] for case in cases if case["exp_alerts"]] == RULE_NAMES
@@ -140,7 +140,7 @@ def cases(path: Path) -> list[tuple[list[Series], int, str, list[dict[str, str]]
             case["alertname"],
             [alert["exp_labels"] for alert in case["exp_alerts"]],
         )
-        for test in yaml.safe_load(path.read_text())["tests"]
+        for test in next(load_all(path.read_text()))["tests"]
         for case in test["alert_rule_test"]
     ]
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
 from deploy.fake_kubectl import Objects
+
+from support import kustomize
 
 
 def main(state: Path, helm: str, words: list[str]) -> None:
@@ -41,7 +42,7 @@ def main(state: Path, helm: str, words: list[str]) -> None:
         manifests.write_text((revisions / f"{count - 2:02}.yaml").read_text())
     else:
         manifests = revisions / f"{count - 1:02}.yaml"
-    documents = [each for each in yaml.safe_load_all(manifests.read_text()) if each]
+    documents = [each for each in kustomize.load_all(manifests.read_text()) if each]
     if options.create_namespace:
         namespace = {"kind": "Namespace", "metadata": {"name": options.namespace}}
         objects.apply([namespace], options.namespace)

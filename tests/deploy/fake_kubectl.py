@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from support import kustomize
 
 ORDINALS = 3
@@ -102,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 def documents_of(options: argparse.Namespace) -> list[Any]:
     if options.directory:
         return kustomize.build(Path(options.directory))
-    return list(yaml.safe_load_all(Path(options.file).read_text()))
+    return list(kustomize.load_all(Path(options.file).read_text()))
 
 
 def get(state: Path, options: argparse.Namespace) -> None:

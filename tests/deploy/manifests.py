@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from kubernetes_validate import utils as schemas
 
 from rockoon_broker.settings import BrokerSettings
 from rockoon_gateway.settings import GatewaySettings
@@ -15,6 +18,10 @@ from support import kustomize
 
 ROOT = Path(__file__).parents[2] / "deploy/kubernetes"
 Document = dict[str, Any]
+
+# Otherwise `kubernetes_validate` reads a megabyte of schemas for each object.
+for each in ("all_versions", "schema_contents"):
+    setattr(schemas, each, cache(getattr(schemas, each)))
 
 SETTINGS: Mapping[str, type] = {
     "nameserver": NameserverSettings,
