@@ -1,6 +1,8 @@
 """Spark's Python processes in tests, without what they spend on nothing; Python runs it first."""
 
 import gc
+import importlib
+import os
 import sys
 
 # Spark puts a copy of PySpark before the installed one: an archive, which each process compiles.
@@ -22,3 +24,14 @@ def collect_new() -> int:
 
 
 gc.collect = collect_new  # type: ignore[assignment]
+
+# A daemon forks a worker for each plan of a read, and for each task that finds no idle worker.
+if "pyspark.daemon" in sys.orig_argv:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for module in (
+        "pyspark.worker",
+        "pyspark.sql.worker.plan_data_source_read",
+        "rockoon_spark.source.data_source",
+    ):
+        importlib.import_module(module)
+    collect_new()
