@@ -6,8 +6,10 @@ every command: `python -m support.command_forks` reads one JSON job a line and a
 status.
 """
 
+import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -22,7 +24,7 @@ from rockoon.local.node_maker import THREADS
 
 # No command loads these packages, and the threads of some would not be in forks.
 NOT_LOADED = ("rockoon.arrow", "rockoon.testing", "rockoon.tracing")
-OTHERS = ("rich.table", "uvloop")
+OTHERS = ("encodings.idna", "rich.console", "rich.table", "uvloop", "zoneinfo")
 
 
 def loaded() -> Iterator[str]:
@@ -105,6 +107,10 @@ def become_command(files: list[str], arguments: list[str]) -> None:
 def serve() -> None:
     for module in loaded():
         importlib.import_module(module)
+    # The first command makes all subcommands, and loads what typer needs for their options.
+    sys.argv = ["rockoon", "topic", "list", "--nameservers=nowhere"]
+    with contextlib.redirect_stderr(io.StringIO()):
+        importlib.import_module("rockoon.cli.app").run_command_line()
     # A collection in a fork would copy the pages of all that is loaded.
     gc.freeze()
     for line in sys.stdin:

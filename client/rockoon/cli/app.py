@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,10 +178,8 @@ def run_command_line() -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            command = typer.main.get_command(app)
-            add_examples(command)
             arguments = with_watch_seconds(common_options_first(sys.argv[1:]))
-            command(arguments, prog_name="rockoon")
+            whole_command()(arguments, prog_name="rockoon")
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else FAILED
         # A failure to flush at interpreter exit would print a traceback. None: stdout is closed.
@@ -190,6 +188,14 @@ def run_command_line() -> int:
     except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
         return report(failure)
     return status
+
+
+@cache
+def whole_command() -> Any:
+    """Return the command with all subcommands."""
+    command = typer.main.get_command(app)
+    add_examples(command)
+    return command
 
 
 # Options of `root` with a value that may also follow the command. `--nameservers` is not listed:
