@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.command import parser, stores
+from bench.spark.compactions import measure_compactions
 from bench.spark.jobs import (
     COLUMN_SETS,
     JOBS,
@@ -34,7 +36,10 @@ from bench.spark.topics import measure_topics, to_json
 from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
-PARTS = ("topics", "process", "spark", *JOBS)
+PARTS = ("topics", "compactions", "process", "spark", *JOBS)
+# Parts that make stores of their own.
+OWN_STORES = frozenset({"topics", "compactions"})
+COMPACTIONS = 20
 FILE_BYTES = 1 << 30
 QUICK_FILE_BYTES = 64 << 20
 # Size of the log of one topic among others, as a part of a file.
@@ -111,7 +116,7 @@ def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Fi
     for cores in arguments.cores or CORES:
         if {"process", "spark"} & set(parts):
             bench.in_processes(cores)
-        if set(parts) - {"process", "topics"}:
+        if set(parts) - {"process", *OWN_STORES}:
             bench.on_spark(cores, parts)
     bench.figures.print(console, arguments.cores or CORES)
     console.print(f"{time.perf_counter() - began:.0f} s in all; load {os.getloadavg()[0]:.1f}")
@@ -140,7 +145,12 @@ def main(given: Sequence[str] | None = None) -> int:
     if "topics" in parts:
         figures += to_json(measure_topics(console, file_bytes // TOPICS_LOG_PART, arguments.rounds))
     try:
-        if parts != {"topics"}:
+        if "compactions" in parts:
+            with stores(directory) as folder, spark_on(max(CORES), folder) as spark:
+                figures += [
+                    asdict(each) for each in measure_compactions(console, spark, COMPACTIONS)
+                ]
+        if parts - OWN_STORES:
             with stores(directory) as folder:
                 figures += measure(console, folder, arguments).to_json()
     except JavaMissing as error:

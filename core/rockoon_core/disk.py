@@ -52,6 +52,8 @@ CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # Errors that may pass without an action on the disk: no room, or no descriptor.
 SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR})
+# The file system has no hard links, or the file has too many.
+LINKS_REFUSED = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 # The descriptor is closed, or belongs to a socket or pipe: other code closed its number.
 _NOT_OURS = frozenset({errno.EBADF, errno.ESPIPE})
 # Suffix of a file that will replace another.
@@ -335,6 +337,21 @@ class Disk:
     def move_directory(self, source: Path, target: Path) -> None:
         """Rename a directory within the same file system; `target` does not exist."""
         source.rename(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, which does not exist yet.
+
+        Raises:
+            OSError: the disk; `errno` is in LINKS_REFUSED if the file must be copied instead.
+        """
+        os.link(source, target)
+
+    def is_same_file(self, path: Path, other: Path) -> bool:
+        """Return whether two names are those of one file; False if `other` does not exist."""
+        try:
+            return path.samefile(other)
+        except FileNotFoundError:
+            return False
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file, replacing `target` in one step."""

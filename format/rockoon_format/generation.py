@@ -6,6 +6,8 @@
         manifest.json             its queues and offsets, and checksums of all files
         00000.records             generation_parts.py: CommitLog records, byte for byte
         00000.entries             generation_parts.py: position of each record
+        00000.superseded          generation_parts.py: which records a newer one superseded;
+                                  only in parts of a former generation
       .incoming-<id>/             incomplete, being written; ignored by readers
 
 The offset of a record is at least `covered_from` and below `covered_to` of its queue; its physical
@@ -14,7 +16,9 @@ compaction kept nothing of them. Docs: adr/0018.
 
 The manifest has its own checksum, of its canonical text: keys sorted, no spaces.
 
-    {"manifest": {"version": 1, "generation": 7, "replaces": 6, ...}, "sha256": "..."}
+    {"manifest": {"version": 2, "generation": 7, "replaces": 6, ...}, "sha256": "..."}
+
+A manifest of version 1 has neither superseded records nor the age of tombstones.
 """
 
 import hashlib
@@ -22,7 +26,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rockoon_format.file_names import OFFSET_MAX, offset_to_file_name
 from rockoon_format.generation_parts import (
@@ -31,19 +35,23 @@ from rockoon_format.generation_parts import (
     GenerationError,
     PartEntries,
     check_part,
+    encode_superseded,
     part_checks,
     part_entries,
+    superseded_bytes,
 )
 from rockoon_format.names import topic_fault
 
 __all__ = [
     "CURRENT_FILE",
+    "FORMER_VERSION",
     "GENERATIONS_DIRECTORY",
     "INCOMING_PREFIX",
     "MANIFEST_FILE",
     "PARTS_MAX",
     "PART_BYTES_MAX",
     "TAIL_BYTES",
+    "VERSION",
     "CoveredQueue",
     "EntriesLayout",
     "GenerationError",
@@ -52,14 +60,17 @@ __all__ = [
     "LogTail",
     "Manifest",
     "PartEntries",
+    "PartFile",
     "check_order",
     "check_part",
     "decode_current",
     "encode_current",
+    "encode_superseded",
     "generation_name",
     "part_checks",
     "part_entries",
     "part_names",
+    "superseded_name",
     "tail_start",
 ]
 
@@ -71,7 +82,8 @@ TAIL_BYTES = 65_536
 PARTS_MAX = 100_000
 """The name of a part has five digits."""
 
-_VERSION = 1
+VERSION = 2
+FORMER_VERSION = 1
 _SHA256_DIGITS = 64
 
 _Item = TypeVar("_Item")
@@ -99,6 +111,8 @@ class GenerationTopic:
     """A deletion of the topic removed its records below this physical offset; 0 if none did."""
     queues: tuple[CoveredQueue, ...]
     """Ascending by queue id."""
+    oldest_tombstone_ms: int = 0
+    """No tombstone of the topic has an earlier `kept_since_ms`; 0 if the topic has no tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +125,49 @@ class LogTail:
     crc32: int
 
 
+class PartFile(NamedTuple):
+    """A file of a part, as the manifest describes it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationPart:
-    """One pair of files, and the range of the log that contains its records."""
+    """The files of one part, and the range of the log that contains its records."""
 
     number: int
     log_start: int
     log_end: int
     """All its records start between `log_start` and `log_end` (physical offsets)."""
     records: int
+    """Number of kept records; the files also have the superseded ones."""
     records_bytes: int
     records_sha256: str
     entries_bytes: int
     entries_sha256: str
+    superseded: int = 0
+    superseded_sha256: str = ""
+    """Checksum of the `.superseded` file; empty without superseded records."""
+
+    @property
+    def rows(self) -> int:
+        """Number of records in the files."""
+        return self.records + self.superseded
+
+    @property
+    def files(self) -> tuple[PartFile, ...]:
+        """The files: records, entries and, if there are superseded records, their rows."""
+        records, entries = part_names(self.number)
+        found = (
+            PartFile(records, self.records_bytes, self.records_sha256),
+            PartFile(entries, self.entries_bytes, self.entries_sha256),
+        )
+        if not self.superseded:
+            return found
+        name, size = superseded_name(self.number), superseded_bytes(self.rows)
+        return (*found, PartFile(name, size, self.superseded_sha256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +188,20 @@ class Manifest:
     """By name, in byte order."""
     parts: tuple[GenerationPart, ...]
     """By number, from 0, which is the order of the log."""
+    version: int = VERSION
 
     @property
     def records(self) -> int:
+        """Number of kept records."""
         return sum(part.records for part in self.parts)
 
     @property
     def records_bytes(self) -> int:
         return sum(part.records_bytes for part in self.parts)
+
+    @property
+    def files_bytes(self) -> int:
+        return sum(file.bytes for part in self.parts for file in part.files)
 
     def topic(self, name: str) -> GenerationTopic | None:
         return next((topic for topic in self.topics if topic.topic == name), None)
@@ -159,7 +209,12 @@ class Manifest:
     def to_json(self) -> bytes:
         """The file's content; raises GenerationError if the manifest contradicts itself."""
         self.check()
-        content = {"version": _VERSION, **asdict(self)}
+        content = asdict(self)
+        if self.version == FORMER_VERSION:
+            for name, added in _ADDED.items():
+                for item in content[name]:
+                    for field_name in added:
+                        del item[field_name]
         text = {"manifest": content, "sha256": _checksum(content)}
         return json.dumps(text, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -176,9 +231,15 @@ class Manifest:
             content = whole["manifest"]
             if whole["sha256"] != _checksum(content):
                 raise GenerationError("the checksum does not match the manifest")
-            version = content.pop("version")
-            if version != _VERSION:
-                raise GenerationError(f"a manifest of version {version}; {_VERSION} is known")
+            version = content["version"]
+            if version == FORMER_VERSION:
+                for name, added in _ADDED.items():
+                    for item in content[name]:
+                        item |= added
+            elif version != VERSION:
+                raise GenerationError(
+                    f"a manifest of version {version}; {FORMER_VERSION} and {VERSION} are known"
+                )
             manifest = _manifest(content)
         except GenerationError:
             raise
@@ -233,7 +294,9 @@ class Manifest:
             at = part.log_end
             if part.records_bytes > PART_BYTES_MAX:
                 raise GenerationError(f"part {number} of {part.records_bytes} bytes")
-            for digits in (part.records_sha256, part.entries_sha256):
+            if self.version == FORMER_VERSION and part.superseded:
+                raise GenerationError(f"part {number} has superseded records, in version 1")
+            for digits in (file.sha256 for file in part.files):
                 if len(digits) != _SHA256_DIGITS or not set(digits) <= set("0123456789abcdef"):
                     raise GenerationError(f"part {number}: {digits!r} is not a checksum")
 
@@ -282,9 +345,23 @@ def part_names(number: int) -> tuple[str, str]:
     return f"{number:05d}.records", f"{number:05d}.entries"
 
 
+def superseded_name(number: int) -> str:
+    """The name of a part's file of superseded rows."""
+    return f"{number:05d}.superseded"
+
+
 def _checksum(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+_NUMBERS = ("version", "generation", "replaces", "created_ms", "log_start", "log_end")
+# Fields that version 2 added to the items of a list, with their values in version 1. The age of
+# tombstones is unknown there, so that each one may have expired.
+_ADDED: Mapping[str, Mapping[str, Any]] = {
+    "topics": {"oldest_tombstone_ms": 1},
+    "parts": {"superseded": 0, "superseded_sha256": ""},
+}
 
 
 def _check_ascending(name: str, items: list[Any]) -> None:
@@ -300,7 +377,10 @@ def _manifest(content: dict[str, Any]) -> Manifest:
     def topic(item: dict[str, Any]) -> GenerationTopic:
         _expect(GenerationTopic, item)
         return GenerationTopic(
-            str(item["topic"]), _number(item["dropped_below"]), _each(queue, item["queues"])
+            str(item["topic"]),
+            _number(item["dropped_below"]),
+            _each(queue, item["queues"]),
+            _number(item["oldest_tombstone_ms"]),
         )
 
     def part(item: dict[str, Any]) -> GenerationPart:
@@ -311,10 +391,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         log_tail=LogTail(**_numbers(LogTail, content["log_tail"])),
         topics=_each(topic, content["topics"]),
         parts=_each(part, content["parts"]),
-        **{
-            name: _number(content[name])
-            for name in ("generation", "replaces", "created_ms", "log_start", "log_end")
-        },
+        **{name: _number(content[name]) for name in _NUMBERS},
     )
 
 
@@ -373,10 +450,11 @@ def check_order(manifest: Manifest, parts: Sequence[PartEntries]) -> None:
         for queue in topic.queues
     }
     for part, entries in zip(manifest.parts, parts, strict=True):
-        if (len(entries), entries.records_bytes) != (part.records, part.records_bytes):
+        counted = (entries.records, len(entries), entries.records_bytes)
+        if counted != (part.records, part.rows, part.records_bytes):
             raise GenerationError(
-                f"part {part.number} has {len(entries)} records in {entries.records_bytes} bytes, "
-                f"and {part.records} in {part.records_bytes} by the manifest"
+                f"part {part.number} keeps {counted[0]} of {counted[1]} records in {counted[2]} "
+                f"bytes, and {part.records} of {part.rows} in {part.records_bytes} by the manifest"
             )
         physical = entries.physical_offsets
         if ((physical < part.log_start) | (physical >= part.log_end)).any():
@@ -393,18 +471,21 @@ def check_order(manifest: Manifest, parts: Sequence[PartEntries]) -> None:
 
 
 def _check_queues(number: int, entries: PartEntries, seen: dict[tuple[str, int], _Seen]) -> None:
-    for topic, queue, rows in entries.slices():
+    for topic, queue, all_rows in entries.slices():
+        rows = entries.kept_rows(all_rows)
+        if not len(rows):
+            continue
         place = f"part {number}: queue {queue} of {topic}"
         each = seen.get((topic, queue))
         if each is None:
             raise GenerationError(f"{place} is not in the manifest")
-        first, last = (int(entries.queue_offsets[row]) for row in (rows.start, rows.stop - 1))
+        first, last = (int(entries.queue_offsets[row]) for row in (rows[0], rows[-1]))
         if first < each.behind or last >= each.covered.covered_to:
             raise GenerationError(
                 f"{place} from {first} to {last} is not between {each.behind} and "
                 f"{each.covered.covered_to}"
             )
-        if int(entries.physical_offsets[rows.start]) < each.dropped_below:
+        if int(entries.physical_offsets[rows[0]]) < each.dropped_below:
             raise GenerationError(f"{place} has a record from before the topic was deleted")
         each.behind = last + 1
-        each.records += rows.stop - rows.start
+        each.records += len(rows)

@@ -19,14 +19,18 @@ eight bytes, with zeros between them.
                                             i32[k]      key_hashes
                                             u32[k]      key_rows
 
-The file has no checksum; the manifest of its generation has one.
+The `.superseded` file has one bit for each row, the lowest bit of the first byte for row 0: 1 if a
+later record superseded the row's record, which readers then leave out. Bits after the last row are
+zero. A part without superseded records does not have the file.
+
+The files have no checksums; the manifest of their generation has them.
 
 The entries can be computed from the records, or compared with them.
 """
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -148,9 +152,52 @@ class PartEntries:
     """i4[k], ascending: `hashes.index_key_hash` of `topic#key`, for UNIQ_KEY and each of KEYS."""
     key_rows: NDArray[np.uint32]
     """u4[k]: the row of each hash; ascending where hashes are equal."""
+    superseded: NDArray[np.bool_] | None = None
+    """bool[n]: rows that readers leave out; None if there are none. Not in the `.entries` file."""
 
     def __len__(self) -> int:
+        """Number of rows, superseded ones too."""
         return len(self.queue_offsets)
+
+    @property
+    def records(self) -> int:
+        """Number of rows that are not superseded."""
+        gone = 0 if self.superseded is None else int(np.count_nonzero(self.superseded))
+        return len(self) - gone
+
+    def with_superseded(self, content: Buffer) -> "PartEntries":
+        """Return the same entries with the rows of a `.superseded` file.
+
+        Raises:
+            GenerationError: the file belongs to a part with another number of rows.
+        """
+        bits = np.frombuffer(content, np.uint8)
+        if len(bits) != superseded_bytes(len(self)):
+            raise GenerationError(f"{len(bits)} bytes of superseded rows for {len(self)} rows")
+        rows = np.unpackbits(bits, bitorder="little").view(np.bool_)
+        if rows[len(self) :].any():
+            raise GenerationError(f"a superseded row after the last of {len(self)}")
+        return replace(self, superseded=rows[: len(self)])
+
+    def kept_rows(self, rows: slice | None = None) -> NDArray[np.int64]:
+        """The numbers of the rows that are not superseded, ascending.
+
+        Args:
+            rows: the rows to look at, with both bounds; all if None.
+        """
+        start, stop = (0, len(self)) if rows is None else (rows.start, rows.stop)
+        if self.superseded is None:
+            return np.arange(start, stop)
+        return start + np.flatnonzero(~self.superseded[start:stop])
+
+    def next_kept(self, row: int) -> int:
+        """The first row from `row` on that is not superseded; one must exist."""
+        # `argmin` of booleans ends at the first False.
+        return row if self.superseded is None else row + int(self.superseded[row:].argmin())
+
+    def last_kept(self, row: int) -> int:
+        """The last row up to `row` that is not superseded; one must exist."""
+        return row if self.superseded is None else row - int(self.superseded[row::-1].argmin())
 
     @property
     def records_bytes(self) -> int:
@@ -165,13 +212,16 @@ class PartEntries:
             yield self.topics[number], queue, slice(first, last)
 
     def rows_with_key(self, key_hash: int) -> NDArray[np.uint32]:
-        """Rows of records that have a key with this hash, ascending; may contain duplicates."""
+        """Rows of kept records that have a key with this hash, ascending; may contain
+        duplicates.
+        """
         first = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "left"))
         last = int(np.searchsorted(self.key_hashes, np.int32(key_hash), "right"))
-        return self.key_rows[first:last]
+        rows = self.key_rows[first:last]
+        return rows if self.superseded is None else rows[~self.superseded[rows]]
 
     def row_at(self, physical_offset: int) -> int | None:
-        """The row of the record with this position in the log; None if there is none.
+        """The row of the kept record with this position in the log; None if there is none.
 
         Physical offsets ascend within a slice, so all slices are searched in parallel.
         """
@@ -185,6 +235,8 @@ class PartEntries:
             low = np.where(below, middle + 1, low)
         found = low[low < ends]
         found = found[self.physical_offsets[found] == physical_offset]
+        if self.superseded is not None:
+            found = found[~self.superseded[found]]
         return int(found[0]) if len(found) else None
 
     def encode(self) -> bytes:
@@ -293,6 +345,16 @@ class PartEntries:
             row = int(starts[int(late.argmax()) + 1])
             byte = int(self.positions[row])
             raise GenerationError(f"byte {byte}: the record does not follow in (topic, queue)")
+
+
+def superseded_bytes(rows: int) -> int:
+    """Length of the `.superseded` file of a part with this number of rows."""
+    return -(-rows // 8)
+
+
+def encode_superseded(rows: NDArray[np.bool_]) -> bytes:
+    """The `.superseded` file; see `PartEntries.superseded`."""
+    return np.packbits(rows, bitorder="little").tobytes()
 
 
 def _layout(slices: int, rows: int, keys: int) -> list[tuple[str, str, int]]:

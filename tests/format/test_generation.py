@@ -24,6 +24,7 @@ from rockoon_format.generation import (
     check_part,
     decode_current,
     encode_current,
+    encode_superseded,
     generation_name,
     part_entries,
     part_names,
@@ -137,7 +138,7 @@ def manifest_of(parts: list[Part]) -> Manifest:
     return Manifest(2, 1, MADE_MS, 0, end, tail, topics, tuple(described))
 
 
-def with_part(manifest: Manifest, place: int, **changes: int) -> Manifest:
+def with_part(manifest: Manifest, place: int, **changes: int | str) -> Manifest:
     parts = list(manifest.parts)
     parts[place] = replace(parts[place], **changes)  # type: ignore[arg-type]
     return replace(manifest, parts=tuple(parts))
@@ -391,12 +392,83 @@ def test_what_is_no_manifest_is_refused(text: bytes) -> None:
         Manifest.from_json(text)
 
 
+def test_superseded_rows_are_left_out(chance: random.Random) -> None:
+    part = some_part(chance)
+    gone = np.array([chance.random() < 0.5 for _ in part.records], np.bool_)
+    gone[0], gone[-1] = True, False
+    encoded = encode_superseded(gone)
+    entries = part.entries.with_superseded(encoded)
+    kept = [row for row in range(len(gone)) if not gone[row]]
+    assert entries.kept_rows().tolist() == kept
+    assert (len(entries), entries.records) == (len(gone), len(kept))
+    for row in range(len(gone)):
+        assert entries.next_kept(row) == min(each for each in kept if each >= row)
+        if row >= kept[0]:
+            assert entries.last_kept(row) == max(each for each in kept if each <= row)
+        physical = part.records[row].physical_offset
+        found = {other for other in kept if part.records[other].physical_offset == physical}
+        assert (entries.row_at(physical) in found) if found else entries.row_at(physical) is None
+    for key in {key for record in part.records for key in plain_keys(record)}:
+        rows = part.entries.rows_with_key(index_key_hash(key)).tolist()
+        wanted = [row for row in rows if not gone[row]]
+        assert entries.rows_with_key(index_key_hash(key)).tolist() == wanted
+    for wrong in (encoded[:-1], encoded + b"\0"):
+        with pytest.raises(GenerationError, match="bytes of superseded rows"):
+            part.entries.with_superseded(wrong)
+    if len(gone) % 8:
+        with pytest.raises(GenerationError, match="after the last"):
+            part.entries.with_superseded(encoded[:-1] + b"\xff")
+
+
+def test_a_manifest_counts_what_is_kept_and_what_is_superseded(chance: random.Random) -> None:
+    part = some_part(chance)
+    whole = manifest_of([part])
+    topic = whole.topics[0]
+    queue = topic.queues[0]
+    gone = np.zeros(len(part.records), np.bool_)
+    gone[0] = True
+    encoded = encode_superseded(gone)
+    made = replace(
+        with_queue(whole, records=queue.records - 1),
+        parts=(
+            replace(
+                whole.parts[0],
+                records=len(gone) - 1,
+                superseded=1,
+                superseded_sha256=hashlib.sha256(encoded).hexdigest(),
+            ),
+        ),
+    )
+    assert Manifest.from_json(made.to_json()) == made
+    check_order(made, [part.entries.with_superseded(encoded)])
+    with pytest.raises(GenerationError, match="by the manifest"):
+        check_order(made, [part.entries])
+    with pytest.raises(GenerationError, match="in version 1"):
+        replace(made, version=1).to_json()
+    with pytest.raises(GenerationError, match="is not a checksum"):
+        with_part(made, 0, superseded_sha256="").to_json()
+
+
+def test_a_manifest_of_the_former_version_is_read_and_written_as_it_was(
+    chance: random.Random,
+) -> None:
+    former = replace(manifest_of([some_part(chance)]), version=1)
+    text = former.to_json()
+    content = json.loads(text)["manifest"]
+    assert not {"superseded", "superseded_sha256"} & content["parts"][0].keys()
+    assert "oldest_tombstone_ms" not in content["topics"][0]
+    found = Manifest.from_json(text)
+    assert found.to_json() == text
+    # Since when its tombstones are kept is unknown.
+    assert {topic.oldest_tombstone_ms for topic in found.topics} == {1}
+
+
 def test_a_manifest_of_a_later_version_is_refused(chance: random.Random) -> None:
     whole = json.loads(manifest_of([some_part(chance)]).to_json())
-    whole["manifest"]["version"] = 2
+    whole["manifest"]["version"] = 3
     text = json.dumps(whole["manifest"], sort_keys=True, separators=(",", ":"))
     whole["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    with pytest.raises(GenerationError, match="version 2"):
+    with pytest.raises(GenerationError, match="version 3"):
         Manifest.from_json(json.dumps(whole).encode())
 
 

@@ -118,7 +118,7 @@ class ThreeCopies:
         """The next generation, of what a leader has."""
         self._copies += 1
         copy = self.root / f"made-{self._copies}"
-        return made_elsewhere(self.root / leader, copy, topics=COMPACTED)
+        return made_elsewhere(self.root / leader, copy, topics=COMPACTED, links=True)
 
     async def compact(self, upload_id: str) -> bytes:
         """Have the leader take a generation; returns its manifest."""

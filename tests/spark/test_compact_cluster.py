@@ -43,9 +43,9 @@ def endpoint(local: LocalCluster) -> str:
     return ",".join(local.nameservers)
 
 
-def run(place: BrokerTarget, **options: int) -> CompactReport:
+def run(place: BrokerTarget, min_lag_ms: int = 0) -> CompactReport:
     return compact_on(
-        OneProcess(), place, split_bytes=SPLIT_BYTES, part_bytes=PART_BYTES, **options
+        OneProcess(), place, min_lag_ms, split_bytes=SPLIT_BYTES, part_bytes=PART_BYTES
     )
 
 
@@ -220,3 +220,23 @@ def test_a_store_is_compacted_while_its_broker_runs_which_takes_it_over(
         report = compact_on(OneProcess(), DirectoryTarget(local.directory / place.broker))
         wait_until(partial(serves, place, report.generation), "the broker takes it over")
     assert topic.read() == topic.newest
+
+
+def test_files_that_a_broker_has_are_not_sent_to_it_again(
+    local: LocalCluster, connection: Cluster
+) -> None:
+    choose = random.Random(9)
+    topic = Topic(connection)
+    topic.send(choose, 300)
+    places = broker_targets(endpoint(local))
+    for place in places:
+        run(place)
+    for number in range(3):
+        topic.send(choose, 3)
+        reports = [run(place) for place in places]
+        assert sum(report.bytes_written for report in reports) < sum(
+            report.bytes_linked for report in reports
+        ), number
+        for place, report in zip(places, reports, strict=True):
+            assert manifest_of(place).generation == report.generation
+        assert topic.read() == topic.newest

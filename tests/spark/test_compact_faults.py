@@ -84,6 +84,11 @@ class CopyingWriter:
         self.writer.write(name, content)
         self.copy()
 
+    def link(self, generation: int, former_name: str, name: str) -> None:
+        self.copy()
+        self.writer.link(generation, former_name, name)
+        self.copy()
+
 
 class CopyingTarget(DirectoryTarget):
     """A store that is copied at each step of publishing."""
@@ -147,6 +152,9 @@ def test_a_worker_that_is_killed_is_replaced(
             if not first.exists():
                 first.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+
+        def link(self, generation: int, former_name: str, name: str) -> None:
+            self._writer.link(generation, former_name, name)
 
     class DoomedPlace(DirectoryTarget):
         @contextmanager
@@ -271,8 +279,11 @@ def test_whole_records_behind_a_broken_one_at_the_end_are_left_to_the_broker(
 
 
 def test_a_damaged_generation_in_force_is_not_gone_on_with(owner: Compacting) -> None:
-    for name in ("00000.records", "00000.entries"):
-        path = owner.root / "compacted" / f"{1:020d}" / name
+    run(place(owner.root, owner.clock.time_ms), part_bytes=1 << 20)
+    owner.take_over(2)
+    owner.send("key 1")
+    for name in ("00000.records", "00000.entries", "00000.superseded"):
+        path = owner.root / "compacted" / f"{2:020d}" / name
         content = path.read_bytes()
         spoiled(path, len(content) // 2, bytes([content[len(content) // 2] ^ 1]))
         with pytest.raises(CompactionError, match=r"the checksum of .* is wrong"):
@@ -413,6 +424,9 @@ class LeavingWriter:
     def write(self, name: str, content: bytes) -> None:
         (self.writer.directory / f".{name}.{0:032x}").write_bytes(content[:10])
         self.writer.write(name, content)
+
+    def link(self, generation: int, former_name: str, name: str) -> None:
+        self.writer.link(generation, former_name, name)
 
 
 def test_what_killed_attempts_leave_is_not_published(owner: Compacting) -> None:

@@ -88,7 +88,7 @@ def test_the_newest_row_of_each_hash_is_found_whatever_its_half_and_bucket(
     hashes = np.array(pairs, np.uint64).reshape(-1, 2)
     physical = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.int64) << 40
     flags = np.array([flag for *_, flag in rows], np.bool_)
-    made = KeyRows.decode(KeyRows.of(hashes, physical, flags).encode())
+    made = KeyRows.decode(KeyRows.of(hashes, physical, ~flags, flags).encode())
     expected: dict[tuple[int, int], tuple[int, bool]] = {}
     for pair, place, flag in zip(pairs, physical.tolist(), flags.tolist(), strict=True):
         if pair not in expected or expected[pair][0] < place:

@@ -87,7 +87,7 @@ class History:
         self.sent = [each for each in self.sent if each.topic != topic]
 
     def compact(self) -> Path:
-        generation = compact_store(self.root, topics=COMPACTED, records_per_part=20)
+        generation = compact_store(self.root, topics=COMPACTED, records_per_part=20, links=True)
         take_into_force(self.root, int(generation.name))
         self.covered_to = self.end
         return generation
@@ -201,7 +201,9 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
     directory = place(history)
     everything = directory.partitions(EVERYTHING, 2000)
     of_first = [
-        rows_of([x]) for x in everything if isinstance(x, GenerationPartition) and x.part == 0
+        rows_of([x])
+        for x in everything
+        if isinstance(x, GenerationPartition) and x.part.number == 0
     ]
     assert sum(of_first) == 20
     assert len(of_first) > 1

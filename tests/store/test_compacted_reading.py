@@ -61,7 +61,7 @@ def test_whatever_happens_readers_see_the_newest_of_each_key_and_then_the_log(
         match chance.choice(happening):
             case "compact":
                 now_ms = kept.owner.clock.time_ms
-                kept.compact(records_per_part=chance.choice([1, 5, 1000]))
+                kept.compact(chance.choice([1, 5, 1000]), links=chance.random() < 0.7)
                 model.compact(now_ms)
             case "restart":
                 kept.restart()
@@ -94,7 +94,7 @@ def test_where_store_times_go_back_searches_are_right_in_log_and_generation(
             kept.owner.clock.time_ms += chance.choice([0, 1, 3000])
         if number == 1 + seed or chance.random() < 0.3:
             now_ms = kept.owner.clock.time_ms
-            kept.compact(records_per_part=chance.choice([1, 5, 1000]))
+            kept.compact(chance.choice([1, 5, 1000]), links=chance.random() < 0.7)
             model.compact(now_ms)
         if chance.random() < 0.5:
             kept.restart()

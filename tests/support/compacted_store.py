@@ -136,8 +136,12 @@ class CompactedStore:
         self.store.drop_topics(topic)
         self.sent[:] = [each for each in self.sent if each.topic != topic]
 
-    def compact(self, records_per_part: int = RECORDS_PER_PART) -> Path:
-        """Make a generation of all there is, and wait until it is in force."""
+    def compact(self, records_per_part: int = RECORDS_PER_PART, *, links: bool = False) -> Path:
+        """Make a generation of all there is, and wait until it is in force.
+
+        Args:
+            records_per_part, links: see `compact_store`.
+        """
         # The directory is read from outside: nothing in it must be on its way out.
         wait_until(
             lambda: not self.store.removals_pending or self.store.removal_failure, "files to go"
@@ -147,6 +151,7 @@ class CompactedStore:
             topics=self.topics,
             now_ms=self.owner.clock.time_ms,
             records_per_part=records_per_part,
+            links=links,
         )
         self.settle()
         assert self.store.compaction.refusal is None, self.store.compaction.refusal

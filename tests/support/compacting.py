@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rockoon_broker.store.compacted.compaction import SEARCH_INTERVAL_MS
@@ -17,10 +18,9 @@ from rockoon_format.generation import (
     check_part,
     encode_current,
     generation_name,
-    part_names,
 )
 from rockoon_spark.compaction.directory_target import DirectoryTarget
-from rockoon_spark.jobs.compact import CompactReport, compact_on
+from rockoon_spark.jobs.compact import ALWAYS, CompactReport, Worthwhile, compact_on
 from support.compaction import compact_store, compacted_topics, dropped_marks, generation_records
 from support.store_directory import BORN_HOST, Owner, batch_of, settings
 from support.task_exchange import OneProcess
@@ -114,11 +114,22 @@ def place(root: Path, now_ms: int) -> DirectoryTarget:
 
 
 def run(
-    store: DirectoryTarget, *, retries: int = 0, lag_ms: int = 0, part_bytes: int = PART_BYTES
+    store: DirectoryTarget,
+    *,
+    retries: int = 0,
+    lag_ms: int = 0,
+    part_bytes: int = PART_BYTES,
+    worthwhile: Worthwhile = ALWAYS,
 ) -> CompactReport:
     """Compact a store, in this process."""
-    exchange = OneProcess(retries=retries)
-    return compact_on(exchange, store, lag_ms, split_bytes=SPLIT_BYTES, part_bytes=part_bytes)
+    return compact_on(
+        OneProcess(retries=retries),
+        store,
+        lag_ms,
+        worthwhile=worthwhile,
+        split_bytes=SPLIT_BYTES,
+        part_bytes=part_bytes,
+    )
 
 
 def manifest(root: Path, number: int) -> Manifest:
@@ -141,11 +152,15 @@ def check(root: Path, number: int) -> None:
     found = manifest(root, number)
     parts = []
     for part in found.parts:
-        records, entries = ((directory / name).read_bytes() for name in part_names(part.number))
+        records, entries, *superseded = (
+            (directory / each.name).read_bytes() for each in part.files
+        )
         parts.append(PartEntries.decode(entries))
         check_part(records, parts[-1])
+        if superseded:
+            parts[-1] = parts[-1].with_superseded(superseded[0])
     check_order(found, parts)
-    wanted = {MANIFEST_FILE, *(name for part in found.parts for name in part_names(part.number))}
+    wanted = {MANIFEST_FILE, *(each.name for part in found.parts for each in part.files)}
     assert {path.name for path in directory.iterdir()} == wanted
 
 
@@ -171,6 +186,11 @@ def compare(root: Path, before: Path, number: int, now_ms: int) -> None:
     (before / GENERATIONS_DIRECTORY / CURRENT_FILE).write_bytes(encode_current(number))
     assert kept(root) == kept(before)
     expected = manifest(before, number)
-    assert found.topics == expected.topics
+    for made, wanted in zip(found.topics, expected.topics, strict=True):
+        oldest_ms = made.oldest_tombstone_ms
+        assert made == replace(wanted, oldest_tombstone_ms=oldest_ms)
+        # A tombstone that was superseded by this run may still count.
+        assert bool(oldest_ms) >= bool(wanted.oldest_tombstone_ms)
+        assert not wanted.oldest_tombstone_ms or oldest_ms <= wanted.oldest_tombstone_ms
     assert found.log_tail == expected.log_tail
     assert found.replaces == expected.replaces

@@ -7,8 +7,10 @@ import os
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from rockoon_format.config_json import read_topics
 from rockoon_format.generation import (
@@ -23,9 +25,11 @@ from rockoon_format.generation import (
     Manifest,
     PartEntries,
     decode_current,
+    encode_superseded,
     generation_name,
     part_entries,
     part_names,
+    superseded_name,
     tail_start,
 )
 from rockoon_format.properties import decode
@@ -64,6 +68,7 @@ def compact_store(
     now_ms: int = 1_700_000_100_000,
     log_end: int | None = None,
     records_per_part: int = RECORDS_PER_PART,
+    links: bool = False,
     name: str | None = None,
 ) -> Path:
     """Make the next generation of a store directory and put it where the broker looks for it.
@@ -75,6 +80,7 @@ def compact_store(
         now_ms: when the generation is made.
         log_end: behind the last record that is looked at; the log's end if None.
         records_per_part: after so many a new part begins.
+        links: link the files of parts that have records left, instead of writing them again.
         name: the directory's; if None its number, by which the broker finds it.
 
     Returns:
@@ -113,9 +119,10 @@ def compact_store(
     number = old.generation + 1 if old else 1
     staging = home / f"{INCOMING_PREFIX}{uuid.uuid4().hex}"
     staging.mkdir(parents=True)
-    parts = [
-        _write_part(staging, index, left[at : at + records_per_part], now_ms)
-        for index, at in enumerate(range(0, len(left), records_per_part))
+    parts, others = _linked_parts(home, staging, old, left) if links and old else ([], left)
+    parts += [
+        _write_part(staging, index, others[at : at + records_per_part], now_ms)
+        for index, at in enumerate(range(0, len(others), records_per_part), len(parts))
     ]
     manifest = Manifest(
         generation=number,
@@ -129,6 +136,7 @@ def compact_store(
                 topic,
                 former[topic].dropped_below if topic in former else marks.get(topic, 0),
                 _covered(topic, former.get(topic), seen, left),
+                _oldest_tombstone_ms(topic, left, now_ms),
             )
             for topic in sorted(topics, key=str.encode)
         ),
@@ -138,6 +146,15 @@ def compact_store(
     target = home / (name or generation_name(number))
     staging.rename(target)
     return target
+
+
+def _oldest_tombstone_ms(topic: str, left: list[Stored], now_ms: int) -> int:
+    kept_ms = [
+        now_ms if each.kept_since_ms is None else each.kept_since_ms
+        for each in left
+        if each.topic == topic and each.key is not None and not each.record.body
+    ]
+    return min(kept_ms, default=0)
 
 
 def survivors(seen: list[Stored], topics: Mapping[str, int], now_ms: int) -> list[Stored]:
@@ -199,10 +216,14 @@ def generation_records(root: Path) -> Iterator[Stored]:
         return
     directory = root / GENERATIONS_DIRECTORY / generation_name(manifest.generation)
     for part in manifest.parts:
-        records, entries = (directory / name for name in part_names(part.number))
-        frames = records.read_bytes()
-        found = PartEntries.decode(entries.read_bytes())
-        for position, kept in zip(found.positions.tolist(), found.kept_since_ms, strict=True):
+        frames, entries, *superseded = ((directory / each.name).read_bytes() for each in part.files)
+        found = PartEntries.decode(entries)
+        if superseded:
+            found = found.with_superseded(superseded[0])
+        rows = found.kept_rows()
+        for position, kept in zip(
+            found.positions[rows].tolist(), found.kept_since_ms[rows], strict=True
+        ):
             size = record_size(frames, position)
             frame = frames[position : position + size]
             yield Stored(decode_record(frame), frame, int(kept))
@@ -254,6 +275,40 @@ def log_tail(root: Path, log_end: int) -> LogTail:
 
 def _end(stored: Stored) -> int:
     return stored.record.physical_offset + len(stored.frame)
+
+
+def _linked_parts(
+    home: Path, staging: Path, old: Manifest, left: list[Stored]
+) -> tuple[list[GenerationPart], list[Stored]]:
+    """Link the files of the old parts; return the parts, and the records that are in none."""
+    others = [each for each in left if each.kept_since_ms is None]
+    if old.parts and any(each.record.physical_offset < old.parts[-1].log_end for each in others):
+        # A topic is compacted since: its records belong between those of the parts.
+        return [], left
+    kept = [each.record.physical_offset for each in left if each.kept_since_ms is not None]
+    former = home / generation_name(old.generation)
+    parts: list[GenerationPart] = []
+    for part in old.parts:
+        names, new_names = part_names(part.number), part_names(len(parts))
+        entries = PartEntries.decode((former / names[1]).read_bytes())
+        superseded = ~np.isin(entries.physical_offsets, kept)
+        if superseded.all():
+            continue
+        for name, new_name in zip(names, new_names, strict=True):
+            (staging / new_name).hardlink_to(former / name)
+        count, encoded = int(superseded.sum()), encode_superseded(superseded)
+        if count:
+            (staging / superseded_name(len(parts))).write_bytes(encoded)
+        parts.append(
+            replace(
+                part,
+                number=len(parts),
+                records=len(entries) - count,
+                superseded=count,
+                superseded_sha256=hashlib.sha256(encoded).hexdigest() if count else "",
+            )
+        )
+    return parts, others
 
 
 def _write_part(directory: Path, number: int, stored: list[Stored], now_ms: int) -> GenerationPart:

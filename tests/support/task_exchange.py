@@ -29,6 +29,9 @@ class HeldMessages:
         ]
         return self._given(step, together)
 
+    def and_those(self, others: "HeldMessages") -> "HeldMessages":
+        return HeldMessages(self.messages + others.messages, self.retries)
+
     def kept(self) -> "HeldMessages":
         return self
 
@@ -62,9 +65,9 @@ class OneProcess:
     parallel_tasks: int = 3
     retries: int = field(default=0, kw_only=True)
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> HeldMessages:
+    def start(self, tasks: range, step: Callable[[int], Iterator[KeyedMessage]]) -> HeldMessages:
         found = []
-        for number in range(tasks):
+        for number in tasks:
             for _ in range(self.retries):
                 list(pickled(step)(number))
             found += list(pickled(step)(number))

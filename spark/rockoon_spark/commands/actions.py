@@ -45,6 +45,8 @@ _COMPACTED = {
     "records": "records read",
     "keys": "keys found",
     "keyless": "records without a key",
+    "bytes_written": "bytes of files written",
+    "bytes_linked": "bytes of files linked",
     "shuffle_bytes": "bytes handed from task to task",
     "log_end": "up to physical offset",
 }
@@ -119,7 +121,14 @@ def compact(spark: SparkSession, options: Any) -> Outcome:
     for target in _targets(options):
         # If the compaction of one broker fails, the next brokers are still compacted.
         try:
-            report = compaction.compact(spark, target, min_lag_seconds=options.min_lag_seconds)
+            report = compaction.compact(
+                spark,
+                target,
+                min_lag_seconds=options.min_lag_seconds,
+                min_dirty_ratio=options.min_dirty_ratio,
+                max_lag_seconds=options.max_lag_seconds,
+                rewrites=options.rewrite,
+            )
         except CompactionError as error:
             problems.append(str(error))
         else:
@@ -141,8 +150,16 @@ def _compacted(
     for report in reports:
         own = asdict(report)
         steps = own.pop("seconds")
+        if not report.skipped:
+            del own["skipped"]
+        own["dirty_ratio"] = round(report.dirty_ratio, 3)
         figures[own.pop("name")] = {**own, "seconds of": steps}
-    return Outcome(figures, problems, labels=_COMPACTED)
+    notes = [
+        f"{report.name}: no new generation: {report.skipped}"
+        for report in reports
+        if report.skipped
+    ]
+    return Outcome(figures, problems, notes=notes, labels=_COMPACTED)
 
 
 def export(spark: SparkSession, options: Any) -> Outcome:

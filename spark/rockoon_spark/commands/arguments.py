@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from rockoon_format.index_file import SLOTS_DEFAULT, UNITS_DEFAULT
 from rockoon_spark.commands import actions
 from rockoon_spark.commands.outcomes import Outcome
+from rockoon_spark.jobs.compact import MAX_LAG_SECONDS, MIN_DIRTY_RATIO
 from rockoon_spark.jobs.rebuild import FILE_ENTRIES
 
 _WHOLE = "the last CommitLog file too: no broker may be using the store directory"
@@ -74,6 +75,28 @@ def _add_compact(commands: Any) -> None:
         default=0.0,
         metavar="SECONDS",
         help="compact only messages that are at least this old (default: 0, all)",
+    )
+    compact.add_argument(
+        "--min-dirty-ratio",
+        type=_ratio,
+        default=MIN_DIRTY_RATIO,
+        metavar="RATIO",
+        help="skip a broker if a smaller share of its compacted topics' bytes is new since the "
+        "last generation (default: %(default)s; 0: never skip)",
+    )
+    compact.add_argument(
+        "--max-lag-seconds",
+        type=_seconds,
+        default=MAX_LAG_SECONDS,
+        metavar="SECONDS",
+        help="do not skip a broker if a message waits for so long for a generation, because the "
+        "broker keeps its log until then (default: %(default)g)",
+    )
+    compact.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="write all parts again, so that no superseded message stays on the disk; brokers of "
+        "earlier versions can use the generation",
     )
 
 
@@ -192,4 +215,11 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("has to be 0 or more")
+    return value
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("has to be between 0 and 1")
     return value

@@ -84,6 +84,9 @@ class Upload:
                 f"broker {self.broker!r} received {name} with a wrong checksum: run again"
             )
 
+    def link(self, _generation: int, _former_name: str, _name: str) -> None:
+        """See `PartWriter`: the broker links files that it was not sent, by their checksums."""
+
     def publish(self, manifest: Manifest) -> None:
         """Request that the broker makes the uploaded generation the current one; see `Incoming`."""
         request = PublishGenerationRequest(upload_id=self.upload_id, manifest=manifest.to_json())

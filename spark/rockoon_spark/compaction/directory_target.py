@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rockoon_core.disk import LINKS_REFUSED
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS, decode_checkpoint
 from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.generation import (
@@ -35,7 +36,6 @@ from rockoon_format.generation import (
     Manifest,
     decode_current,
     generation_name,
-    part_names,
 )
 from rockoon_format.names import is_system_topic
 from rockoon_format.topic_attributes import is_compacted, tombstone_retention_ms
@@ -82,6 +82,20 @@ class FileWriter:
         except OSError as error:
             raise CompactionError(f"{attempt} cannot be written: {error.strerror}") from error
 
+    def link(self, generation: int, former_name: str, name: str) -> None:
+        source = self.directory.parent / generation_name(generation) / former_name
+        try:
+            os.link(source, self.directory / name)
+        except FileExistsError:
+            # Another attempt of the task has linked it.
+            return
+        except FileNotFoundError as error:
+            raise CompactionError(f"{source} was replaced during the run: run again") from error
+        except OSError as error:
+            if error.errno not in LINKS_REFUSED:
+                raise CompactionError(f"{source} cannot be linked: {error.strerror}") from error
+            self.write(name, source.read_bytes())
+
 
 def _reads_as(path: Path, content: bytes) -> bool:
     at = 0
@@ -103,7 +117,7 @@ class _IncomingDirectory:
         self.writer: PartWriter = FileWriter(directory)
 
     def publish(self, manifest: Manifest) -> None:
-        wanted = {name for part in manifest.parts for name in part_names(part.number)}
+        wanted = {file.name for part in manifest.parts for file in part.files}
         try:
             # Remove the files of killed attempts.
             for path in self._directory.iterdir():
@@ -349,7 +363,7 @@ def log_end(
 def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int) -> int:
     partitions = FilePartition.of(file).cut(split_bytes)
     answers = sorted(
-        exchange.start(len(partitions), _Examine(partitions, durable_ms)).collect(),
+        exchange.start(range(len(partitions)), _Examine(partitions, durable_ms)).collect(),
         key=lambda each: each.source,
     )
     end, broken = file.start, None

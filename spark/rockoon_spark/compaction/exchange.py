@@ -40,6 +40,9 @@ class Messages(Protocol):
         of each address.
         """
 
+    def and_those(self, others: Self) -> Self:
+        """Return these messages and the other ones."""
+
     def kept(self) -> Self:
         """Return the same messages, cached: repeated use does not compute them again."""
 
@@ -60,8 +63,8 @@ class Exchange(Protocol):
     def parallel_tasks(self) -> int:
         """Number of tasks that run at the same time."""
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> Messages:
-        """Call `step` with each number from 0 to `tasks` - 1; its results are the messages."""
+    def start(self, tasks: range, step: Callable[[int], Iterator[KeyedMessage]]) -> Messages:
+        """Call `step` with each number of `tasks`; its results are the messages."""
 
 
 class SparkExchange:
@@ -74,13 +77,13 @@ class SparkExchange:
     def parallel_tasks(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
-    def start(self, tasks: int, step: Callable[[int], Iterator[KeyedMessage]]) -> "SparkMessages":
+    def start(self, tasks: range, step: Callable[[int], Iterator[KeyedMessage]]) -> "SparkMessages":
         def run(batches: _Batches) -> _Batches:
             for batch in batches:
                 for number in batch["number"].to_pylist():
                     yield from map(_batch, step(number))
 
-        numbers = self._spark.range(0, tasks, 1, max(tasks, 1)).toDF("number")
+        numbers = self._spark.range(tasks.start, tasks.stop, 1, max(len(tasks), 1)).toDF("number")
         return SparkMessages(numbers.mapInArrow(run, _MESSAGE))
 
 
@@ -99,6 +102,9 @@ class SparkMessages:
     def to_addresses(self, addresses: int, step: Step) -> "SparkMessages":
         # By the number itself, not by its hash: each address gets its own task.
         return SparkMessages(self._rows.repartitionById(addresses, "address")).then(step)
+
+    def and_those(self, others: "SparkMessages") -> "SparkMessages":
+        return SparkMessages(self._rows.union(others._rows))
 
     def kept(self) -> "SparkMessages":
         # Without persist each use would read the log again.

@@ -1,6 +1,6 @@
 """Newest record of each key, found with a row of 24 bytes per record.
 
-    hash (16 bytes) | mark (8 bytes): physical offset * 2 + 1 for an expired tombstone, else 0
+    hash (16 bytes) | mark (8 bytes): physical offset * 4, + 2 for a tombstone, + 1 if it expired
 
 On one broker a physical offset identifies one record, and higher offsets are newer. An expired
 tombstone supersedes older records and is then dropped itself.
@@ -135,7 +135,7 @@ ROW_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """Hash of the key and mark (physical offset and expiry) of each of n records."""
+    """Hash of the key and mark (physical offset and kind of tombstone) of each of n records."""
 
     hashes: Hashes
     marks: IntArray
@@ -143,9 +143,13 @@ class KeyRows:
 
     @classmethod
     def of(
-        cls, hashes: Hashes, physical_offsets: IntArray, are_expired: NDArray[np.bool_]
+        cls,
+        hashes: Hashes,
+        physical_offsets: IntArray,
+        are_tombstones: NDArray[np.bool_],
+        are_expired: NDArray[np.bool_],
     ) -> "KeyRows":
-        return cls(hashes, (physical_offsets << 1) | are_expired)
+        return cls(hashes, (physical_offsets << 2) | (are_tombstones << np.int64(1)) | are_expired)
 
     @classmethod
     def joined(cls, rows: Sequence["KeyRows"]) -> "KeyRows":
@@ -163,7 +167,11 @@ class KeyRows:
 
     @property
     def physical_offsets(self) -> IntArray:
-        return self.marks >> 1
+        return self.marks >> 2
+
+    @property
+    def are_tombstones(self) -> NDArray[np.bool_]:
+        return (self.marks & 2).astype(np.bool_)
 
     @property
     def are_expired(self) -> NDArray[np.bool_]:

@@ -1,16 +1,18 @@
 """Plan of a compaction: input of the run, division into parts, covered queue offsets.
 
-Also its last step: the kept records are copied byte for byte into parts of a generation.
+Also its last step: the kept records are copied byte for byte into parts of a generation, or the
+files of a former part are linked, with a note of the records that were superseded since.
 """
 
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray, slices
 from rockoon_format.generation import (
@@ -22,10 +24,18 @@ from rockoon_format.generation import (
     LogTail,
     Manifest,
     PartEntries,
+    encode_superseded,
     part_entries,
     part_names,
 )
-from rockoon_spark.compaction.sources import CompactedRecords, CompactionError, Source
+from rockoon_spark.compaction.sources import (
+    NEVER_MS,
+    CompactedRecords,
+    CompactionError,
+    FormerPart,
+    FormerSource,
+    Source,
+)
 from rockoon_spark.compaction.survey import QueueName, Survey
 
 
@@ -37,6 +47,8 @@ class PartPlan:
     log_start: int
     """Physical offset; the records of the part start at or after it, and before `log_end`."""
     log_end: int
+    linked: bool = False
+    """The files of a former part are linked, not written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +57,8 @@ class CopiedPart:
 
     part: GenerationPart
     queues: Mapping[QueueName, int]
-    """Number of the part's records, by queue."""
-    tombstones: int
+    """Number of the part's kept records, by queue."""
+    bytes_written: int
     seconds: float
     """CPU time in which the part was written."""
 
@@ -59,7 +71,7 @@ class CopiedPart:
         return cls(
             GenerationPart(**content["part"]),
             {(topic, queue): records for topic, queue, records in content["queues"]},
-            int(content["tombstones"]),
+            int(content["bytes_written"]),
             float(content["seconds"]),
         )
 
@@ -74,6 +86,17 @@ class PartWriter(Protocol):
 
         Raises:
             CompactionError: it cannot be written, or reads back differently.
+        """
+
+    def link(self, generation: int, former_name: str, name: str) -> None:
+        """Use a file of the former generation as a file of the new one, without writing it.
+
+        Args:
+            generation: number of the former generation.
+            former_name, name: names of the file in the former and in the new generation.
+
+        Raises:
+            CompactionError: the file is missing, or the disk refused.
         """
 
 
@@ -92,11 +115,9 @@ def copy_part(
         CompactionError: a record is damaged or no longer there, or the writer failed.
     """
     began = time.process_time()
-    queues: dict[QueueName, int] = {}
     columns: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
     frames: list[bytes] = []
     topics: dict[str, int] = {}
-    tombstones = 0
     for source, positions in sources:
         found = 0
         for wanted, rows in _chosen(source, positions):
@@ -112,7 +133,6 @@ def copy_part(
                 )
             )
             frames += _frames(wanted, rows)
-            tombstones += int(wanted.are_empty[rows].sum())
             found += len(rows)
         # A broker silently omits the records of a deleted topic.
         if found != len(positions):
@@ -129,12 +149,61 @@ def copy_part(
             f"the kept records between physical offsets {plan.log_start} and {plan.log_end} are "
             f"no valid part: {error}"
         ) from error
-    for topic, queue, own in entries.slices():
-        queues[topic, queue] = own.stop - own.start
     for name, content in zip(part_names(plan.number), (records, encoded), strict=True):
         writer.write(name, content)
     part = _describe(plan, entries, records, encoded)
-    return CopiedPart(part, queues, tombstones, time.process_time() - began)
+    written = len(records) + len(encoded)
+    return CopiedPart(part, _queues(entries), written, time.process_time() - began)
+
+
+def link_part(
+    plan: PartPlan, former: FormerPart, positions: IntArray, writer: PartWriter
+) -> CopiedPart:
+    """Use the files of a former part in the new generation; write only which records are
+    superseded.
+
+    Args:
+        plan: the part.
+        former: the former part.
+        positions: physical offsets of the records to keep, int64[n], ascending.
+        writer: links and writes the files.
+
+    Raises:
+        CompactionError: the former part does not have these records, or the writer failed.
+    """
+    began = time.process_time()
+    entries = former.entries()
+    at = np.minimum(np.searchsorted(positions, entries.physical_offsets), len(positions) - 1)
+    superseded = positions[at] != entries.physical_offsets
+    kept = len(entries) - int(superseded.sum())
+    if kept != len(positions):
+        raise CompactionError(
+            f"{former.files.name} has {kept} of {len(positions)} records between physical offsets "
+            f"{plan.log_start} and {plan.log_end}: run again"
+        )
+    encoded = encode_superseded(superseded) if kept < len(entries) else b""
+    part = replace(
+        former.description,
+        number=plan.number,
+        records=kept,
+        superseded=len(entries) - kept,
+        superseded_sha256=hashlib.sha256(encoded).hexdigest() if encoded else "",
+    )
+    held = {file.sha256: file.name for file in former.description.files}
+    written = 0
+    for file in part.files:
+        if file.sha256 in held:
+            writer.link(former.files.number, held[file.sha256], file.name)
+        else:
+            writer.write(file.name, encoded)
+            written += len(encoded)
+    queues = _queues(replace(entries, superseded=superseded))
+    return CopiedPart(part, queues, written, time.process_time() - began)
+
+
+def _queues(entries: PartEntries) -> dict[QueueName, int]:
+    """Return the number of kept records of each queue of a part."""
+    return {(topic, queue): len(entries.kept_rows(own)) for topic, queue, own in entries.slices()}
 
 
 def _chosen(source: Source, positions: IntArray) -> Iterator[tuple[CompactedRecords, IntArray]]:
@@ -200,6 +269,11 @@ def _describe(
 
 
 PART_BYTES = 256 << 20
+# Adjacent parts are merged if together they have this many times the bytes of the largest one. A
+# record is then rewritten at most once each time that the part around it grows by this factor.
+_GROWTH = 4
+# A part is rewritten if this share of its bytes is superseded, which then becomes free.
+_SUPERSEDED_SHARE_MAX = 0.5
 _SHARE_BYTES_MIN = 16 << 20
 _RECORDS_MISSING = (
     ": records after the current generation are missing, and the broker's retention did not delete "
@@ -265,21 +339,31 @@ class CompactionInput:
         min_offsets = self.log_min_offsets.values()
         return min(max(self.log_start, min(min_offsets, default=self.log_end)), self.log_end)
 
+    def has_nothing(self) -> bool:
+        """True if a generation could contain nothing."""
+        # Without log bytes there is no log tail by which the broker could identify the log.
+        return self.log_end <= self.log_start or (self.former is None and not self.topics)
+
     def is_done(self) -> bool:
         """True if the current generation is up to date and none of its tombstones has expired."""
-        if self.log_end <= self.log_start:
-            # Without log bytes there is no log tail by which the broker could identify the log.
-            return True
+        return self.former is not None and self.former.log_end >= self.log_end and self.can_wait()
+
+    def can_wait(self) -> bool:
+        """True if the current generation has the topics to compact, and none of its tombstones
+        has expired.
+        """
         former = self.former
-        if former is None:
-            return not self.topics
-        shortest_ms = min(self.retention_ms.values(), default=0)
         return (
-            former.log_end >= self.log_end
+            former is not None
             and [topic.topic for topic in former.topics] == list(self.topics)
             and None not in self.topics.values()
-            and self.now_ms - former.created_ms < shortest_ms
+            and not any(map(self._has_expired, former.topics))
         )
+
+    def _has_expired(self, topic: GenerationTopic) -> bool:
+        """True if a tombstone of a topic of the current generation may have expired."""
+        oldest_ms = topic.oldest_tombstone_ms
+        return oldest_ms > 0 and self.now_ms - oldest_ms >= self.retention_ms[topic.topic]
 
     def _former_topic(self, topic: str) -> GenerationTopic | None:
         known = self.former.topic(topic) if self.former else None
@@ -296,31 +380,46 @@ def plan_parts(
     *,
     part_bytes: int,
     parts_min: int = 1,
+    links: bool = True,
 ) -> list[PartPlan]:
     """Divide the log into ranges of physical offsets; the kept records of a range form one part.
 
-    Small adjacent sources are merged, so the number of parts depends on the bytes to write.
+    A former part stays a part, whose files are linked, unless it is merged or has too many
+    superseded bytes. All other adjacent sources are merged, so that the number of parts depends on
+    the bytes.
 
     Args:
-        sources: in the order of the log; the range of one may be inside that of another.
+        sources: former parts in the order of the log, then the log's; the range of one may be
+            inside that of another.
         surveys: of each source.
         left: number of kept records of each source.
         log_end: end of the log for this run.
         part_bytes: approximate size of a part; a part from a single source may be larger.
         parts_min: number of parallel tasks; parts become smaller to employ all of them, but not
             smaller than a minimum.
+        links: False to write all parts again.
     """
     weights = [
         survey.bytes * count / survey.records if survey.records else 0.0
         for survey, count in zip(surveys, left, strict=True)
     ]
-    share = round(sum(weights) / parts_min)
+    linked = _linked(sources, weights, part_bytes) & links
+    share = round(sum(np.array(weights)[~linked]) / parts_min)
     part_bytes = min(part_bytes, max(share, _SHARE_BYTES_MIN))
+    linked_ends = {
+        source.start: source.stop for source, link in zip(sources, linked, strict=True) if link
+    }
     starts = sorted({source.start for source in sources})
     plans: list[PartPlan] = []
     part_start: int | None = None
     length = 0.0
     for start, stop in pairwise([*starts, log_end]):
+        if start in linked_ends:
+            if part_start is not None:
+                plans.append(PartPlan(len(plans), part_start, start))
+                part_start, length = None, 0.0
+            plans.append(PartPlan(len(plans), start, linked_ends[start], linked=True))
+            continue
         weight = sum(
             weight * _share(source, start, stop)
             for source, weight in zip(sources, weights, strict=True)
@@ -334,6 +433,57 @@ def plan_parts(
     if part_start is not None:
         plans.append(PartPlan(len(plans), part_start, log_end))
     return plans
+
+
+def _linked(
+    sources: Sequence[Source], weights: Sequence[float], part_bytes: int
+) -> NDArray[np.bool_]:
+    """Return which sources are former parts whose files are linked.
+
+    Args:
+        sources: see `plan_parts`.
+        weights: bytes of the kept records of each source.
+        part_bytes: parts of half this size are not merged.
+    """
+    starts = np.array([source.start for source in sources], np.int64)
+    stops = np.array([source.stop for source in sources], np.int64)
+    linked = np.zeros(len(sources), np.bool_)
+    for number, source in enumerate(sources):
+        if isinstance(source, FormerSource):
+            share = weights[number] / max(source.part.description.records_bytes, 1)
+            # Records of a topic that is compacted since belong between those of a former part.
+            alone = np.count_nonzero((starts < source.stop) & (stops > source.start)) == 1
+            linked[number] = alone and share > 1 - _SUPERSEDED_SHARE_MAX
+    order = np.argsort(starts, kind="stable").tolist()
+    logs = [number for number in order if not isinstance(sources[number], FormerSource)]
+    formers = [number for number in order if isinstance(sources[number], FormerSource)]
+    # The log's records are one source here: they are written anyway.
+    sizes = [weights[number] for number in formers] + [sum(weights[number] for number in logs)]
+    for first, behind in _merges(sizes, part_bytes / 2):
+        linked[formers[first:behind]] = False
+    return linked
+
+
+def _merges(sizes: Sequence[float], full: float) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of adjacent parts to merge, as first and behind.
+
+    Args:
+        sizes: of the parts, in their order.
+        full: parts of this size are never merged.
+    """
+    first = 0
+    while first < len(sizes):
+        largest = total = 0.0
+        behind = first
+        for number in range(first, len(sizes)):
+            if sizes[number] >= full:
+                break
+            largest, total = max(largest, sizes[number]), total + sizes[number]
+            if number > first and total >= _GROWTH * largest:
+                behind = number + 1
+        if behind > first:
+            yield first, behind
+        first = max(behind, first + 1)
 
 
 def _share(source: Source, start: int, stop: int) -> float:
@@ -385,15 +535,21 @@ def covered_topics(
                 CoveredQueue(queue, *bounds[topic, queue], left.get((topic, queue), 0))
                 for queue in sorted(queue for name, queue in bounds if name == topic)
             ),
+            min((each.tombstones_ms.get(topic, NEVER_MS) for each in surveys), default=0)
+            % NEVER_MS,
         )
         for topic, former in given.topics.items()
     )
 
 
 def manifest_of(
-    given: CompactionInput, topics: tuple[GenerationTopic, ...], parts: Sequence[GenerationPart]
+    given: CompactionInput,
+    topics: tuple[GenerationTopic, ...],
+    parts: Sequence[GenerationPart],
+    version: int,
 ) -> Manifest:
     return Manifest(
+        version=version,
         generation=given.number,
         replaces=given.former.generation if given.former else 0,
         created_ms=given.now_ms,

@@ -10,7 +10,7 @@ import numpy as np
 
 from rockoon.errors import RockoonError
 from rockoon_format.frames import IntArray
-from rockoon_format.generation import GenerationError, GenerationPart, PartEntries, part_names
+from rockoon_format.generation import GenerationError, GenerationPart, PartEntries, PartFile
 from rockoon_format.record import TRANSACTION_PREPARED
 from rockoon_spark.generations.parts import GenerationFiles, GenerationReplaced
 from rockoon_spark.records.columns import Bytes, LogRecords
@@ -21,7 +21,7 @@ from rockoon_spark.source.log_source import (
     in_batches,
 )
 
-_NEVER_MS = 1 << 62
+NEVER_MS = 1 << 62
 
 
 class CompactionError(Exception):
@@ -159,29 +159,35 @@ class FormerPart:
     files: GenerationFiles
     description: GenerationPart
 
-    def load(self) -> tuple[Bytes, Bytes]:
-        """Return the content of both files: records and entries.
+    def records(self) -> Bytes:
+        """Return the content of the file with the records.
 
         Raises:
-            CompactionError: they cannot be read, or differ from the manifest.
+            CompactionError: it cannot be read, or differs from the manifest.
         """
-        part = self.description
-        records, entries = part_names(part.number)
-        wanted = (
-            (records, part.records_bytes, part.records_sha256),
-            (entries, part.entries_bytes, part.entries_sha256),
-        )
+        return self._load(self.description.files[:1])[0]
+
+    def entries(self) -> PartEntries:
+        """Return the entries; raises CompactionError as `records` does."""
+        encoded, *superseded = self._load(self.description.files[1:])
+        try:
+            entries = PartEntries.decode(encoded.data)
+            return entries.with_superseded(superseded[0].data) if superseded else entries
+        except GenerationError as error:
+            raise CompactionError(f"the current generation is damaged: {error}") from error
+
+    def _load(self, wanted: Sequence[PartFile]) -> list[Bytes]:
         try:
             with self.files.opened() as read:
-                content = [read(name, 0, size) for name, size, _ in wanted]
+                content = [read(file.name, 0, file.bytes) for file in wanted]
         except (RockoonError, GenerationReplaced, GenerationError, OSError) as error:
             raise CompactionError(f"{self.files.name} cannot be read: {error}") from error
-        for found, (name, _, sha256) in zip(content, wanted, strict=True):
-            if hashlib.sha256(found.data).hexdigest() != sha256:
+        for found, file in zip(content, wanted, strict=True):
+            if hashlib.sha256(found.data).hexdigest() != file.sha256:
                 raise CompactionError(
-                    f"{self.files.name} is damaged: the checksum of {name} is wrong"
+                    f"{self.files.name} is damaged: the checksum of {file.name} is wrong"
                 )
-        return content[0], content[1]
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +210,14 @@ class FormerSource:
         return self.part.description.log_end
 
     def read(self) -> Iterator[CompactedRecords]:
-        records, encoded = self.part.load()
-        try:
-            entries = PartEntries.decode(encoded.data)
-        except GenerationError as error:
-            raise CompactionError(f"the current generation is damaged: {error}") from error
+        entries = self.part.entries()
+        rows = entries.kept_rows()
+        kept_since_ms, sizes = entries.kept_since_ms[rows], entries.sizes[rows].astype(np.int64)
         done = 0
-        sizes = entries.sizes.astype(np.int64)
-        for found in in_batches(records, 0, entries.positions, sizes, ""):
-            kept_since_ms = entries.kept_since_ms[done : done + len(found)]
-            yield _select(found, self.min_offsets, kept_since_ms)
-            done += len(found)
+        for found in in_batches(self.part.records(), 0, entries.positions[rows], sizes, ""):
+            behind = done + len(found)
+            yield _select(found, self.min_offsets, kept_since_ms[done:behind])
+            done = behind
 
     def read_at(self, _positions: IntArray) -> Iterator[CompactedRecords]:
         return self.read()
@@ -266,8 +269,8 @@ def first_stored_after(
 
 
 def _first_stored_ms(partition: ContiguousPartition) -> int:
-    """Return the store time of a partition's first record; _NEVER_MS if it has none."""
+    """Return the store time of a partition's first record; NEVER_MS if it has none."""
     for found in partition.records():
         if not isinstance(found, DamagedRange) and len(found):
             return int(found.store_timestamps_ms[0])
-    return _NEVER_MS
+    return NEVER_MS

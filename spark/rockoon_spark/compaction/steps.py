@@ -20,8 +20,14 @@ import numpy as np
 
 from rockoon_format.frames import IntArray
 from rockoon_spark.compaction.newest import ROW_BYTES, KeyHash, KeyRows, in_buckets, newest
-from rockoon_spark.compaction.plan import CopiedPart, PartPlan, PartWriter, copy_part
-from rockoon_spark.compaction.sources import CompactionError, Source
+from rockoon_spark.compaction.plan import (
+    CopiedPart,
+    PartPlan,
+    PartWriter,
+    copy_part,
+    link_part,
+)
+from rockoon_spark.compaction.sources import CompactionError, FormerSource, Source
 from rockoon_spark.compaction.survey import Survey, survey
 
 
@@ -56,6 +62,8 @@ class KeptCounts:
     keys: int = 0
     dropped: int = 0
     """Number of expired tombstones."""
+    tombstones: int = 0
+    """Number of kept tombstones."""
     shuffle_bytes: int = 0
     seconds: float = 0.0
     """CPU time of the tasks."""
@@ -65,6 +73,7 @@ class KeptCounts:
         self.left = [mine + theirs for mine, theirs in zip(self.left, other.left, strict=True)]
         self.keys += other.keys
         self.dropped += other.dropped
+        self.tombstones += other.tombstones
         self.shuffle_bytes += other.shuffle_bytes
         self.seconds += other.seconds
 
@@ -138,6 +147,7 @@ class SelectNewest:
             left=np.diff(bounds).tolist(),
             keys=keys,
             dropped=keys - len(chosen),
+            tombstones=int(together.are_tombstones[chosen].sum()),
             shuffle_bytes=len(together) * ROW_BYTES,
             seconds=time.process_time() - began,
         )
@@ -182,11 +192,20 @@ class WriteParts:
         for part, own in _by_part(messages).items():
             try:
                 chosen = [(self.sources[number], positions) for number, positions in own]
-                copied = copy_part(self.plans[part], chosen, self.writer)
+                copied = _written(self.plans[part], chosen, self.writer)
             except CompactionError as error:
                 yield _failure(part, 0, error)
             else:
                 yield KeyedMessage(MessageKind.COPIED, part, 0, _json(copied.to_json()))
+
+
+def _written(
+    plan: PartPlan, chosen: Sequence[tuple[Source, IntArray]], writer: PartWriter
+) -> CopiedPart:
+    [(source, positions), *others] = chosen
+    if plan.linked and isinstance(source, FormerSource) and not others:
+        return link_part(plan, source.part, positions, writer)
+    return copy_part(plan, chosen, writer)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,12 @@ from rockoon_format.frames import IntArray
 from rockoon_format.index_entries import whole_keys
 from rockoon_format.properties import KEY_SEPARATOR
 from rockoon_spark.compaction.newest import Hashes, KeyHash, KeyRows, newest
-from rockoon_spark.compaction.sources import CompactedRecords, CompactionError, Source
+from rockoon_spark.compaction.sources import (
+    NEVER_MS,
+    CompactedRecords,
+    CompactionError,
+    Source,
+)
 
 QueueName = tuple[str, int]
 
@@ -36,6 +41,10 @@ class Survey:
     keyless: int = 0
     seconds: float = 0.0
     """CPU time of the survey."""
+    oldest_ms: int = NEVER_MS
+    """Store time of the oldest record, epoch milliseconds."""
+    tombstones_ms: dict[str, int] = field(default_factory=dict)
+    """The earliest `kept_since_ms` of a topic's tombstones that have not expired, by topic."""
     queues: dict[QueueName, QueueOffsets] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +92,12 @@ def survey(
             limits = np.array([retention_ms.get(topic, 0) for topic in wanted.topics], np.int64)
             expired = now_ms - wanted.kept_since_ms >= limits[wanted.which]
             are_expired = keyed & wanted.are_empty & expired
-        rows.append(KeyRows.of(hashes, wanted.column("physical_offset"), are_expired))
+        are_tombstones = keyed & wanted.are_empty
+        physical = wanted.column("physical_offset")
+        rows.append(KeyRows.of(hashes, physical, are_tombstones, are_expired))
+        _add_tombstones(found.tombstones_ms, wanted, are_tombstones & ~are_expired)
+        stored_ms = wanted.records.store_timestamps_ms[wanted.index]
+        found.oldest_ms = min(found.oldest_ms, int(stored_ms.min()))
         found.records += len(wanted)
         found.bytes += int(wanted.sizes.sum())
         found.keyless += len(wanted) - int(keyed.sum())
@@ -120,6 +134,15 @@ def _are_filled(data: NDArray[np.uint8], starts: IntArray, sizes: IntArray) -> N
         text = data[start : start + int(sizes[number])]
         filled[number] = bool((text != ord(KEY_SEPARATOR)).any())
     return filled
+
+
+def _add_tombstones(
+    found: dict[str, int], wanted: CompactedRecords, chosen: NDArray[np.bool_]
+) -> None:
+    for number in np.unique(wanted.which[chosen]).tolist():
+        oldest_ms = int(wanted.kept_since_ms[chosen & (wanted.which == number)].min())
+        topic = wanted.topics[number]
+        found[topic] = min(oldest_ms, found.get(topic, oldest_ms))
 
 
 def _add_queues(

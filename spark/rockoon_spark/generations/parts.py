@@ -20,6 +20,7 @@ from rockoon_format.generation import (
     GenerationPart,
     Manifest,
     part_names,
+    superseded_name,
 )
 from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_spark.records.columns import Bytes, LogRecords, are_whole
@@ -49,6 +50,10 @@ class GenerationFiles(Protocol):
     def broker(self) -> str:
         """Name of the broker."""
 
+    @property
+    def number(self) -> int:
+        """Number of the generation."""
+
     def opened(self) -> AbstractContextManager[ReadFile]:
         """Return a context with a function that reads the files of the generation.
 
@@ -61,8 +66,7 @@ class GenerationPartition:
     """Partition of a generation that one task reads: some records of one part."""
 
     files: GenerationFiles
-    part: int
-    """Number of the generation's part."""
+    part: GenerationPart
     layout: EntriesLayout
     rows: Sequence[slice]
     """Indexes of the entries whose records are read, ascending."""
@@ -79,7 +83,7 @@ class GenerationPartition:
                 yield from self._read_rows(read, rows)
 
     def _read_rows(self, read: ReadFile, rows: slice) -> Iterator[LogRecords | DamagedRange]:
-        records_file, entries_file = part_names(self.part)
+        records_file, entries_file = part_names(self.part.number)
         positions, sizes, physical = (
             _column(read, entries_file, self.layout, name, rows).astype(np.int64)
             for name in ("positions", "sizes", "physical_offsets")
@@ -87,6 +91,10 @@ class GenerationPartition:
         ends = positions + sizes
         if (sizes < RECORD_BYTES_MIN).any() or (positions[1:] != ends[:-1]).any():
             raise GenerationError(f"{self.files.name}: {entries_file} is damaged")
+        kept = _kept(read, self.part, rows)
+        positions, sizes, physical, ends = (
+            column[kept] for column in (positions, sizes, physical, ends)
+        )
         at = 0
         while at < len(positions):
             first = int(positions[at])
@@ -140,10 +148,9 @@ def generation_partitions(
     with files.opened() as read:
         for part in parts:
             layout, runs = _selected_rows(read, part, coverage, selection)
-            rows_max = max(part.records * split_bytes // max(part.records_bytes, 1), 1)
+            rows_max = max(part.rows * split_bytes // max(part.records_bytes, 1), 1)
             found += [
-                GenerationPartition(files, part.number, layout, rows)
-                for rows in _packed(runs, rows_max)
+                GenerationPartition(files, part, layout, rows) for rows in _packed(runs, rows_max)
             ]
     return found
 
@@ -154,10 +161,10 @@ def _selected_rows(
     """Return the runs of entries of the selected queues; adjacent queues are merged."""
     _, name = part_names(part.number)
     layout = EntriesLayout.of(read(name, 0, EntriesLayout.HEAD_BYTES).data)
-    if layout.columns["positions"].count != part.records:
+    if layout.columns["positions"].count != part.rows:
         raise GenerationError(
             f"{name} has {layout.columns['positions'].count} records, "
-            f"but the manifest counts {part.records}"
+            f"but the manifest counts {part.rows}"
         )
     topics = layout.decode_topics(read(name, layout.names.start, layout.names.stop).tobytes())
     numbers, starts = (
@@ -199,6 +206,16 @@ def _column(
     found = layout.columns[column]
     at = found.bytes_of(slice(0, found.count) if rows is None else rows)
     return np.frombuffer(read(name, at.start, at.stop), found.dtype)
+
+
+def _kept(read: ReadFile, part: GenerationPart, rows: slice) -> NDArray[np.bool_] | slice:
+    """Return which of some rows are not superseded."""
+    if not part.superseded:
+        return slice(None)
+    first = rows.start // 8
+    bits = read(superseded_name(part.number), first, -(-rows.stop // 8))
+    superseded = np.unpackbits(bits, bitorder="little").view(np.bool_)
+    return ~superseded[rows.start - first * 8 : rows.stop - first * 8]
 
 
 # Planning is repeated if the generation is replaced during it.

@@ -17,17 +17,22 @@ from functools import partial
 from pathlib import Path
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.compaction.uploads import Threads, Uploads, check_upload_id
+from rockoon_broker.compaction.uploads import (
+    CHUNK_BYTES_MAX,
+    Threads,
+    Uploads,
+    check_upload_id,
+)
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
 from rockoon_broker.store.compacted.hold import Hold
-from rockoon_core.disk import Disk
+from rockoon_broker.store.compacted.takeover import Verified, files_by_checksum
+from rockoon_core.disk import LINKS_REFUSED, Disk
 from rockoon_core.errors import Busy, GenerationRefused, NotReady, RockoonError
 from rockoon_format.generation import (
     MANIFEST_FILE,
     GenerationError,
     Manifest,
-    part_names,
 )
 
 PUBLICATIONS_MAX = 8
@@ -168,14 +173,19 @@ class Publishing:
         source = self._uploads.end_or_create(publication.upload_id)
         try:
             missing = await self._threads.run(
-                complete, source, publication.text, manifest, self._disk
+                complete, source, publication.text, manifest, self._disk, self._store.active
             )
         except OSError:
             with contextlib.suppress(OSError):
                 await self._threads.run(remove_upload, source, self._disk)
             raise
         if missing:
-            self._refuse(publication, f"{missing} in upload {publication.upload_id!r}")
+            active = self._store.manifest
+            reason = f"{missing} in upload {publication.upload_id!r}"
+            if active is not None and active.generation >= manifest.generation:
+                # Another job's generation was published, which does not have the files to link.
+                reason = f"generation {active.generation} is active"
+            self._refuse(publication, reason)
             await self._threads.run(remove_upload, source, self._disk)
             return
         self._store.offer(source, manifest, partial(self._decided, publication))
@@ -208,8 +218,16 @@ class Publishing:
             self._complete(publication, None)
 
 
-def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> str:
+def complete(
+    directory: Path, text: bytes, manifest: Manifest, disk: Disk, active: Verified | None = None
+) -> str:
     """Write an upload's manifest durably, and remove files that it does not name. For threads.
+
+    Files that were not uploaded become hard links to files of the active generation that have the
+    same checksum.
+
+    Args:
+        active: the active generation, None if there is none.
 
     Returns:
         What is missing, as the beginning of a sentence; empty if the upload is complete.
@@ -217,12 +235,14 @@ def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> st
     Raises:
         OSError: the disk.
     """
-    wanted: dict[str, int] = {}
-    for part in manifest.parts:
-        sizes = (part.records_bytes, part.entries_bytes)
-        wanted |= zip(part_names(part.number), sizes, strict=True)
+    wanted = {file.name: file for part in manifest.parts for file in part.files}
     found = {path.name: disk.facts(path).bytes for path in directory.iterdir()}
-    for name, size in wanted.items():
+    held = files_by_checksum(active.directory, active.manifest) if active else {}
+    for name, (_, size, sha256) in wanted.items():
+        if name not in found and sha256 in held:
+            with contextlib.suppress(FileNotFoundError):
+                link_or_copy(held[sha256], directory / name, disk)
+                found[name] = disk.facts(directory / name).bytes
         if name not in found:
             return f"there is no {name}, or it was removed,"
         if found[name] != size:
@@ -237,6 +257,26 @@ def complete(directory: Path, text: bytes, manifest: Manifest, disk: Disk) -> st
         disk.close(fd)
     disk.sync_directory(directory)
     return ""
+
+
+def link_or_copy(source: Path, target: Path, disk: Disk) -> None:
+    """Give a file a second name, or copy it if the file system has no hard links. For threads;
+    raises OSError.
+    """
+    try:
+        disk.link(source, target)
+    except OSError as error:
+        if error.errno not in LINKS_REFUSED:
+            raise
+        at = 0
+        reading, writing = disk.open_reading(source), disk.open(target, create=True)
+        try:
+            while data := disk.pread(reading, CHUNK_BYTES_MAX, at):
+                disk.write_all(writing, data, at)
+                at += len(data)
+        finally:
+            disk.close(reading)
+            disk.close(writing)
 
 
 def is_of(directory: Path, text: bytes) -> bool:
@@ -353,7 +393,9 @@ class BrokerCompaction:
             OSError: the disk.
         """
         source = self.uploads.end_or_create(upload_id)
-        missing = await self._threads.run(complete, source, text, manifest, self._disk)
+        missing = await self._threads.run(
+            complete, source, text, manifest, self._disk, self._store.active
+        )
         if missing:
             await self._threads.run(remove_upload, source, self._disk)
             return f"{missing} in upload {upload_id!r}"

@@ -47,7 +47,7 @@ _ENDED_IDS_MAX = 256
 _PARTIAL = INCOMING_PREFIX + "_partial-"
 _TAKEN = INCOMING_PREFIX + "_taken-"
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries)")
+_FILE_NAME = re.compile(r"[0-9]{5}\.(records|entries|superseded)")
 
 
 THREADS_MAX = 4

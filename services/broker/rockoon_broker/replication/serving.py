@@ -53,7 +53,7 @@ import grpc
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
-from rockoon_format.generation import GenerationError, Manifest, part_names
+from rockoon_format.generation import GenerationError, Manifest
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_replica.member import Role
@@ -253,13 +253,12 @@ class GenerationCopying:
         while uploads.has_ended(upload_id := self._upload_id(told.manifest)):
             # Discarded while the leader was away, or ended by an attempt that the disk refused.
             self._attempts += 1
-        for part in manifest.parts:
-            sizes = (part.records_bytes, part.entries_bytes)
-            for name, size in zip(part_names(part.number), sizes, strict=True):
-                # Files that an earlier process has received are not copied again.
-                if uploads.size_of(upload_id, name) != size:
-                    pieces = self._pieces(stub, manifest.generation, name, size)
-                    await uploads.put(upload_id, name, pieces)
+        held = {file.sha256 for part in (own.parts if own else ()) for file in part.files}
+        for name, size, sha256 in (file for part in manifest.parts for file in part.files):
+            # Not copied: files of this copy's generation, and files of an earlier process.
+            if sha256 not in held and uploads.size_of(upload_id, name) != size:
+                pieces = self._pieces(stub, manifest.generation, name, size)
+                await uploads.put(upload_id, name, pieces)
         while min(store.visible_end, store.durable_end) < manifest.log_end:  # noqa: ASYNC110 - rare
             await asyncio.sleep(LOOK_SECONDS)
         if self._replica.role is not Role.FOLLOWER:

@@ -19,7 +19,7 @@ from rockoon_proto.v1 import broker_pb2
 BYTES_DEFAULT = 1 << 20
 BYTES_MAX = 4 << 20
 
-_FILE_NAME = re.compile(rf"[0-9]{{5}}\.(records|entries)|{re.escape(MANIFEST_FILE)}")
+_FILE_NAME = re.compile(rf"[0-9]{{5}}\.(records|entries|superseded)|{re.escape(MANIFEST_FILE)}")
 
 
 def compaction_state(broker: Broker) -> broker_pb2.CompactionState:
@@ -33,7 +33,7 @@ def compaction_state(broker: Broker) -> broker_pb2.CompactionState:
         state.generation = manifest.generation
         state.created_ms = manifest.created_ms
         state.records = manifest.records
-        state.files_bytes = sum(part.records_bytes + part.entries_bytes for part in manifest.parts)
+        state.files_bytes = manifest.files_bytes
         state.log_end = manifest.log_end
     hold = broker.compaction.hold()
     if hold is not None:

@@ -3,8 +3,8 @@
 Invariants:
 1. The file `current` names the active generation and is changed by one rename. After a crash at any
    point, either the former or the new generation is complete and active.
-2. Every byte of a generation is verified before it becomes active; each start verifies manifest and
-   entries again.
+2. Every byte of a generation is verified before it becomes active, except in files that are hard
+   links to verified files of the active one; each start verifies manifest and entries again.
 3. A start with a damaged generation, or one of another log, is refused: the log may no longer have
    its messages, and their loss would not be noticed.
 4. A deleted topic is never served from a generation made before its deletion. The same holds for a
@@ -412,7 +412,10 @@ class Compaction:
         if self._fits(candidate.manifest):
             log.info("verifying generation %d", candidate.number)
             self._waiting = candidate
-            self._post(lambda: takeover.verify(candidate, self._disk, self._worker), self._checked)
+            active = self.active
+            self._post(
+                lambda: takeover.verify(candidate, self._disk, self._worker, active), self._checked
+            )
 
     def _checked(self, outcome: OpenGeneration | Exception) -> None:
         candidate, self._waiting = self._waiting, None
@@ -558,6 +561,13 @@ class Compaction:
     @property
     def manifest(self) -> Manifest | None:
         return self._manifest
+
+    @property
+    def active(self) -> takeover.Verified | None:
+        """The active generation and its directory; None if there is none."""
+        if self._manifest is None:
+            return None
+        return takeover.Verified(self.directory_of(self._manifest.generation), self._manifest)
 
     @property
     def marks(self) -> Mapping[str, int]:

@@ -29,11 +29,14 @@ from rockoon_format.generation import (
 from rockoon_format.record import RecordError, decode_record
 
 _READ_BYTES = 4 << 20
+_ROWS_PER_STEP = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Neighbouring rows of one part, all of one queue, with ascending store times."""
+    """Neighbouring rows of one part, all of one queue, with ascending store times; the first and
+    the last one are not superseded.
+    """
 
     part: int
     first_row: int
@@ -108,11 +111,16 @@ class OpenGeneration:
 
     def rows(
         self, coverage: QueueCoverage, offset: int
-    ) -> Iterator[tuple[PartEntries, int, int, int]]:
-        """Yield (entries, part, first row, end row) of each slice from an offset on."""
+    ) -> Iterator[tuple[PartEntries, int, NDArray[np.int64]]]:
+        """Yield (entries, part, rows) from an offset on, with at least one row each."""
         for number in range(bisect_left(coverage.last_offsets, offset), len(coverage.slices)):
             piece = coverage.slices[number]
-            yield self.parts[piece.part], piece.part, self._row_of(piece, offset), piece.end_row
+            entries = self.parts[piece.part]
+            for start in range(self._row_of(piece, offset), piece.end_row, _ROWS_PER_STEP):
+                stop = min(start + _ROWS_PER_STEP, piece.end_row)
+                rows = entries.kept_rows(slice(start, stop))
+                if len(rows):
+                    yield entries, piece.part, rows
 
     def first(self, coverage: QueueCoverage) -> GenerationRow | None:
         """The oldest record of a queue."""
@@ -143,7 +151,8 @@ class OpenGeneration:
             times = self.parts[piece.part].store_timestamps_ms[piece.first_row : piece.end_row]
             early = int(np.searchsorted(times, timestamp_ms, "right" if behind else "left"))
             if early < len(times):
-                first = GenerationRow(piece.part, piece.first_row + early)
+                row = self.parts[piece.part].next_kept(piece.first_row + early)
+                first = GenerationRow(piece.part, row)
             if early:
                 break
         return first
@@ -156,7 +165,7 @@ class OpenGeneration:
         for piece in coverage.slices:
             if piece.part == row.part:
                 if row.row > piece.first_row:
-                    return GenerationRow(row.part, row.row - 1)
+                    return GenerationRow(row.part, self.parts[row.part].last_kept(row.row - 1))
                 break
             former = piece
         return GenerationRow(former.part, former.end_row - 1) if former else None
@@ -257,8 +266,9 @@ class OpenGeneration:
         return frame
 
     def _row_of(self, piece: RowRange, offset: int) -> int:
-        offsets = self.parts[piece.part].queue_offsets[piece.first_row : piece.end_row]
-        return piece.first_row + int(np.searchsorted(offsets, offset))
+        entries = self.parts[piece.part]
+        offsets = entries.queue_offsets[piece.first_row : piece.end_row]
+        return entries.next_kept(piece.first_row + int(np.searchsorted(offsets, offset)))
 
     def _damaged(self, part: int, position: int) -> StoreDamaged:
         path = self.directory / part_names(part)[0]
@@ -293,6 +303,10 @@ def open_generation(
             fds.append(_open_records(records, part, disk))
             check_file(entries, part.entries_bytes, part.entries_sha256, disk, pause)
             parts.append(_decoded(entries, disk))
+            if part.superseded:
+                name, size, sha256 = part.files[-1]
+                check_file(directory / name, size, sha256, disk, pause)
+                parts[-1] = parts[-1].with_superseded(disk.map_reading(directory / name))
         check_order(manifest, parts)
     except BaseException:
         for fd in fds:
@@ -354,9 +368,11 @@ def _coverages(manifest: Manifest, parts: list[PartEntries]) -> dict[QueueKey, Q
         for topic, queue, rows in entries.slices():
             low, high = np.searchsorted(begins, [rows.start + 1, rows.stop])
             for start, stop in pairwise([rows.start, *begins[low:high].tolist(), rows.stop]):
-                last = int(entries.queue_offsets[stop - 1])
-                piece = RowRange(number, start, stop, last)
-                slices.setdefault((topic, queue), []).append(piece)
+                kept = entries.kept_rows(slice(start, stop))
+                if len(kept):
+                    first, last = int(kept[0]), int(kept[-1])
+                    piece = RowRange(number, first, last + 1, int(entries.queue_offsets[last]))
+                    slices.setdefault((topic, queue), []).append(piece)
     found = {}
     for topic_covered in manifest.topics:
         for covered in topic_covered.queues:

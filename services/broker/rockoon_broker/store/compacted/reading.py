@@ -128,15 +128,15 @@ class CompactedReader:
         taken: list[bytes] = []
         lengths: list[NDArray[np.int64]] = []
         next_offset = nothing.next_offset
-        for entries, part, first, end in generation.rows(coverage, offset):
+        for entries, part, rows in generation.rows(coverage, offset):
             if entries_max <= 0:
-                next_offset = int(entries.queue_offsets[first])
+                next_offset = int(entries.queue_offsets[rows[0]])
                 break
-            examined_end = min(end, first + entries_max)
-            entries_max -= examined_end - first
-            wanted = first + np.flatnonzero(
-                _has_tag(entries.tag_codes[first:examined_end], tag_codes)
-            )
+            examined = rows[:entries_max]
+            entries_max -= len(examined)
+            wanted = examined
+            if tag_codes is not None:
+                wanted = examined[np.isin(entries.tag_codes[examined], tag_codes)]
             sizes = np.cumsum(entries.sizes[wanted].astype(np.int64))
             fitting = min(int(np.searchsorted(sizes, bytes_max, side="right")), messages_max)
             if not taken and len(wanted):
@@ -158,8 +158,8 @@ class CompactedReader:
             if fitting < len(wanted):
                 next_offset = int(entries.queue_offsets[wanted[fitting]])
                 break
-            if examined_end < end:
-                next_offset = int(entries.queue_offsets[examined_end])
+            if len(examined) < len(rows):
+                next_offset = int(entries.queue_offsets[rows[len(examined)]])
                 break
         if not taken:
             return replace(nothing, next_offset=next_offset)
@@ -264,7 +264,3 @@ class CompactedReader:
             return found and replace(found, lasting=self._served.is_compacted(topic))
         physical, stored_ms = generation.physical_offset(row), generation.store_timestamp_ms(row)
         return StoredAt(physical, stored_ms, lasting=True)
-
-
-def _has_tag(codes: NDArray[np.int64], tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    return np.ones(len(codes), np.bool_) if tag_codes is None else np.isin(codes, tag_codes)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rockoon_broker.store.compacted.open_generation import (
     OpenGeneration,
@@ -59,6 +59,13 @@ class Candidate:
     manifest: Manifest | None
     fault: str = ""
     """Error if there is no valid manifest."""
+
+
+class Verified(NamedTuple):
+    """A generation whose bytes were all checked."""
+
+    directory: Path
+    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +219,15 @@ def place(directory: Path, home: Path, number: int, disk: Disk, replaces: bool =
     disk.move_directory(directory, target)
 
 
-def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
+def verify(
+    candidate: Candidate, disk: Disk, worker: Worker, active: Verified | None = None
+) -> OpenGeneration:
     """Make a generation durable and check every byte; return it open.
+
+    Files that are hard links to those of the active generation were checked with that one.
+
+    Args:
+        active: the active generation, None if there is none.
 
     Raises:
         GenerationError: a file does not match; the message names it.
@@ -222,21 +236,27 @@ def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
     """
     assert candidate.manifest is not None
     directory = candidate.directory
+    linked = _linked(candidate.manifest, directory, active, disk)
     for path in sorted(directory.iterdir()):
-        _sync_file(path, disk)
-        worker.pause()
+        if path.name not in linked:
+            _sync_file(path, disk)
+            worker.pause()
     # Also the names of its files and directories: their writer may have crashed before a sync.
     for named in (directory, directory.parent, directory.parent.parent):
         disk.sync_directory(named)
     if read_manifest(directory, disk) != candidate.manifest:
         raise GenerationError("its manifest was changed after it was offered")
     for part in candidate.manifest.parts:
-        records = directory / part_names(part.number)[0]
-        check_file(records, part.records_bytes, part.records_sha256, disk, worker.pause)
+        name, size, sha256 = part.files[0]
+        if name not in linked:
+            check_file(directory / name, size, sha256, disk, worker.pause)
     opened = open_generation(directory, candidate.manifest, disk, worker.pause)
     try:
         for part, entries in zip(candidate.manifest.parts, opened.parts, strict=True):
-            records = directory / part_names(part.number)[0]
+            names = part_names(part.number)
+            if linked.issuperset(names):
+                continue
+            records = directory / names[0]
             try:
                 for _ in part_checks(disk.map_reading(records), entries):
                     worker.pause()
@@ -246,6 +266,26 @@ def verify(candidate: Candidate, disk: Disk, worker: Worker) -> OpenGeneration:
         opened.close()
         raise
     return opened
+
+
+def _linked(
+    manifest: Manifest, directory: Path, active: Verified | None, disk: Disk
+) -> frozenset[str]:
+    """Return the names of a generation's files that are files of the active one too."""
+    if active is None:
+        return frozenset()
+    held = files_by_checksum(active.directory, active.manifest)
+    return frozenset(
+        file.name
+        for part in manifest.parts
+        for file in part.files
+        if (same := held.get(file.sha256)) and disk.is_same_file(same, directory / file.name)
+    )
+
+
+def files_by_checksum(directory: Path, manifest: Manifest) -> dict[str, Path]:
+    """Return the paths of a generation's files by their SHA-256."""
+    return {file.sha256: directory / file.name for part in manifest.parts for file in part.files}
 
 
 def activate(home: Path, number: int, disk: Disk) -> None:
