@@ -241,7 +241,8 @@ $(HOME)/go/bin/helm:
 	GOBIN=$(@D) CGO_ENABLED=0 go install -ldflags "-s -w" helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
 
 # Modules with CustomResourceDefinitions, as in tests/deploy/crds.py, and with the schema of compose files.
-CRD_MODULES = sigs.k8s.io/gateway-api@v1.6.3 github.com/prometheus-operator/prometheus-operator@v0.85.0 github.com/compose-spec/compose-go/v2@v2.16.2
+CRD_MODULES = sigs.k8s.io/gateway-api@v1.6.3 github.com/prometheus-operator/prometheus-operator@v0.85.0 \
+	github.com/kedacore/keda/v2@v2.18.0 github.com/compose-spec/compose-go/v2@v2.16.2
 
 helm: cluster $(HELM)  ## tests of the Helm chart; compiles helm from its Go module if there is none
 	GOFLAGS=-mod=mod go mod download $(CRD_MODULES)

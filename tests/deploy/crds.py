@@ -20,6 +20,7 @@ MODULES = {
         "github.com/prometheus-operator/prometheus-operator@v0.85.0",
         "example/prometheus-operator-crd",
     ),
+    "keda.sh": ("github.com/kedacore/keda/v2@v2.18.0", "config/crd/bases"),
 }
 
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]+?) -->\n+)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 # Of one block: it may wait for images that are pulled and for pods that start.
 SECONDS_MAX = 900.0
 
@@ -49,12 +50,14 @@ class Block:
     Attributes:
         page: file name of the page.
         line: line of its first command.
+        section: title of the `##` section that has it.
         mark: comment before it.
         text: its content.
     """
 
     page: str
     line: int
+    section: str
     mark: str
     text: str
 
@@ -89,7 +92,9 @@ def blocks(path: Path) -> list[Block]:
         if mark and not (is_file or mark in ("images", "example") or mark.startswith("needs ")):
             raise ValueError(f"{path.name}: <!-- {mark} --> is not known")
         line = text.count("\n", 0, each.start("text")) + 1
-        found.append(Block(path.name, line, mark, each["text"]))
+        titles = SECTION.findall(text, 0, each.start())
+        section = titles[-1] if titles else ""
+        found.append(Block(path.name, line, section, mark, each["text"]))
     return found
 
 
@@ -102,8 +107,10 @@ def run_page(
     features: AbstractSet[str] = frozenset(),
     seconds_max: float = SECONDS_MAX,
     helm: str = "helm",
+    etcdctl: str = "etcdctl",
+    chosen: Callable[[Block], bool] = lambda _: True,
 ) -> list[Ran]:
-    """Run all blocks of a page.
+    """Run the blocks of a page.
 
     Args:
         path: the page.
@@ -114,6 +121,8 @@ def run_page(
         features: words of <!-- needs WORD --> that the cluster has.
         seconds_max: maximum duration of a block.
         helm: command that the page's `helm` runs.
+        etcdctl: command that the page's `etcdctl` runs.
+        chosen: returns whether to run a block, or write its file; default: all blocks.
 
     Raises:
         PageError: a command failed or took too long; blocks after it are not run.
@@ -128,13 +137,15 @@ def run_page(
                 features=features,
                 seconds_max=seconds_max,
                 helm=helm,
+                etcdctl=etcdctl,
+                chosen=chosen,
             )
     copy_manifests(workspace)
     programs = workspace / ".programs"
     programs.mkdir(exist_ok=True)
     environment = {name: os.environ[name] for name in os.environ if name != "KUBECTL"}
     environment |= dict(env or {})
-    for name, command in (("kubectl", kubectl), ("helm", helm)):
+    for name, command in (("kubectl", kubectl), ("helm", helm), ("etcdctl", etcdctl)):
         program, *words = shlex.split(command)
         # Without its folder the wrapper would call itself.
         if found := shutil.which(program):
@@ -143,7 +154,7 @@ def run_page(
             wrapper.chmod(0o755)
     environment["PATH"] = f"{programs}:{environment['PATH']}"
     done = []
-    for block in blocks(path):
+    for block in filter(chosen, blocks(path)):
         kind, _, rest = block.mark.partition(" ")
         if kind == "file:":
             write_file(block, workspace)

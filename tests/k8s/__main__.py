@@ -14,13 +14,14 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from k8s import built, cluster, former, images, page
+from k8s import built, cluster, former, images, jobs, page
 from k8s.node import OUTSIDE, Namespaces, Node
 from k8s.shell import CACHE, ROOT, Clock, Failed, NotHere
 from k8s.stage import Report, Row
-from k8s.steps import Options, run_dev, run_documents, run_production
+from k8s.steps import NAMES, Options, run_dev, run_helm, run_production
 
 NODES = 3
+FORMER = "HEAD~1"
 
 
 def main() -> int:
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--dns", default="0,5,30", help="maximum ages of DNS answers in seconds")
     parser.add_argument("--days", type=float, default=0, help="minutes of random operations")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--former", default="HEAD~1", help="commit for the upgrade")
+    parser.add_argument("--former", default=FORMER, help="commit for the upgrade")
     parser.add_argument("--write", action="store_true", help="fill docs/operate/kubernetes.md")
     parser.add_argument("--keep", action="store_true", help="do not end the cluster")
     parser.add_argument("--reuse", action="store_true", help="use the cluster that is up")
@@ -60,6 +61,10 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     only = arguments.only.split(",") if arguments.only else []
+    if unknown := set(only) - NAMES:
+        raise NotHere(
+            f"no step is named {', '.join(unknown)}; there are {', '.join(sorted(NAMES))}"
+        )
     ages = [float(age) for age in arguments.dns.split(",")]
     report, clock, began = Report(), Clock(), time.monotonic()
     try:
@@ -68,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         options = Options(only, ages, arguments.days, arguments.seed, tag)
         if not arguments.reuse:
             start(tag, clock)
-        for part in (run_dev, run_production, run_documents):
+        if options.wants("jobs") and not arguments.days:
+            images.build(jobs.IMAGES, clock)
+        for part in (run_dev, run_production, run_helm):
             try:
                 part(options, report)
             except Failed as failure:
@@ -83,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"FAULT: {fault}", file=sys.stderr)
     if arguments.write:
         words = f"{len(report.rows)} rows in {minutes:.0f} minutes on {os.cpu_count()} cores."
-        page.write(report.rows, words)
+        page.write(report.rows, words, page.DAYS if arguments.days else page.STEPS)
     return 1 if report.faults else 0
 
 
@@ -104,6 +111,18 @@ def prepare(clock: Clock) -> None:
     built.install_packages()
     built.build_programs(clock)
     built.build_netpol(clock)
+
+
+def command_build(words: Sequence[str]) -> int:
+    """Fill the cache with all that a run needs, without a cluster."""
+    clock = Clock()
+    try:
+        prepare(clock)
+        images.build((*images.SERVICES, *jobs.IMAGES), clock)
+        former.build(words[0] if words else FORMER, clock)
+    finally:
+        cluster.down()
+    return 0
 
 
 def command_up(words: Sequence[str]) -> int:
@@ -145,6 +164,7 @@ def command_dns(words: Sequence[str]) -> int:
 
 
 COMMANDS = {
+    "build": command_build,
     "up": command_up,
     "down": command_down,
     "load": command_load,

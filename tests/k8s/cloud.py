@@ -147,6 +147,8 @@ def provide_disks(api: Api, state: Path) -> None:
         ):
             path.mkdir(parents=True)
             api.call("POST", "/api/v1/persistentvolumes", volume(meta, spec, path))
+        if claim["status"].get("phase") == "Bound":
+            enlarge(api, claim)
     for each in api.items("/api/v1/persistentvolumes"):
         meta = each["metadata"]
         is_ours = (meta.get("annotations") or {}).get(PROVISIONED_BY) == PROVISIONER
@@ -154,6 +156,19 @@ def provide_disks(api: Api, state: Path) -> None:
         if is_ours and is_free and not meta.get("deletionTimestamp"):
             shutil.rmtree(each["spec"]["local"]["path"], ignore_errors=True)
             api.call("DELETE", f"/api/v1/persistentvolumes/{meta['name']}")
+
+
+def enlarge(api: Api, claim: Any) -> None:
+    """Grant a larger request; a directory has the size of this machine's disk."""
+    wanted = {"storage": claim["spec"]["resources"]["requests"]["storage"]}
+    if claim["status"].get("capacity") == wanted:
+        return
+    kind = "application/merge-patch+json"
+    own = f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}"
+    api.call("PATCH", own, {"spec": {"capacity": wanted}}, kind)
+    meta = claim["metadata"]
+    own = f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}/status"
+    api.call("PATCH", own, {"status": {"capacity": wanted}}, kind)
 
 
 def volume(meta: Mapping[str, Any], spec: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -200,15 +200,16 @@ def ready_nodes() -> int:
         return 0
 
 
-def give(references: Iterable[str], clock: Clock) -> None:
-    """Import images into all nodes, as one archive: layers that images share are in it once.
+def give(references: Iterable[str], clock: Clock, nodes: Sequence[Node] = ()) -> None:
+    """Import images into nodes, as one archive: layers that images share are in it once.
 
     Args:
         references: names with tags.
         clock: prints the duration.
+        nodes: default: all.
     """
     names = list(references)
-    nodes = existing_nodes()
+    nodes = nodes or existing_nodes()
     # In memory and not compressed: compression would last minutes.
     folder = Path(f"/dev/shm/rockoon-k8s-images-{os.getpid()}")
     archive = folder.with_suffix(".tar")

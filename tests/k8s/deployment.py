@@ -1,7 +1,6 @@
 """Rockoon on the test cluster: the dev overlay, and production with copies, TLS and access keys."""
 
 import json
-import re
 import shlex
 import shutil
 import sys
@@ -20,11 +19,11 @@ DEV = "rockoon-dev"
 PRODUCTION = "rockoon"
 READY_SECONDS = 180.0
 DELETED_SECONDS = 120.0
-CLIENT = "client"
+CHECKER, CLIENT = "checker", "client"
+# With the 50 m of the example pod, the checker would wait for processors while pods start.
+CHECKER_CPU = "500m"
 ADMIN = "rockoon-admin"
 EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
-PAGE = ROOT / "docs" / "operate" / "deploy.md"
-RESOURCES = ("cluster", "topic:*", "group:*")
 SECRETS_SECONDS = 400.0
 SERVICES = (
     "deployment/rockoon-nameserver",
@@ -46,6 +45,7 @@ class Deployment:
     copies: bool
     folder: Path = field(default_factory=lambda: STATE / "manifests")
     """Manifests, keys and certificates; not in the repository."""
+    has_checker: bool = False
 
     @property
     def workloads(self) -> Sequence[str]:
@@ -56,10 +56,10 @@ class Deployment:
     ) -> str:
         return kubectl("-n", self.namespace, *words, stdin=stdin, seconds=seconds)
 
-    def exec(self, *words: object, pod: str = CLIENT, seconds: float = 120) -> str:
+    def exec(self, *words: object, pod: str = CHECKER, seconds: float = 120) -> str:
         return self.kubectl("exec", pod, "--", *words, seconds=seconds)
 
-    def put(self, content: str | bytes, path: str, pod: str = CLIENT) -> None:
+    def put(self, content: str | bytes, path: str, pod: str = CHECKER) -> None:
         """Write a file in a pod."""
         script = f"cat > {path}.new && mv {path}.new {path}"
         self.kubectl("exec", "-i", pod, "--", "sh", "-c", script, stdin=content)
@@ -78,12 +78,25 @@ class Deployment:
             Failed: something is not ready in time.
         """
         deadline = time.monotonic() + seconds
-        for workload in self.workloads:
-            left = max(1.0, deadline - time.monotonic())
-            self.kubectl("rollout", "status", workload, f"--timeout={left:.0f}s", seconds=left + 10)
-        if self.pods(CLIENT):
+        while incomplete := self._incomplete():
+            if time.monotonic() > deadline:
+                raise Failed(f"{', '.join(incomplete)}: not complete after {seconds:.0f} s")
+            for workload in incomplete:
+                left = max(1.0, deadline - time.monotonic())
+                words = ("rollout", "status", workload, f"--timeout={left:.0f}s")
+                self.kubectl(*words, seconds=left + 10)
+        if self.has_checker:
             left = max(10.0, deadline - time.monotonic())
             wait_for("`rockoon status` is healthy", self._status_attempts(), left, 0.5)
+
+    def _incomplete(self) -> list[str]:
+        """Return the workloads that wait for pods."""
+        found: Any = json.loads(self.kubectl("get", *self.workloads, "-o", "json"))["items"]
+        return [
+            f"{each['kind'].lower()}/{each['metadata']['name']}"
+            for each in found
+            if not is_complete(each)
+        ]
 
     def _status_attempts(self) -> Iterator[bool]:
         while True:
@@ -94,13 +107,25 @@ class Deployment:
             else:
                 yield first.endswith(": healthy") or ": healthy" in first
 
-    def create_client(self) -> None:
-        """Create the example pod of a client for the checker, and wait until it runs."""
-        name = "client-production.yaml" if self.copies else "client.yaml"
-        pod: Any = yaml.safe_load((EXAMPLES / name).read_text())
-        pod["spec"]["containers"][0]["env"].append({"name": "LONE", "value": self.lone})
+    def create_checker(self) -> None:
+        """Create the pod of the checker, an example pod of a client, and wait until it runs."""
+        pod: Any = yaml.safe_load(self._example.read_text())
+        pod["metadata"]["name"] = CHECKER
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CHECKER_CPU
+        # A node with the client of deploy.md, which no workload creates again, cannot be drained.
+        self.kubectl("delete", "pod", CLIENT, CHECKER, "--ignore-not-found")
         self.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{CHECKER}", "--timeout=60s")
+        self.has_checker = True
+
+    def create_client(self) -> None:
+        """Create the client of deploy.md again."""
+        self.kubectl("apply", "-f", self._example)
         self.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
+
+    @property
+    def _example(self) -> Path:
+        return EXAMPLES / ("client-production.yaml" if self.copies else "client.yaml")
 
     def pods(self, prefix: str = "") -> list[str]:
         names = (each["metadata"]["name"] for each in objects("pods", self.namespace))
@@ -134,31 +159,20 @@ class Deployment:
         wait_for(f"namespace {self.namespace} is deleted", attempts(), DELETED_SECONDS, 1)
 
 
+def is_complete(workload: Any) -> bool:
+    """Return whether all pods of a Deployment or StatefulSet are new and ready."""
+    wanted, status = workload["spec"]["replicas"], workload["status"]
+    counts = ("replicas", "updatedReplicas", "readyReplicas")
+    is_observed = status.get("observedGeneration", 0) >= workload["metadata"]["generation"]
+    return is_observed and all(status.get(each, 0) == wanted for each in counts)
+
+
 def dev() -> Deployment:
     return Deployment(DEV, "statefulset/rockoon-etcd", "rockoon-broker-0", copies=False)
 
 
 def production() -> Deployment:
     return Deployment(PRODUCTION, "statefulset/etcd", "rockoon-broker", copies=True)
-
-
-def apply_production(deployment: Deployment) -> None:
-    """Follow "Production, step by step" of docs/operate/deploy.md, with copies of all logs."""
-    overlays = deployment.copy_manifests()
-    kubectl("apply", "-f", overlays / "production" / "namespace.yaml")
-    make_secrets()
-    kubectl("apply", "-k", EXAMPLES / "etcd3")
-    deployment.kubectl("rollout", "status", deployment.etcd, "--timeout=120s")
-    (own,) = files_of_page(PAGE)
-    path = deployment.folder / own
-    path.parent.mkdir()
-    path.write_text(files_of_page(PAGE)[own])
-    kubectl("apply", "-k", path.parent)
-
-
-def create_access_key(deployment: Deployment) -> None:
-    allowed = [word for each in RESOURCES for word in ("--allow", f"{each}=read,write,admin")]
-    administer(deployment, "--key", CLIENT, *allowed)
 
 
 def administer(deployment: Deployment, *words: str) -> None:
@@ -176,9 +190,3 @@ def make_secrets(*words: str) -> str:
     script = ROOT / "deploy" / "kubernetes" / "make_secrets.py"
     own = shlex.join(kubectl_words())
     return run(sys.executable, script, *words, seconds=SECRETS_SECONDS, KUBECTL=own)
-
-
-def files_of_page(page: Path) -> dict[str, str]:
-    """Return the files that a page asks its reader to write, by path."""
-    form = r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```$"
-    return dict(re.findall(form, page.read_text(), flags=re.M | re.S))

@@ -61,7 +61,7 @@ class Load:
     def start(self) -> None:
         self.deployment.put((HERE / "inside" / "checker.py").read_text(), "/tmp/checker.py")
         command = (
-            f"cd /tmp; rm -f mark; nohup python checker.py "
+            f"cd /tmp; rm -f mark; LONE={self.deployment.lone} nohup python checker.py "
             f"{self.seconds:.0f} {self._name} > load.log 2> load.err & sleep 0.1"
         )
         self.deployment.exec("sh", "-c", command)
@@ -113,9 +113,6 @@ class Load:
             text = self.deployment.exec("cat", f"/tmp/{name}")
             (folder / f"{self.deployment.namespace}-{name}").write_text(text)
 
-    def errors(self) -> str:
-        return self.deployment.exec("cat", "/tmp/load.err")
-
     def _judge(self, name: str, facts: Mapping[str, Any]) -> Part:
         figures: Mapping[str, Mapping[str, float]] = facts["figures"]
         lasting = {kind: each for kind, each in figures.items() if kind != NEWCOMERS}
@@ -148,12 +145,14 @@ class Load:
         while True:
             self._read_lines()
             yield any(key in line and value in (None, line[key]) for line in self._lines)
-            errors = self.errors()
-            if "Traceback" in errors:
-                raise Failed(f"the checker ended:\n{errors[-3000:]}")
 
     def _read_lines(self) -> None:
-        text = self.deployment.exec("tail", "-c", f"+{self._read + 1}", "/tmp/load.log")
+        script = f"tail -c +{self._read + 1} load.log; echo; grep -A 40 Traceback load.err"
+        output = self.deployment.exec("sh", "-c", f"cd /tmp; {script} || true")
+        text, found, errors = output.partition("Traceback")
+        if found:
+            raise Failed(f"the checker ended:\n{errors[-3000:]}")
+        text = text.removesuffix("\n")
         whole = text[: text.rfind("\n") + 1]
         self._read += len(whole.encode())
         self._lines += [json.loads(line) for line in whole.splitlines()]

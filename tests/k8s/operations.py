@@ -1,11 +1,11 @@
 """Actions of operators, and failures of pods, nodes and disks."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from k8s.cluster import kubectl, objects, ready_nodes
-from k8s.deployment import CLIENT, SERVICES, Deployment
+from k8s.deployment import CHECKER, SERVICES, Deployment
 from k8s.node import Node, existing_nodes
 from k8s.shell import Failed, wait_for
 
@@ -28,17 +28,29 @@ def restart_all(deployment: Deployment) -> None:
 
 def delete_pod(deployment: Deployment, pod: str, force: bool = False) -> None:
     """Delete a pod and wait until its successor exists."""
-    former = deployment.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+    former = {uid for _, uid in pods_of(deployment, pod)}
     options = ("--grace-period=0", "--force") if force else ()
     deployment.kubectl("delete", "pod", pod, "--wait=false", *options)
-    if "-broker-" in pod or "-offset-" in pod or "etcd-" in pod:
-        wait_for(f"a new {pod}", pod_replaced(deployment, pod, former), POD_SECONDS)
+    wait_for(f"a new {pod}", pod_replaced(deployment, pod, former), POD_SECONDS)
 
 
-def pod_replaced(deployment: Deployment, pod: str, former: str) -> Iterator[bool]:
+def pod_replaced(deployment: Deployment, pod: str, former: Set[str]) -> Iterator[bool]:
     while True:
-        words = ("get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
-        yield deployment.kubectl(*words) not in ("", former)
+        yield any(uid not in former for _, uid in pods_of(deployment, pod))
+
+
+def pods_of(deployment: Deployment, pod: str) -> list[tuple[str, str]]:
+    """Return names and uids of the Deployment's pods, or of the one pod of a StatefulSet."""
+    prefix = pod if pod.endswith(("-0", "-1", "-2")) else short(pod)
+    pods = objects("pods", deployment.namespace)
+    found = [(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods]
+    return [each for each in found if each[0].startswith(prefix)]
+
+
+def short(pod: str) -> str:
+    """Return the name of a pod without the parts that differ between runs."""
+    words = pod.split("-")
+    return "-".join(words[:3] if words[1] in ("broker", "offset") else words[:2])
 
 
 def delete_leader(deployment: Deployment, log: str, force: bool = False) -> None:
@@ -55,7 +67,7 @@ def drain(deployment: Deployment, node: str) -> None:
 
 def node_to_drain(deployment: Deployment) -> str:
     """Return a node without the client's pod, if possible the one of the log's leader."""
-    client = deployment.node_of(CLIENT)
+    client = deployment.node_of(CHECKER)
     if deployment.copies:
         leading = deployment.node_of(deployment.leader("rockoon-broker"))
         if leading != client:

@@ -1,9 +1,12 @@
 """Clients outside of the cluster: load balancers, port-forward, an official client."""
 
+import base64
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,10 +16,12 @@ from conformance.languages import python
 from k8s.cluster import kubectl, kubectl_words, objects
 from k8s.deployment import Deployment
 from k8s.node import OUTSIDE, Namespaces, Node
-from k8s.operations import BROKER
+from k8s.operations import BROKER, delete_leader
 from k8s.shell import HERE, Failed, run, wait_for
 
 DOMAIN = "rockoon.example.com"
+# Of external-access.md.
+PAGE_DOMAIN = "rockoon.your.domain"
 OVERLAY = "outside"
 GATEWAY_PORT = 8081
 FORWARD_PORT = 18081
@@ -48,12 +53,17 @@ def open_to_outside(deployment: Deployment) -> str:
     (own / "kustomization.yaml").write_text(yaml.safe_dump(kustomization, sort_keys=False))
     kubectl("apply", "-k", own)
     deployment.roll_out()
-    wait_for("load balancers have addresses", has_addresses(deployment), BALANCER_SECONDS, 0.5)
-    lines = [f"{address} {name}" for name, address in external_names(deployment).items()]
-    script = "cat > /etc/hosts"
-    hosts = "\n".join(["127.0.0.1 localhost", *lines, ""])
-    run(*Namespaces(OUTSIDE).inside("sh", "-c", script), stdin=hosts)
+    write_names(deployment, DOMAIN)
     return ""
+
+
+def write_names(deployment: Deployment, domain: str) -> None:
+    """Give the machine outside the names of all load balancers."""
+    wait_for("load balancers have addresses", has_addresses(deployment), BALANCER_SECONDS, 0.5)
+    names = external_names(deployment, domain)
+    lines = [f"{address} {name}" for name, address in names.items()]
+    hosts = "\n".join(["127.0.0.1 localhost", *lines, ""])
+    run(*Namespaces(OUTSIDE).inside("sh", "-c", "cat > /etc/hosts"), stdin=hosts)
 
 
 def balancers(deployment: Deployment) -> dict[str, str]:
@@ -71,21 +81,58 @@ def has_addresses(deployment: Deployment) -> Iterator[bool]:
         yield all(balancers(deployment).values())
 
 
-def external_names(deployment: Deployment) -> dict[str, str]:
+def external_names(deployment: Deployment, domain: str) -> dict[str, str]:
     """Return the address of each name below the domain, as its DNS records would have them."""
     names = {}
     for service, address in balancers(deployment).items():
         is_node = service.startswith(("rockoon-broker-", "rockoon-offset-"))
         name = service if is_node else service.removeprefix("rockoon-")
-        names[f"{name.removesuffix('-external')}.{DOMAIN}"] = address
+        names[f"{name.removesuffix('-external')}.{domain}"] = address
     return names
 
 
 def sdk_outside(_: Deployment) -> str:
     """Send and read with the SDK through the external listener of the nameservers."""
-    words = (HERE / "inside" / "outsider.py", f"nameserver.{DOMAIN}:9876", "outside", MESSAGES)
-    run(*Namespaces(OUTSIDE).inside(sys.executable, *words), seconds=120)
+    send_and_read(DOMAIN, "outside")
     return f"{MESSAGES} messages sent and read"
+
+
+def send_and_read(domain: str, topic: str, **environment: str) -> None:
+    words = (HERE / "inside" / "outsider.py", f"nameserver.{domain}:9876", topic, MESSAGES)
+    command = Namespaces(OUTSIDE).inside(sys.executable, *words)
+    run(*command, seconds=120, stdin=None, folder=None, **environment)
+
+
+def sdk_outside_with_copies(deployment: Deployment) -> str:
+    """Send and read with TLS and an access key, after external-access.md, and again immediately
+    after the leader of the brokers' log was deleted by force."""
+    write_names(deployment, PAGE_DOMAIN)
+    folder = deployment.folder / "outside"
+    tls = secret_files(deployment, "rockoon-client-tls", folder)
+    access = secret_files(deployment, "rockoon-access-client", folder)
+    environment = {
+        "ROCKOON_TLS_CA": str(tls["ca.crt"]),
+        "ROCKOON_TLS_CERTIFICATE": str(tls["tls.crt"]),
+        "ROCKOON_TLS_KEY": str(tls["tls.key"]),
+        "ROCKOON_ACCESS_KEY": access["key"].read_text(),
+        "ROCKOON_ACCESS_SECRET_FILE": str(access["secret"]),
+    }
+    send_and_read(PAGE_DOMAIN, "outside-first", **environment)
+    delete_leader(deployment, "rockoon-broker", force=True)
+    send_and_read(PAGE_DOMAIN, "outside-next", **environment)
+    deployment.roll_out()
+    return f"{MESSAGES} messages sent and read, and {MESSAGES} by way of the next leader"
+
+
+def secret_files(deployment: Deployment, name: str, folder: Path) -> dict[str, Path]:
+    """Write the values of a Secret to files, and return them by key."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = json.loads(deployment.kubectl("get", "secret", name, "-o", "json"))["data"]
+    files = {key: folder / key for key in found}
+    for key, path in files.items():
+        path.touch(mode=0o600)
+        path.write_bytes(base64.b64decode(found[key]))
+    return files
 
 
 def official_client_outside(deployment: Deployment) -> str:

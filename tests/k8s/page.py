@@ -1,15 +1,16 @@
-"""The table of a run as a part of docs/operate/kubernetes.md."""
+"""The tables of runs as parts of docs/operate/kubernetes.md."""
 
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from k8s.shell import ROOT
+from k8s.shell import ROOT, Failed
 from k8s.stage import Row
 
 PAGE = ROOT / "docs" / "operate" / "kubernetes.md"
-BEGIN = "<!-- make k8s writes from here -->"
-END = "<!-- to here -->"
+# The comments before and after the table of all steps, and of random operations.
+STEPS = ("<!-- make k8s writes from here -->", "<!-- to here -->")
+DAYS = ("<!-- make k8s DAYS= writes from here -->", "<!-- days to here -->")
 HEADING = (
     "cluster",
     "step",
@@ -22,20 +23,26 @@ HEADING = (
 )
 
 
-def write(rows: Sequence[Row], words: str, page: Path = PAGE) -> None:
-    """Write the table between the marks of the page.
+def write(
+    rows: Sequence[Row], words: str, marks: tuple[str, str] = STEPS, page: Path = PAGE
+) -> None:
+    """Write a table between its marks on the page.
 
     Args:
         rows: of the run.
         words: a sentence about machine and date.
+        marks: comments before and after the table.
         page: Markdown file.
     """
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
+    begin, end = marks
+    before, found, rest = page.read_text().partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise Failed(f"{page} has no `{begin}` ... `{end}` for the table")
     table = [HEADING, tuple("---" for _ in HEADING), *map(cells, rows)]
     notes = [f"- {row.cluster}, {row.step}: {row.note.strip()}" for row in rows if is_noted(row)]
     lines = [
-        BEGIN,
+        begin,
         "",
         textwrap.fill(words, 118),
         "",
@@ -43,7 +50,7 @@ def write(rows: Sequence[Row], words: str, page: Path = PAGE) -> None:
         "",
         *notes,
         *([""] if notes else []),
-        END,
+        end,
     ]
     page.write_text(before + "\n".join(lines) + after)
 

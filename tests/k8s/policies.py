@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from k8s.deployment import EXAMPLES, Deployment
+from k8s.deployment import CHECKER, EXAMPLES, Deployment
 from k8s.node import existing_nodes
 from k8s.shell import Failed, wait_for
 
@@ -48,7 +48,7 @@ def check(deployment: Deployment) -> str:
     """
     create_stranger(deployment)
     wait_for("NetworkPolicies are enforced", blocked(deployment), ENFORCED_SECONDS, 1)
-    reached = reachable(deployment, "client", (*OPEN, *CLOSED))
+    reached = reachable(deployment, CHECKER, (*OPEN, *CLOSED))
     if reached != set(OPEN):
         raise Failed(f"a client reaches {sorted(reached)} instead of {sorted(OPEN)}")
     reached = reachable(deployment, STRANGER, (*OPEN, *CLOSED))

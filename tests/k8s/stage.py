@@ -8,8 +8,8 @@ from k8s.deployment import Deployment
 from k8s.load import Load, Part
 from k8s.shell import CACHE, Failed
 
-# After the last pod is ready: calls that the step delays end in this time.
-SETTLE_SECONDS = 3.0
+# After the last pod is ready: a silence that begins at its end exceeds every bound in this time.
+SETTLE_SECONDS = 2.5
 LOAD_SECONDS = 2400.0
 COPIES_SECONDS_MAX = 2.0
 RETURN_SECONDS_MAX = 1.0

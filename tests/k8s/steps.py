@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from k8s import documents, images, outside, policies, scaler
+from k8s import documents, images, jobs, outside, policies, scaler
 from k8s import operations as do
 from k8s.cluster import kubectl, set_dns_age
 from k8s.deployment import (
-    CLIENT,
+    CHECKER,
     Deployment,
     administer,
-    apply_production,
-    create_access_key,
     dev,
     make_secrets,
     production,
 )
-from k8s.shell import ROOT
-from k8s.stage import NEWCOMER_SECONDS_MAX, RETURN_SECONDS_MAX, Report, Stage
+from k8s.stage import NEWCOMER_SECONDS_MAX, Report, Row, Stage
 
 FIRST_SECONDS = 120.0
+# Access key of deploy.md.
+KEY = "client"
 QUIET_SECONDS = 5.0
 DEFAULT_DNS = 5.0
 # Kubelets measure pods every 10 to 15 s.
@@ -61,52 +60,66 @@ def run_dev(options: Options, report: Report) -> None:
         return
     deployment = dev()
     try:
-        start(deployment, "dev", report, apply_dev)
+        start(deployment, "dev", documents.TRIAL, options, report)
         run_stage(Stage(deployment, "dev", report), options, DEV_STEPS)
         if options.wants("outside") and not options.days:
             for step, action in OUTSIDE_STEPS.items():
                 report.measured("dev", step, partial(action, deployment))
+        report.measured("dev", "end of the trial", documents.remove_trial)
     finally:
         deployment.delete()
 
 
 def run_production(options: Options, report: Report) -> None:
     """The production overlay with copies, offset-copies, TLS and access keys."""
-    if not any(map(options.wants, ("production", *PRODUCTION_STEPS))):
+    if not any(map(options.wants, ("production", "jobs", "pages", *PRODUCTION_STEPS))):
         return
     deployment = production()
     try:
-        start(deployment, "production", report, apply_copies)
+        start(deployment, "production", documents.PRODUCTION, options, report)
         run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
+        set_dns_age(DEFAULT_DNS)
+        deployment.create_client()
+        if options.wants("jobs") and not options.days:
+            for step, action in jobs.STEPS.items():
+                report.measured("production", step, partial(action, deployment))
+        if options.wants("pages") and not options.days:
+            for step, action in PAGE_STEPS.items():
+                report.measured("production", step, partial(action, deployment))
     finally:
         deployment.delete()
 
 
 def start(
-    deployment: Deployment, name: str, report: Report, apply: Callable[[Deployment], str]
+    deployment: Deployment, name: str, section: str, options: Options, report: Report
 ) -> None:
-    report.measured(name, "apply until all pods are ready", lambda: apply(deployment))
-    deployment.create_client()
+    """Install Rockoon by the commands of deploy.md.
+
+    Raises:
+        Failed: a command failed.
+    """
+    began = time.monotonic()
+    ran = documents.install(section)
+    deployment.roll_out()
+    seconds = time.monotonic() - began
+    report.add(Row(name, "commands of deploy.md", None, seconds, note=f"{len(ran)} blocks"))
+    applied = documents.applied_seconds(ran)
+    report.add(Row(name, "apply until all pods are ready", None, applied))
+    deployment.create_checker()
     report.measured(name, "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
-    report.measured(name, "idle pods", lambda: idle_pods(deployment))
+    if options.wants(name):
+        report.measured(name, "idle pods", lambda: idle_pods(deployment))
 
 
-def run_documents(options: Options, report: Report) -> None:
-    """The Helm chart, and the commands of the pages, in namespaces that they create and delete."""
-    if options.days:
+def run_helm(options: Options, report: Report) -> None:
+    """The Helm chart, in namespaces that its page creates and deletes."""
+    if options.days or not options.wants("helm"):
         return
     deployment = dev()
-    if options.wants("helm"):
-        report.measured("helm", "definitions of Prometheus' operator", documents.apply_definitions)
-        report.measured(
-            "helm", "install until the first message", lambda: documents.install_chart(deployment)
-        )
-        report.measured("helm", "uninstall", lambda: documents.uninstall_chart(deployment))
-        report.measured("helm", "commands of helm.md", lambda: documents.run_pages(["helm"]))
-    if options.wants("pages"):
-        set_dns_age(DEFAULT_DNS)
-        pages = documents.PAGES
-        report.measured("pages", ", ".join(pages), lambda: documents.run_pages(pages))
+    try:
+        for step, action in HELM_STEPS.items():
+            report.measured("helm", step, partial(action, deployment))
+    finally:
         for each in (deployment, production()):
             each.delete()
 
@@ -125,19 +138,6 @@ def run_stage(
     for step in chosen:
         step(stage, options)
     stage.finish()
-
-
-def apply_dev(deployment: Deployment) -> str:
-    kubectl("apply", "-k", ROOT / "deploy" / "kubernetes" / "overlays" / "dev")
-    deployment.roll_out()
-    return ""
-
-
-def apply_copies(deployment: Deployment) -> str:
-    apply_production(deployment)
-    deployment.roll_out()
-    create_access_key(deployment)
-    return ""
 
 
 def set_age(stage: Stage, seconds: float) -> None:
@@ -178,17 +178,11 @@ def kill(stage: Stage, pod: str) -> None:
     is_only = pod.startswith("rockoon-nameserver") and not stage.deployment.copies
     limit = ONLY_NAMESERVER_SECONDS_MAX if is_only else None
     stage.step(
-        f"kill {short(pod)}",
+        f"kill {do.short(pod)}",
         lambda: do.delete_pod(stage.deployment, pod, force=True),
         bound=limit,
         newcomers=limit or NEWCOMER_SECONDS_MAX,
     )
-
-
-def short(pod: str) -> str:
-    """Return the name of a pod without the parts that differ between runs."""
-    words = pod.split("-")
-    return "-".join(words[:3] if words[1] in ("broker", "offset") else words[:2])
 
 
 def brokers(stage: Stage, _: Options) -> None:
@@ -207,9 +201,6 @@ def etcd(stage: Stage, _: Options) -> None:
     stage.step(
         f"kill {pod}",
         lambda: do.delete_pod(stage.deployment, pod, force=True),
-        # If the only member is away for longer than the nodes' leases, all nodes are out of the
-        # routes until they register again.
-        newcomers=NEWCOMER_SECONDS_MAX if stage.deployment.copies else RETURN_SECONDS_MAX,
     )
 
 
@@ -244,7 +235,7 @@ def certificates(stage: Stage, _: Options) -> None:
 
 
 def access_key(stage: Stage, _: Options) -> None:
-    words = ("--rotate", "key", CLIENT)
+    words = ("--rotate", "key", KEY)
     stage.step("rotate an access key", lambda: administer(stage.deployment, *words))
 
 
@@ -323,6 +314,21 @@ OUTSIDE_STEPS: dict[str, Callable[[Deployment], str]] = {
     "official client, port-forward": outside.official_client_forwarded,
     "consumers scaled by KEDA's protocol": scaler.scale_consumers,
 }
+# The last page removes the cluster.
+PAGE_STEPS: dict[str, Callable[[Deployment], str]] = {
+    "commands of external-access.md": partial(documents.run_page, "external-access"),
+    "SDK outside of the cluster": outside.sdk_outside_with_copies,
+    "commands of scaling.md": documents.run_scaling,
+    "commands of kubernetes-operations.md": partial(documents.run_page, "kubernetes-operations"),
+}
+HELM_STEPS: dict[str, Callable[[Deployment], str]] = {
+    "objects for Prometheus' operator": documents.apply_monitoring,
+    "install until the first message": documents.install_chart,
+    "commands of helm.md": documents.run_helm,
+}
+NAMES = frozenset(
+    ("dev", "outside", "production", "jobs", "pages", "helm", *DEV_STEPS, *PRODUCTION_STEPS)
+)
 
 
 def idle_pods(deployment: Deployment) -> str:
@@ -347,7 +353,7 @@ def idle_usage(deployment: Deployment) -> dict[str, tuple[float, float]]:
         summary: Any = json.loads(kubectl("get", "--raw", path))
         for pod in summary["pods"]:
             reference = pod["podRef"]
-            if reference["namespace"] == deployment.namespace and reference["name"] != CLIENT:
+            if reference["namespace"] == deployment.namespace and reference["name"] != CHECKER:
                 cpu = pod.get("cpu", {}).get("usageNanoCores", 0) / 1e6
                 memory = pod.get("memory", {}).get("workingSetBytes", 0) / (1 << 20)
                 found[reference["name"]] = (cpu, memory)
