@@ -41,6 +41,7 @@ class StartReason(enum.IntEnum):
     OTHER_INCARNATION = 11
     RESET = 12
     IMPORTED = 13
+    RESTORED = 14
 
 
 class NewQueueRule(enum.IntEnum):

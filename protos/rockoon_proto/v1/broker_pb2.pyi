@@ -546,7 +546,7 @@ class LogQueueRange(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics", "topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms")
+    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics", "topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms", "with_queue_ends")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AT_RECORD_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +556,7 @@ class ReadLogRequest(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     FROM_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    WITH_QUEUE_ENDS_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     at_record: bool
     end_offset: int
@@ -565,10 +566,21 @@ class ReadLogRequest(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[LogQueueRange]
     from_store_timestamp_ms: int
     until_store_timestamp_ms: int
-    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[LogQueueRange, _Mapping]]] = ..., from_store_timestamp_ms: _Optional[int] = ..., until_store_timestamp_ms: _Optional[int] = ...) -> None: ...
+    with_queue_ends: bool
+    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[LogQueueRange, _Mapping]]] = ..., from_store_timestamp_ms: _Optional[int] = ..., until_store_timestamp_ms: _Optional[int] = ..., with_queue_ends: _Optional[bool] = ...) -> None: ...
+
+class LogQueueEnds(_message.Message):
+    __slots__ = ("topic", "queue_ids", "end_offsets")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_ids: _containers.RepeatedScalarFieldContainer[int]
+    end_offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., end_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
-    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts", "queue_entries")
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts", "queue_entries", "queue_ends")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -582,6 +594,7 @@ class ReadLogReply(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     TIME_RUN_STARTS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ENDS_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     record_lengths: bytes
     first_offset: int
@@ -595,7 +608,8 @@ class ReadLogReply(_message.Message):
     dropped: _containers.RepeatedCompositeFieldContainer[DroppedTopic]
     time_run_starts: _containers.RepeatedScalarFieldContainer[int]
     queue_entries: int
-    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ..., queue_entries: _Optional[int] = ...) -> None: ...
+    queue_ends: _containers.RepeatedCompositeFieldContainer[LogQueueEnds]
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ..., queue_entries: _Optional[int] = ..., queue_ends: _Optional[_Iterable[_Union[LogQueueEnds, _Mapping]]] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id", "topic")

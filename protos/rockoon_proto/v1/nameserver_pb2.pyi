@@ -615,3 +615,31 @@ class DescribeClusterReply(_message.Message):
     version: str
     clock_ms: int
     def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ..., version: _Optional[str] = ..., clock_ms: _Optional[int] = ...) -> None: ...
+
+class ReadRoutesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoredKey(_message.Message):
+    __slots__ = ("key", "value", "create_revision", "modified_revision")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    create_revision: int
+    modified_revision: int
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., modified_revision: _Optional[int] = ...) -> None: ...
+
+class ReadRoutesReply(_message.Message):
+    __slots__ = ("keys", "revision", "cluster", "cluster_id")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[StoredKey]
+    revision: int
+    cluster: str
+    cluster_id: int
+    def __init__(self, keys: _Optional[_Iterable[_Union[StoredKey, _Mapping]]] = ..., revision: _Optional[int] = ..., cluster: _Optional[str] = ..., cluster_id: _Optional[int] = ...) -> None: ...

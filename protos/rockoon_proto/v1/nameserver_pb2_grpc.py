@@ -130,6 +130,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterReply.FromString,
                 _registered_method=True)
+        self.ReadRoutes = channel.unary_stream(
+                '/rockoon.v1.NameServer/ReadRoutes',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.FromString,
+                _registered_method=True)
 
 
 class NameServerServicer:
@@ -272,6 +277,14 @@ class NameServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadRoutes(self, request, context):
+        """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
+        without nodes, which register again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NameServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -359,6 +372,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.DescribeCluster,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterReply.SerializeToString,
+            ),
+            'ReadRoutes': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRoutes,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -831,6 +849,33 @@ class NameServer:
             '/rockoon.v1.NameServer/DescribeCluster',
             rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRoutes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rockoon.v1.NameServer/ReadRoutes',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -92,6 +92,10 @@ class NameServerStub:
     """
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]
     """Everything a status page shows."""
+    ReadRoutes: _grpc.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]
+    """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
+    without nodes, which register again.
+    """
 
 @_typing.type_check_only
 class NameServerAsyncStub(NameServerStub):
@@ -157,6 +161,10 @@ class NameServerAsyncStub(NameServerStub):
     """
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]  # type: ignore[assignment]
     """Everything a status page shows."""
+    ReadRoutes: _aio.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]  # type: ignore[assignment]
+    """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
+    without nodes, which register again.
+    """
 
 class NameServerServicer(metaclass=_abc_1.ABCMeta):
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
@@ -321,5 +329,15 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.DescribeClusterReply, _abc.Awaitable[_nameserver_pb2.DescribeClusterReply]]:
         """Everything a status page shows."""
+
+    @_abc_1.abstractmethod
+    def ReadRoutes(
+        self,
+        request: _nameserver_pb2.ReadRoutesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_nameserver_pb2.ReadRoutesReply], _abc.AsyncIterator[_nameserver_pb2.ReadRoutesReply]]:
+        """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
+        without nodes, which register again.
+        """
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,6 +32,7 @@ class StartReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OTHER_INCARNATION: _ClassVar[StartReason]
     RESET: _ClassVar[StartReason]
     IMPORTED: _ClassVar[StartReason]
+    RESTORED: _ClassVar[StartReason]
 
 class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ ABOVE_MAX: StartReason
 OTHER_INCARNATION: StartReason
 RESET: StartReason
 IMPORTED: StartReason
+RESTORED: StartReason
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat
 JSON_LINES: ExportFormat
 ROCKETMQ: ExportFormat
@@ -724,3 +726,13 @@ class ImportReply(_message.Message):
     imported_count: int
     skipped_count: int
     def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ..., imported_count: _Optional[int] = ..., skipped_count: _Optional[int] = ...) -> None: ...
+
+class ReadStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReadStateReply(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    def __init__(self, records: _Optional[bytes] = ...) -> None: ...

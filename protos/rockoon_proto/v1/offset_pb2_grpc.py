@@ -129,6 +129,11 @@ class OffsetServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ImportRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ImportReply.FromString,
                 _registered_method=True)
+        self.ReadState = channel.unary_stream(
+                '/rockoon.v1.OffsetService/ReadState',
+                request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ReadStateRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ReadStateReply.FromString,
+                _registered_method=True)
 
 
 class OffsetServiceServicer:
@@ -270,6 +275,14 @@ class OffsetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadState(self, request, context):
+        """The whole state of the service at one moment, for a backup. The first reply is sent when that
+        state is durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -357,6 +370,11 @@ def add_OffsetServiceServicer_to_server(servicer, server):
                     servicer.Import,
                     request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ImportRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ImportReply.SerializeToString,
+            ),
+            'ReadState': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadState,
+                    request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ReadStateRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ReadStateReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -828,6 +846,33 @@ class OffsetService:
             '/rockoon.v1.OffsetService/Import',
             rockoon__proto_dot_v1_dot_offset__pb2.ImportRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_offset__pb2.ImportReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rockoon.v1.OffsetService/ReadState',
+            rockoon__proto_dot_v1_dot_offset__pb2.ReadStateRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_offset__pb2.ReadStateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,10 @@ class OffsetServiceStub:
     """Stored progress as a file."""
     Import: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]
     """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+    ReadState: _grpc.UnaryStreamMultiCallable[_offset_pb2.ReadStateRequest, _offset_pb2.ReadStateReply]
+    """The whole state of the service at one moment, for a backup. The first reply is sent when that
+    state is durable.
+    """
 
 @_typing.type_check_only
 class OffsetServiceAsyncStub(OffsetServiceStub):
@@ -155,6 +159,10 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     """Stored progress as a file."""
     Import: _aio.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]  # type: ignore[assignment]
     """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+    ReadState: _aio.UnaryStreamMultiCallable[_offset_pb2.ReadStateRequest, _offset_pb2.ReadStateReply]  # type: ignore[assignment]
+    """The whole state of the service at one moment, for a backup. The first reply is sent when that
+    state is durable.
+    """
 
 class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Progress: who has read what, and where does a reader start?
@@ -318,5 +326,15 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ImportReply, _abc.Awaitable[_offset_pb2.ImportReply]]:
         """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+
+    @_abc_1.abstractmethod
+    def ReadState(
+        self,
+        request: _offset_pb2.ReadStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offset_pb2.ReadStateReply], _abc.AsyncIterator[_offset_pb2.ReadStateReply]]:
+        """The whole state of the service at one moment, for a backup. The first reply is sent when that
+        state is durable.
+        """
 
 def add_OffsetServiceServicer_to_server(servicer: OffsetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

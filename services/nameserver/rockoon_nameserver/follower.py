@@ -21,6 +21,7 @@ from rockoon_nameserver.etcd_data import (
     KeyRange,
     KeyValue,
     PutKey,
+    RangeRead,
     WatchBatch,
     absent,
     only,
@@ -336,6 +337,10 @@ class EtcdFollower:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - self._clock())):
                     await changed.wait()
+
+    async def stored(self) -> RangeRead:
+        """Return all keys of the cluster as etcd has them now. Raises EtcdUnavailable."""
+        return await self._etcd.read(self._keyspace.everything)
 
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
         """Yield all access keys immediately, and again after each change of a key, until `close`.

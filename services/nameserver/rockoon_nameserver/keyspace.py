@@ -130,6 +130,10 @@ RouteKey = (
 class Keyspace:
     """Names of all keys of one cluster in etcd.
 
+    Attributes:
+        cluster: name of the cluster.
+        root: prefix of its keys.
+
     Raises:
         ValueError: the cluster's name is not valid in a key.
     """
@@ -138,15 +142,15 @@ class Keyspace:
         if not PATH_PART.fullmatch(cluster):
             raise ValueError(f"{cluster!r} is not a cluster name: use letters, digits and . _ -")
         self.cluster = cluster
-        self._root = f"/rockoon/{cluster}/"
+        self.root = f"/rockoon/{cluster}/"
 
     @property
     def everything(self) -> KeyRange:
-        return under(self._root)
+        return under(self.root)
 
     @property
     def identity(self) -> str:
-        return f"{self._root}identity"
+        return f"{self.root}identity"
 
     def key(self, key: RouteKey) -> str:
         match key:
@@ -171,37 +175,37 @@ class Keyspace:
                 path = "deleted/since"
                 if topic or group:
                     path = f"deleted/topics/{topic}" if topic else f"deleted/groups/{group}"
-        return self._root + path
+        return self.root + path
 
     def one(self, key: RouteKey) -> KeyRange:
         return only(self.key(key))
 
     def committed_end(self, key: LogKey) -> str:
         """Key of a log's committed end. A cluster's name has no "@"."""
-        root = self._root.removesuffix("/")
+        root = self.root.removesuffix("/")
         return f"{root}@committed/{KIND_FOLDERS[key.kind]}/{key.log}"
 
     def nodes(self, kind: NodeKind) -> KeyRange:
-        return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
+        return under(f"{self.root}nodes/{KIND_FOLDERS[kind]}/")
 
     def replicas(self, kind: NodeKind, log: str = "") -> KeyRange:
         """Key range of the live replicas of one log, or of all logs."""
-        return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
+        return under(f"{self.root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
     def blocks(self, topic: str) -> KeyRange:
-        return under(f"{self._root}queues/{topic}/")
+        return under(f"{self.root}queues/{topic}/")
 
     def access_keys(self) -> KeyRange:
-        return under(f"{self._root}access/")
+        return under(f"{self.root}access/")
 
     def deletions(self) -> KeyRange:
-        return under(f"{self._root}deleted/")
+        return under(f"{self.root}deleted/")
 
     def subscriptions(self) -> KeyRange:
-        return under(f"{self._root}subscriptions/")
+        return under(f"{self.root}subscriptions/")
 
     def subscriptions_to(self, topic: str) -> KeyRange:
-        return under(f"{self._root}subscriptions/{topic}/")
+        return under(f"{self.root}subscriptions/{topic}/")
 
     def parse(self, key: str) -> RouteKey:
         """Parse a key of this cluster.
@@ -210,7 +214,7 @@ class Keyspace:
             UnreadableKey: this version does not know such keys.
         """
         try:
-            match key.removeprefix(self._root).split("/"):
+            match key.removeprefix(self.root).split("/"):
                 case ["nodes", folder, name] if name:
                     return NodeKey(FOLDER_KINDS[folder], name)
                 case ["logs", folder, log] if log:

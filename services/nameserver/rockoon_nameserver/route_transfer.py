@@ -14,14 +14,13 @@ from pathlib import Path
 
 from rockoon_core.errors import StoreCorrupt
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import Header, KeyValue, PutKey, under
+from rockoon_nameserver.etcd_data import Header, under
 from rockoon_nameserver.route_file import RouteFile, sync_directory
+from rockoon_nameserver.route_import import changes, replay, without_nodes
 from rockoon_nameserver.route_store import RouteStore
 
 # Routes of all clusters.
 ROUTES = under("/rockoon/")
-# Put at revisions whose own keys do not exist any more. Not part of the routes.
-FILLER = "/rockoon-revisions"
 
 
 async def to_file(etcd: RouteStore, path: Path) -> None:
@@ -55,20 +54,9 @@ async def to_etcd(etcd: RouteStore, path: Path) -> None:
         last = header.revision + (len(items) < len(file.items))
     finally:
         file.close()
-    puts: dict[int, list[PutKey]] = {}
-    for item in items:
-        for revision in {item.create_revision, item.mod_revision}:
-            puts.setdefault(revision, []).append(PutKey(item.key, item.value))
-    revision = (await etcd.header()).revision
-    while revision < last:
-        operations = puts.get(revision + 1, [PutKey(FILLER, b"{}")])
-        revision = (await etcd.transaction([], operations)).revision
+    await replay(etcd, changes(items), last)
     if await etcd.read(ROUTES) != (Header(last, header.cluster_id), sorted(items)):
         raise StoreCorrupt(path=path, reason="etcd does not have the same routes afterwards")
-
-
-def without_nodes(items: list[KeyValue]) -> list[KeyValue]:
-    return [item for item in items if not item.lease_id]
 
 
 async def transfer(direction: str, endpoint: str, path: Path) -> None:

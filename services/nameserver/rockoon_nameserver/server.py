@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 
 from rockoon_core.channels import Tls
-from rockoon_core.errors import StoreCorrupt, StoreLocked
+from rockoon_core.errors import EtcdUnavailable, StoreCorrupt, StoreLocked
 from rockoon_core.protocol import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
 from rockoon_format.names import Action, Need, group_resource, topic_need
@@ -28,6 +29,7 @@ from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
 from rockoon_nameserver.nodes import RENEW_SHARE, Nodes
 from rockoon_nameserver.request_checks import Fingerprints
+from rockoon_nameserver.route_import import import_routes
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
@@ -105,6 +107,7 @@ RULES: Rules = (
             "Subscribe": Rule(subscription),
             "ProvideGroupTopic": Rule(provided),
             "DescribeCluster": on_cluster("read"),
+            "ReadRoutes": on_cluster("admin"),
         }.items()
     }
     | {
@@ -177,7 +180,25 @@ async def serve(
             etcd = await opened.enter_async_context(route_store(settings, stop))
         except (StoreLocked, StoreCorrupt, OSError) as failure:
             raise Fatal(ExitStatus.STORE, str(failure)) from failure
+        if settings.import_routes is not None:
+            await restore_routes(etcd, keyspace, settings.import_routes)
         await run_with(etcd, settings, stop, frontend, keyspace, node_identities, announce)
+
+
+async def restore_routes(etcd: RouteStore, keyspace: Keyspace, path: Path) -> None:
+    """Store the routes of a backup before the first snapshot is read. Raises Fatal."""
+    try:
+        if await import_routes(etcd, keyspace, path):
+            log.warning("routes were restored from %s: remove the setting import_routes", path)
+        else:
+            log.warning(
+                "import_routes is set, and has no effect: the routes of %s were restored before",
+                path,
+            )
+    except (StoreCorrupt, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, str(failure)) from failure
+    except EtcdUnavailable as failure:
+        raise Fatal(ExitStatus.UNAVAILABLE, str(failure)) from failure
 
 
 async def run_with(
@@ -270,7 +291,7 @@ def registration(
 
     def register(server: aio.Server, *, external: bool) -> None:
         servicer = NameServer(
-            settings.cluster,
+            keyspace,
             settings.name,
             follower,
             nodes,

@@ -17,8 +17,10 @@ from rockoon_format.names import (
 )
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
+from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.request_checks import Fingerprints
+from rockoon_nameserver.route_import import parts
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1 import nameserver_pb2 as pb
@@ -44,7 +46,7 @@ class NameServer(NameServerServicer):
     topics and groups.
 
     Args:
-        cluster: its name, which each update has.
+        keyspace: of the cluster, whose name each update has.
         name: of this nameserver.
         follower, nodes, topics, groups, group_topics: implement the calls.
         fingerprints: settings that nodes must share.
@@ -55,7 +57,7 @@ class NameServer(NameServerServicer):
 
     def __init__(
         self,
-        cluster: str,
+        keyspace: Keyspace,
         name: str,
         follower: EtcdFollower,
         nodes: Nodes,
@@ -68,7 +70,8 @@ class NameServer(NameServerServicer):
         external: bool = False,
         routes_in_file: bool = False,
     ) -> None:
-        self._cluster = cluster
+        self._keyspace = keyspace
+        self._cluster = keyspace.cluster
         self._name = name
         self._follower = follower
         self._nodes = nodes
@@ -226,6 +229,14 @@ class NameServer(NameServerServicer):
         )
         set_addresses(reply.nodes, external=self._external)
         return reply
+
+    async def ReadRoutes(
+        self, request: pb.ReadRoutesRequest, context: Any
+    ) -> AsyncIterator[pb.ReadRoutesReply]:
+        self._follower.refuse_unloaded()
+        found = await self._follower.stored()
+        for part in parts(found, self._keyspace, self._follower.cluster_id):
+            yield part
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:
         """Return the reply to a change once this nameserver serves the change to clients.

@@ -26,6 +26,11 @@ class NameserverSettings(ServiceSettings):
         "file in which this nameserver keeps the routes, instead of etcd: for a cluster with one "
         "nameserver (empty: routes are in etcd)",
     )
+    import_routes: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None,
+        "file of routes that `rockoon backup restore` wrote; this nameserver stores it in a new "
+        "etcd before it serves: set it for one nameserver, and remove it afterwards (empty: none)",
+    )
     etcd_user: str = setting("", "user to authenticate to etcd as (empty: no authentication)")
     etcd_password: str = setting("", "password of that user", secret=True)
     etcd_timeout_seconds: float = setting(

@@ -86,6 +86,7 @@ RULES: Rules = {
         "ListLocks": of_group("see"),
         "Export": Rule(if_named),
         "Import": on_cluster("admin"),
+        "ReadState": on_cluster("admin"),
     }.items()
 } | {
     f"/rockoon.v1.InFlightService/{method}": rule

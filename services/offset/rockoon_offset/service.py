@@ -12,6 +12,7 @@ from rockoon_core.start_position import NewQueueRule, policy_from_wire
 from rockoon_format.names import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
+from rockoon_offset.journal import frames
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import Commits, Release
 from rockoon_offset.progress.importer import Importer
@@ -25,7 +26,7 @@ from rockoon_offset.progress.progress_files import (
 )
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, reader_of
-from rockoon_offset.progress.records import Progress, ResetApplied
+from rockoon_offset.progress.records import Progress, ResetApplied, encode
 from rockoon_offset.progress.reset_plans import Plan, ResetOrder, ResetPlans
 from rockoon_offset.progress.unread import OffsetRange, unread_in
 from rockoon_offset.request_checks import (
@@ -383,6 +384,16 @@ class OffsetService(OffsetServiceServicer):
             raise InvalidArgument(reason="an export needs a format")
         check_reply_bytes(len(content), "a group or a broker")
         return pb.ExportReply(content=content, entries=len(progress))
+
+    async def ReadState(
+        self, request: pb.ReadStateRequest, context: Any
+    ) -> AsyncIterator[pb.ReadStateReply]:
+        # Captured before the wait: after it, the captured state is durable.
+        payloads = frames.state_payloads(map(encode, self._store.ledger.snapshot()))
+        await self._store.durable()
+        await self._store.still_decides()
+        for payload in payloads:
+            yield pb.ReadStateReply(records=payload)
 
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
         self._routes.require()

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # Reasons of start positions that come from stored progress. With any other reason, the group has no
 # valid progress.
-_FROM_PROGRESS = frozenset({"COMMITTED", "RESET", "IMPORTED"})
+_FROM_PROGRESS = frozenset({"COMMITTED", "RESET", "IMPORTED", "RESTORED"})
 
 # Short, because a stream can repeat the call with the next batch.
 _CALL_SECONDS_MAX = 3.0

@@ -121,6 +121,13 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
             if not wanted.topics or topic.encode() in wanted.topics
         )
         reply.queue_entries = broker.store.queue_entries
+        if request.with_queue_ends:
+            reply.queue_ends.extend(
+                broker_pb2.LogQueueEnds(
+                    topic=topic, queue_ids=ends.keys(), end_offsets=ends.values()
+                )
+                for topic, ends in sorted(broker.store.queue_ends().items())
+            )
     return reply
 
 

@@ -488,6 +488,22 @@ class Store(VisibleStore):
 
     # Ending.
 
+    def restore_queue_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Advance queues whose messages were all deleted to their ends, as a backup names them.
+
+        Args:
+            ends: topic → queue id → offset after the last message.
+
+        Raises:
+            OSError: the disk.
+        """
+        log_min = self._log.min_offset
+        for topic, queues in ends.items():
+            for queue_id, end in queues.items():
+                queue = self._queues.find_or_create(topic, queue_id)
+                if queue.max_offset == 0 or self._queues.is_all_below(queue, log_min):
+                    self._queues.skip_to(queue, end, max(log_min, 1))
+
     def close(self) -> None:
         """Stop cleanly: sync, finish dispatch, remove `abort`, and release the directory.
 

@@ -253,6 +253,14 @@ class VisibleStore:
         """Number of entries in the files of all queues."""
         return self._queues.entry_count - self._queues.first_count
 
+    def queue_ends(self) -> dict[str, dict[int, int]]:
+        """Return the max offset of each queue that has or had messages, by topic and queue id."""
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self._queues:
+            if queue.max_offset:
+                ends.setdefault(queue.topic, {})[queue.queue_id] = queue.max_offset
+        return ends
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the oldest message's offset; without messages the max offset; 0: unknown queue."""
         return self._reader.min_offset(topic, queue_id)
