@@ -14,6 +14,7 @@ import typer
 
 from rockoon.cli import (
     access,
+    backup,
     dead_letters,
     diagnosis,
     group_members,
@@ -166,6 +167,7 @@ app.add_typer(messages.app, name="message")
 app.add_typer(messages.delayed_app, name="delayed")
 app.add_typer(messages.transactions_app, name="transactions")
 app.add_typer(access.app, name="access")
+app.add_typer(backup.app, name="backup")
 app.add_typer(spark_app, name="spark")
 app.command()(diagnosis.doctor)
 app.add_typer(diagnosis.support_app, name="support")
@@ -711,6 +713,11 @@ EXAMPLES = {
     "access enable": "rockoon access enable shop",
     "access rotate": "rockoon access rotate shop",
     "access delete": "rockoon access delete shop --yes",
+    "backup": "rockoon backup create /backups/orders",
+    "backup create": "rockoon backup create s3://bucket/orders --rate 50",
+    "backup list": "rockoon backup list /backups/orders",
+    "backup verify": "rockoon backup verify /backups/orders",
+    "backup restore": "rockoon backup restore /backups/orders /var/lib/rockoon-restored",
     "spark": "rockoon spark export --help",
     "doctor": "rockoon doctor --settings broker=/etc/rockoon/broker.toml",
     "support": "rockoon support bundle --log /var/log/rockoon/broker.log",

@@ -1,0 +1,355 @@
+"""Copy of the log of one broker, from a running cluster.
+
+Records of a log never change. So a backup copies the records after those of former backups, and
+refers to the files with the earlier ones. Before that, it asks the broker for the last record of
+these files: the broker may have lost its disk and have begun another log of the same name.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from rockoon.backup.destination import BackupError, Destination
+from rockoon.backup.manifest import BackupFile, LogBackup, LogPart
+from rockoon.errors import BrokerUnavailable, GenerationNotFound, LogTrimmed
+from rockoon.net.retried import retried
+from rockoon_core.clock import wall_clock_ms
+from rockoon_format.generation import (
+    CURRENT_FILE,
+    GENERATIONS_DIRECTORY,
+    MANIFEST_FILE,
+    Manifest,
+    encode_current,
+    generation_name,
+)
+from rockoon_proto.v1.broker_pb2 import (
+    DescribeCompactionReply,
+    DescribeCompactionRequest,
+    ReadGenerationRequest,
+    ReadLogReply,
+    ReadLogRequest,
+)
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Connection
+
+READ_BYTES = 4 << 20
+
+
+class Pace:
+    """Limits the bytes that are read per second.
+
+    Args:
+        bytes_per_second: 0: no limit.
+    """
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._began = time.monotonic()
+        self._bytes = 0
+
+    async def spend(self, count: int) -> None:
+        """Wait until `count` more bytes are within the limit."""
+        self._bytes += count
+        if self._bytes_per_second:
+            due = self._began + self._bytes / self._bytes_per_second
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+class SourceLog:
+    """Reads the log of one broker; follows its leader.
+
+    Args:
+        connection: to the cluster.
+        name: of the broker.
+    """
+
+    def __init__(self, connection: "Connection", name: str) -> None:
+        self._connection = connection
+        self.name = name
+
+    async def call(self, method: str, request: Any) -> Any:
+        """Call the broker, and retry while another leader is elected."""
+        connection = self._connection
+
+        async def attempt() -> Any:
+            return await connection.call(
+                getattr(connection.broker(self.name), method),
+                request,
+                unavailable=BrokerUnavailable,
+                broker=self.name,
+            )
+
+        return await retried(attempt, connection.retry_seconds)
+
+    async def ends(self) -> ReadLogReply:
+        """Return the ends of the log and of its queues."""
+        reply: ReadLogReply = await self.call("ReadLog", ReadLogRequest(with_queue_ends=True))
+        return reply
+
+    async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
+        """Return records that begin in a range, which begins with a record."""
+        reply: ReadLogReply = await self.call(
+            "ReadLog",
+            ReadLogRequest(
+                physical_offset=position,
+                at_record=True,
+                end_offset=end,
+                max_bytes=bytes_max,
+                with_deleted_topics=True,
+            ),
+        )
+        return reply
+
+    async def has(self, part: LogPart) -> bool:
+        """True if the log has the last record of a part."""
+        start = part.end - part.last_bytes
+        try:
+            reply = await self.read(start, start + 1)
+        except LogTrimmed:
+            return False
+        return hashlib.sha256(reply.frames).hexdigest() == part.last_sha256
+
+
+class LogPartWriter:
+    """A file with records of one CommitLog file, which is being written.
+
+    Args:
+        destination: the destination.
+        log: name of the log.
+        start: physical offset of the first record.
+    """
+
+    def __init__(self, destination: Destination, log: str, start: int) -> None:
+        self.start = self.end = start
+        self._log = log
+        # The end is not known yet. The random number distinguishes logs with the same name.
+        self._name = f"logs/{log}/{start:020d}-{secrets.token_hex(4)}"
+        self._hash = hashlib.sha256()
+        self._last = b""
+        self._opened: AbstractContextManager[Any] = destination.writer(self._name)
+        self._file = self._opened.__enter__()
+
+    def add(self, reply: ReadLogReply) -> None:
+        self._file.write(reply.frames)
+        self._hash.update(reply.frames)
+        self.end += len(reply.frames)
+        self._last = reply.frames[-int.from_bytes(reply.record_lengths[-4:], "little") :]
+
+    def finish(self) -> LogPart:
+        self._opened.__exit__(None, None, None)
+        file = BackupFile(self._name, self.end - self.start, self._hash.hexdigest())
+        last = hashlib.sha256(self._last).hexdigest()
+        return LogPart(file, self.start, self.end, len(self._last), last)
+
+    def discard(self, failure: BaseException) -> None:
+        self._opened.__exit__(type(failure), failure, failure.__traceback__)
+
+
+class LogCopier:
+    """Copies one log.
+
+    Args:
+        reader: of the log.
+        destination: the destination.
+        backup: name of the backup.
+        pace: limits the rate.
+        on_parts: called with all parts of the log so far, whenever there is another one.
+    """
+
+    def __init__(
+        self,
+        reader: SourceLog,
+        destination: Destination,
+        backup: str,
+        pace: Pace,
+        on_parts: Callable[[str, Sequence[LogPart]], None],
+    ) -> None:
+        self._reader = reader
+        self._destination = destination
+        self._backup = backup
+        self._pace = pace
+        self._on_parts = on_parts
+
+    async def cut(self) -> None:
+        """Fix the cut: the end of the log, and of all its queues at that moment."""
+        # Before the cut: the generation covers a part of the log before it.
+        self._compaction: DescribeCompactionReply = await self._reader.call(
+            "DescribeCompaction", DescribeCompactionRequest()
+        )
+        self._ends = await self._reader.ends()
+        self._cut_ms = wall_clock_ms()
+
+    async def copy(self, known: Sequence[Sequence[LogPart]], files: Mapping[str, int]) -> LogBackup:
+        """Copy the log up to the cut.
+
+        Args:
+            known: parts of this log in former backups, the newest backup first.
+            files: names and sizes of the destination's files.
+
+        Raises:
+            BackupError: the log is damaged, or a compaction or retention was faster.
+        """
+        ends = self._ends
+        begin = ends.log_min_offset
+        generation = await self._copy_generation()
+        parts = await self._reused(begin, known, files)
+        position = parts[-1].end if parts else begin
+        writer: LogPartWriter | None = None
+        try:
+            while position < ends.visible_end:
+                try:
+                    reply = await self._reader.read(position, ends.visible_end)
+                except LogTrimmed as trimmed:
+                    # Retention was faster. Files before the gap are of no use.
+                    begin = position = int(trimmed.details["log_min_offset"])
+                    parts = []
+                    if writer is not None:
+                        self._destination.remove(writer.finish().file.name)
+                        writer = None
+                    continue
+                if reply.skipped_bytes:
+                    raise BackupError(
+                        f"the log of {self._reader.name} is damaged at {position}: repair it from "
+                        "another copy (docs/operate/logs.md), or leave the broker out: --without "
+                        f"{self._reader.name}"
+                    )
+                if reply.frames:
+                    if writer is not None and (
+                        reply.first_offset != writer.end
+                        or reply.first_offset % ends.log_file_bytes == 0
+                    ):
+                        parts.append(writer.finish())
+                        writer = None
+                        self._on_parts(self._reader.name, parts)
+                    writer = writer or LogPartWriter(
+                        self._destination, self._reader.name, reply.first_offset
+                    )
+                    writer.add(reply)
+                    await self._pace.spend(len(reply.frames))
+                position = reply.next_offset
+            if writer is not None:
+                parts.append(writer.finish())
+        except BaseException as failure:
+            if writer is not None:
+                writer.discard(failure)
+            raise
+        self._on_parts(self._reader.name, parts)
+        self._check_generation(begin)
+        return self._result(begin, parts, generation)
+
+    async def _reused(
+        self, begin: int, known: Sequence[Sequence[LogPart]], files: Mapping[str, int]
+    ) -> list[LogPart]:
+        """Return the longest run of known parts that the log has, from its beginning on."""
+        best: list[LogPart] = []
+        for former in known:
+            run: list[LogPart] = []
+            for part in former:
+                if part.start < begin or part.end > self._ends.visible_end:
+                    continue
+                follows = self._follows(run[-1].end if run else begin, part.start)
+                if not follows or files.get(part.file.name) != part.file.bytes:
+                    break
+                run.append(part)
+            while len(run) > len(best) and not await self._reader.has(run[-1]):
+                run.pop()
+            if len(run) > len(best):
+                best = run
+        return best
+
+    def _follows(self, end: int, start: int) -> bool:
+        """True if no records can be between two positions of the log."""
+        file_bytes = self._ends.log_file_bytes
+        return end == start or (
+            start % file_bytes == 0 and end // file_bytes + 1 == start // file_bytes
+        )
+
+    async def _copy_generation(self) -> dict[str, BackupFile]:
+        if not self._compaction.manifest:
+            return {}
+        manifest = Manifest.from_json(self._compaction.manifest)
+        directory = f"{GENERATIONS_DIRECTORY}/{generation_name(manifest.generation)}"
+        current = f"{GENERATIONS_DIRECTORY}/{CURRENT_FILE}"
+        found = {
+            f"{directory}/{MANIFEST_FILE}": self._stored(
+                f"{directory}/{MANIFEST_FILE}", self._compaction.manifest
+            ),
+            current: self._stored(current, encode_current(manifest.generation)),
+        }
+        for part in manifest.parts:
+            for kind in ("records", "entries"):
+                name = f"{part.number:05d}.{kind}"
+                found[f"{directory}/{name}"] = await self._copied(
+                    f"{directory}/{name}", manifest.generation, name
+                )
+        return found
+
+    def _place(self, name: str) -> str:
+        return f"{self._backup}/{self._reader.name}/{name}"
+
+    def _stored(self, name: str, content: bytes) -> BackupFile:
+        self._destination.write(self._place(name), content)
+        return BackupFile(self._place(name), len(content), hashlib.sha256(content).hexdigest())
+
+    async def _copied(self, place: str, generation: int, name: str) -> BackupFile:
+        digest, at = hashlib.sha256(), 0
+        with self._destination.writer(self._place(place)) as file:
+            while True:
+                request = ReadGenerationRequest(
+                    generation=generation, file_name=name, offset=at, max_bytes=READ_BYTES
+                )
+                try:
+                    reply = await self._reader.call("ReadGeneration", request)
+                except GenerationNotFound as failure:
+                    raise self._overtaken("a compaction has replaced a generation") from failure
+                file.write(reply.data)
+                digest.update(reply.data)
+                at += len(reply.data)
+                await self._pace.spend(len(reply.data))
+                if at >= reply.file_bytes:
+                    return BackupFile(self._place(place), at, digest.hexdigest())
+
+    def _check_generation(self, begin: int) -> None:
+        if self._compaction.manifest:
+            covered = Manifest.from_json(self._compaction.manifest).log_end
+            if self._ends.log_min_offset < begin and covered < begin:
+                raise self._overtaken("retention has deleted compacted messages")
+
+    def _overtaken(self, what: str) -> BackupError:
+        return BackupError(
+            f"{what} of {self._reader.name} during the backup: run it again; it uses the files "
+            "that are complete"
+        )
+
+    def _result(
+        self, begin: int, parts: Sequence[LogPart], generation: Mapping[str, BackupFile]
+    ) -> LogBackup:
+        ends, compaction = self._ends, self._compaction
+        dropped = {each.topic: each.dropped_below for each in ends.dropped}
+        return LogBackup(
+            name=self._reader.name,
+            file_bytes=ends.log_file_bytes,
+            begin=begin,
+            end=ends.visible_end,
+            cut_ms=self._cut_ms,
+            parts=parts,
+            queues={
+                each.topic: list(zip(each.queue_ids, each.end_offsets, strict=True))
+                for each in ends.queue_ends
+            },
+            dropped=dropped,
+            overtaken={
+                each.topic: each.dropped_below
+                for each in compaction.dropped
+                if each.dropped_below > dropped.get(each.topic, 0)
+            },
+            generation=Manifest.from_json(compaction.manifest).generation
+            if compaction.manifest
+            else 0,
+            generation_files=generation,
+        )

@@ -1,0 +1,201 @@
+"""Destination of backups: a directory of this machine, or a file system that Arrow knows (S3).
+
+A file appears once it is complete, and never changes.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from rockoon_core.disk import DirectoryLock, DirectoryLocked
+from rockoon_core.valid_text import redacted
+
+CHUNK_BYTES = 4 << 20
+PARTIAL_SUFFIX = ".partial"
+
+
+class BackupError(Exception):
+    """A backup cannot be made, is damaged, or cannot be restored; the text is for the operator."""
+
+
+class Destination(ABC):
+    """Files of backups, by names such as "logs/broker-a/00000000000000000000".
+
+    Attributes:
+        shown: the destination without secrets, for messages.
+    """
+
+    shown: str
+
+    @abstractmethod
+    def names(self) -> dict[str, int]:
+        """Return the names of all files with their sizes in bytes."""
+
+    @abstractmethod
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file in chunks. Raises BackupError if the file is missing."""
+
+    @abstractmethod
+    def writer(self, name: str) -> Any:
+        """Return a context manager with a binary file; the file appears if no error is raised."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file; no error if it is missing."""
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Keep other programs from writing. Yields False if the destination has no locks."""
+        yield False
+
+    def content(self, name: str) -> bytes:
+        return b"".join(self.read(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        with self.writer(name) as file:
+            file.write(content)
+
+
+class DirectoryDestination(Destination):
+    """Directory of this machine. Its files are readable by their owner alone: they contain
+    messages, and what verifies the signatures of access keys.
+
+    Args:
+        root: the directory; the first written file creates it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.shown = str(root)
+
+    def names(self) -> dict[str, int]:
+        return {
+            path.relative_to(self._root).as_posix(): path.stat().st_size
+            for path in self._root.rglob("*")
+            if path.is_file() and path.name != "lock"
+        }
+
+    def read(self, name: str) -> Iterator[bytes]:
+        try:
+            with (self._root / name).open("rb") as file:
+                while data := file.read(CHUNK_BYTES):
+                    yield data
+        except FileNotFoundError:
+            raise BackupError(f"{self.shown}/{name} is missing") from None
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        path = self._root / name
+        for directory in (self._root, path.parent):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL_SUFFIX)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+        sync_directory(path.parent)
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            lock = DirectoryLock(self._root)
+        except DirectoryLocked:
+            raise BackupError(f"{self.shown} is in use: another backup is being made") from None
+        try:
+            yield True
+        finally:
+            lock.release()
+
+
+class ArrowDestination(Destination):
+    """Directory of a file system that Arrow knows, for example "s3://bucket/backups".
+
+    Args:
+        uri: of the directory.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri.rstrip("/")
+        self.shown = redacted(self._uri)
+
+    @cached_property
+    def _location(self) -> tuple[Any, str]:
+        try:
+            import pyarrow.fs as pafs
+        except ModuleNotFoundError as failure:
+            raise BackupError(
+                f"{self.shown} needs pyarrow: pip install 'rockoon[arrow]'"
+            ) from failure
+        try:
+            found: tuple[Any, str] = pafs.FileSystem.from_uri(self._uri)
+        except (ValueError, OSError) as failure:
+            raise BackupError(f"{self.shown} cannot be used: {redacted(failure)}") from failure
+        return found
+
+    def names(self) -> dict[str, int]:
+        from pyarrow.fs import FileSelector
+
+        files, root = self._location
+        selector = FileSelector(root, recursive=True, allow_not_found=True)
+        start = len(root.rstrip("/")) + 1 if root else 0
+        return {
+            info.path[start:]: info.size for info in files.get_file_info(selector) if info.is_file
+        }
+
+    def read(self, name: str) -> Iterator[bytes]:
+        files, root = self._location
+        try:
+            with files.open_input_stream(f"{root}/{name}" if root else name) as file:
+                while data := file.read(CHUNK_BYTES):
+                    yield data
+        except FileNotFoundError:
+            raise BackupError(f"{self.shown}/{name} is missing") from None
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[Any]:
+        files, root = self._location
+        path = f"{root}/{name}" if root else name
+        files.create_dir(path.rpartition("/")[0], recursive=True)
+        try:
+            with files.open_output_stream(path) as file:
+                yield file
+        except BaseException:
+            # An object store may have stored the first bytes.
+            self.remove(name)
+            raise
+
+    def remove(self, name: str) -> None:
+        files, root = self._location
+        with suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{name}" if root else name)
+
+
+def open_destination(place: str) -> Destination:
+    """Return the destination of a path or a URI."""
+    if "://" in place:
+        return ArrowDestination(place)
+    return DirectoryDestination(Path(place))
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync a directory's entries to disk."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,336 @@
+"""Restore of a backup: directories for a new cluster.
+
+    DIRECTORY/
+        routes           for the setting import_routes of one nameserver
+        LOG/             store of a broker, one for each log
+        offset/          store of the offset service
+        report.json      offsets of each group, with the reason
+
+A store or file is complete when it has its name; until then its name ends in ".partial". All bytes
+that are read from the backup are compared with their checksums.
+
+The packages of the services write the stores and must be installed on this machine.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError, Destination, sync_directory
+from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup
+from rockoon_core.clock import wall_clock_ms
+from rockoon_core.restored_stores import restored_store_id
+from rockoon_core.valid_text import exception_text
+from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.record import MAGIC_BLANK
+
+ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
+LOG_DIRECTORY = "commitlog"
+_BLANK = struct.Struct(">ii")
+
+
+def checked(destination: Destination, file: BackupFile) -> Iterator[bytes]:
+    """Yield the content of a file, and compare it with its checksum.
+
+    Raises:
+        BackupError: the file is missing or damaged; after the last chunk, if a byte is wrong.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in destination.read(file.name):
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    place = f"{destination.shown}/{file.name}"
+    if size != file.bytes:
+        raise BackupError(f"{place} is damaged: it has {size} bytes instead of {file.bytes}")
+    if digest.hexdigest() != file.sha256:
+        raise BackupError(f"{place} is damaged: its checksum does not match")
+
+
+def faults(destination: Destination, manifest: BackupManifest) -> Iterator[str]:
+    """Read every file of a backup; yield a sentence about each missing or damaged one."""
+    for file in manifest.files():
+        try:
+            for _ in checked(destination, file):
+                pass
+        except BackupError as fault:
+            yield str(fault)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """A group's offset of a queue after a restore.
+
+    Attributes:
+        group, member: the reader; `member` is empty for a group's own progress.
+        topic, broker, queue_id: the queue.
+        before, offset: in the backup, and in the restored store.
+        end: end of the queue in the restored log; None: the log was not restored.
+        deleted: messages from `offset` on that retention had deleted before the backup.
+        explanation: as `rockoon offsets why` prints it.
+    """
+
+    group: str
+    member: str
+    topic: str
+    broker: str
+    queue_id: int
+    before: int
+    offset: int
+    end: int | None
+    deleted: int
+    explanation: str
+
+    @property
+    def has_gap(self) -> bool:
+        return self.before != self.offset or self.deleted > 0
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """Result of a restore.
+
+    Attributes:
+        backup: name of the backup of the logs.
+        restored: names in the directory that were written.
+        logs: log → physical offset of the cut.
+        groups: offsets of all readers.
+    """
+
+    backup: str
+    restored: list[str] = field(default_factory=list)
+    logs: dict[str, int] = field(default_factory=dict)
+    groups: list[GroupOffset] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSources:
+    """The backups of each part. They differ only if the operator says so.
+
+    Attributes:
+        logs, progress, routes: manifests.
+    """
+
+    logs: BackupManifest
+    progress: BackupManifest
+    routes: BackupManifest
+
+    def explain(self) -> str:
+        """Return the beginning of the explanation of each restored offset."""
+        logs, progress = self.logs, self.progress
+        text = (
+            f"restored from backup {logs.backup}: progress of {moment(progress.progress_ms)}, "
+            f"messages up to {moment(max((each.cut_ms for each in logs.logs), default=0))}"
+        )
+        if progress.backup > logs.backup:
+            text += f"; progress is of the later backup {progress.backup}"
+        elif progress.backup < logs.backup:
+            text += (
+                f"; progress is of the earlier backup {progress.backup}, so messages that were "
+                "read after it are delivered again"
+            )
+        return text
+
+
+def moment(epoch_ms: int) -> str:
+    """Return a time in UTC, for example "2026-01-31T12:00:00Z"."""
+    import datetime
+
+    found = datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC)
+    return found.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class Restore:
+    """Writes the directories of one restore.
+
+    Args:
+        destination: the backups.
+        sources: the chosen ones.
+        directory: the target.
+        report: called with a sentence about each step.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        sources: RestoreSources,
+        directory: Path,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._destination = destination
+        self._sources = sources
+        self._directory = directory
+        self._report = report
+        # Log → topic → queue id → offset of the oldest message.
+        self._begins: dict[str, dict[str, dict[int, int]]] = {}
+
+    def run(self, only: Collection[str] = ()) -> RestoreReport:
+        """Restore; see the module.
+
+        Args:
+            only: names in the directory; empty: all.
+
+        Raises:
+            BackupError: a target exists, the backup is damaged, or a store cannot be opened.
+            OSError: the disk.
+        """
+        logs = self._sources.logs
+        names = [ROUTES, OFFSET, *(log.name for log in logs.logs)]
+        if len(set(names)) < len(names):
+            raise BackupError("a log has the name of another part of the restore")
+        if unknown := sorted(set(only).difference(names)):
+            raise BackupError(f"{unknown[0]} is not in the backup: it has {', '.join(names)}")
+        wanted = [each for each in names if not only or each in only]
+        for name in wanted:
+            refuse_existing(self._directory / name)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        result = RestoreReport(logs.backup, wanted)
+        for log in logs.logs:
+            if log.name in wanted:
+                self._restore_log(log)
+                result.logs[log.name] = log.records_end
+                self._report(f"restored the log of {log.name} up to {log.records_end}")
+        if OFFSET in wanted:
+            result.groups = self._restore_offsets()
+            content = json.dumps(asdict(result), indent=1).encode() + b"\n"
+            with self._new(REPORT) as partial:
+                write_file(partial, [content])
+        if ROUTES in wanted:
+            with self._new(ROUTES) as partial:
+                write_file(partial, checked(self._destination, self._sources.routes.routes))
+        return result
+
+    @contextlib.contextmanager
+    def _new(self, name: str) -> Iterator[Path]:
+        """Return a temporary path that gets its name if no error is raised."""
+        partial = self._directory / f"{name}{PARTIAL_SUFFIX}"
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        try:
+            yield partial
+        except BackupError:
+            raise
+        except Exception as failure:
+            # Of the disk, or of the services' packages, whose classes are not known here.
+            raise BackupError(f"{name} cannot be restored: {exception_text(failure)}") from failure
+        partial.replace(self._directory / name)
+        sync_directory(self._directory)
+
+    def _store_id(self, kind: str, log: str) -> str:
+        return restored_store_id(self._sources.logs.cluster_id, kind, log)
+
+    def _restore_log(self, log: LogBackup) -> None:
+        service = service_module("rockoon_broker.restoring")
+        with self._new(log.name) as partial:
+            (partial / LOG_DIRECTORY).mkdir(mode=0o700, parents=True)
+            self._write_log(partial / LOG_DIRECTORY, log)
+            for name, file in log.generation_files.items():
+                (partial / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_file(partial / name, checked(self._destination, file))
+            self._begins[log.name] = service.restore(
+                partial,
+                self._store_id("broker", log.name),
+                log.file_bytes,
+                log.records_end,
+                log.queue_ends(),
+                log.dropped,
+                log.overtaken,
+            )
+
+    def _write_log(self, directory: Path, log: LogBackup) -> None:
+        """Write the CommitLog files. The bytes after the last record of a file are a blank, or
+        zero at the end of the log."""
+        parts = log.parts
+        if not parts:
+            # Otherwise the log would begin at 0 again.
+            with (directory / offset_to_file_name(log.begin)).open("wb") as file:
+                file.truncate(log.file_bytes)
+        for number, part in enumerate(parts):
+            start = part.start - part.start % log.file_bytes
+            is_last = number + 1 == len(parts) or parts[number + 1].start >= start + log.file_bytes
+            path = directory / offset_to_file_name(start)
+            with path.open("r+b" if path.exists() else "wb") as file:
+                file.truncate(log.file_bytes)
+                file.seek(part.start - start)
+                for chunk in checked(self._destination, part.file):
+                    file.write(chunk)
+                left = start + log.file_bytes - part.end
+                if is_last and number + 1 < len(parts) and left >= _BLANK.size:
+                    file.write(_BLANK.pack(left, MAGIC_BLANK))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _restore_offsets(self) -> list[GroupOffset]:
+        service = service_module("rockoon_offset.restoring")
+        progress, logs = self._sources.progress, self._sources.logs
+        ends = {
+            log.name: {
+                (topic, queue_id): end
+                for topic, queues in log.queue_ends().items()
+                for queue_id, end in queues.items()
+            }
+            for log in logs.logs
+        }
+        content = b"".join(checked(self._destination, progress.progress))
+        with self._new(OFFSET) as partial:
+            found = service.restore(
+                partial,
+                self._store_id("offset", progress.offset_log),
+                content,
+                ends,
+                self._sources.explain(),
+                wall_clock_ms(),
+            )
+        return [self._group_offset(each, ends) for each in found]
+
+    def _group_offset(self, found: Any, ends: dict[str, dict[tuple[str, int], int]]) -> GroupOffset:
+        queue = found.queue
+        end = None
+        if queue.broker in ends:
+            end = ends[queue.broker].get((queue.topic, queue.queue_id), 0)
+        begin = self._begins.get(queue.broker, {}).get(queue.topic, {}).get(queue.queue_id, 0)
+        return GroupOffset(
+            group=found.group,
+            member=found.member,
+            topic=queue.topic,
+            broker=queue.broker,
+            queue_id=queue.queue_id,
+            before=found.before,
+            offset=found.offset,
+            end=end,
+            deleted=max(0, begin - found.offset),
+            explanation=found.explanation,
+        )
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise BackupError if a target exists and is not an empty directory."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise BackupError(f"{path} exists: restore into a new directory")
+
+
+def write_file(path: Path, chunks: Any) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def service_module(name: str) -> Any:
+    """Import a module of a service. Raises BackupError if the service is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as failure:
+        raise BackupError(
+            f"a restore needs {failure.name}: `pip install 'rockoon[local]'` on this machine"
+        ) from failure

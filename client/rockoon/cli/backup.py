@@ -1,0 +1,221 @@
+"""`rockoon backup`: copies a running cluster, and restores the copy into a new cluster.
+
+The commands need the permission cluster=admin.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rockoon.cli.failures import CommandError
+from rockoon.cli.output import for_humans, local_time, print_json, print_table
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+
+if TYPE_CHECKING:
+    from rockoon.backup.manifest import BackupManifest
+    from rockoon.backup.restoring import GroupOffset, RestoreReport
+    from rockoon.cluster import Cluster
+
+app = typer.Typer(no_args_is_help=True, help="Back up a running cluster, and restore it.")
+
+Place = Annotated[
+    str,
+    typer.Argument(metavar="DESTINATION", help="Directory, or URI such as s3://bucket/backups."),
+]
+MaybeBackup = Annotated[
+    str, typer.Argument(metavar="[BACKUP]", show_default=False, help="Default: the newest one.")
+]
+MIB = 1 << 20
+
+
+@app.command()
+def create(
+    destination: Place,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="BROKER", help="Leave a broker out. Repeatable."),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="MIB", min=0, help="MiB per second; 0: no limit.")
+    ] = 0.0,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Copy logs, progress and routes while the cluster runs; later backups copy new records."""
+    from rockoon.backup.creation import create as create_backup
+    from rockoon.backup.destination import BackupError, open_destination
+
+    async def work(cluster: "Cluster") -> "BackupManifest":
+        return await create_backup(
+            cluster,
+            open_destination(destination),
+            without=without or (),
+            bytes_per_second=rate * MIB,
+            report=(lambda _: None) if as_json else print,
+        )
+
+    try:
+        manifest = with_cluster(nameservers, work)
+    except BackupError as failure:
+        raise CommandError(str(failure)) from failure
+    if as_json:
+        print_json(backup_json(manifest))
+    else:
+        print(f"backup {manifest.backup} is complete: {for_humans(manifest.bytes)}")
+
+
+@app.command("list")
+def list_backups(destination: Place, as_json: AsJson = False) -> None:
+    """List backups with their states."""
+    from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.manifest import Backups
+
+    found, damaged = [], []
+    try:
+        place = open_destination(destination)
+        backups = Backups(place, place.names())
+    except BackupError as failure:
+        raise CommandError(str(failure)) from failure
+    for each in backups.complete:
+        try:
+            found.append(backups.manifest(each))
+        except BackupError:
+            damaged.append(each)
+    if as_json:
+        print_json(
+            {
+                "backups": [backup_json(each) for each in found],
+                "interrupted": backups.interrupted,
+                "unreadable": damaged,
+            }
+        )
+        return
+    rows: list[tuple[Any, ...]] = [
+        (
+            each.backup,
+            "complete",
+            local_time(each.progress_ms),
+            for_humans(each.bytes),
+            ", ".join(log.name for log in each.logs),
+        )
+        for each in found
+    ]
+    rows += [(each, "INTERRUPTED", None, None, None) for each in backups.interrupted]
+    rows += [(each, "UNREADABLE: verify", None, None, None) for each in damaged]
+    print_table(
+        ("BACKUP", "STATE", "PROGRESS OF", "SIZE", "LOGS"),
+        sorted(rows),
+        empty=f"there is no backup in {place.shown}",
+    )
+
+
+@app.command()
+def verify(destination: Place, backup: MaybeBackup = "") -> None:
+    """Read every file of a backup, and compare it with its checksum."""
+    from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.manifest import Backups
+    from rockoon.backup.restoring import faults
+
+    try:
+        place = open_destination(destination)
+        manifest = Backups(place, place.names()).manifest(backup)
+        found = list(faults(place, manifest))
+    except BackupError as failure:
+        raise CommandError(str(failure)) from failure
+    for fault in found:
+        print(fault)
+    if found:
+        raise CommandError(f"backup {manifest.backup} is damaged: {len(found)} files")
+    print(f"backup {manifest.backup} is intact: {for_humans(manifest.bytes)}")
+
+
+@app.command()
+def restore(
+    destination: Place,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="New directory for stores and routes.")
+    ],
+    backup: Annotated[
+        str, typer.Option("--backup", metavar="BACKUP", help="Default: the newest one.")
+    ] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this log, offset or routes. Repeatable."),
+    ] = None,
+    progress_of: Annotated[
+        str, typer.Option("--progress-of", metavar="BACKUP", help="Progress of another backup.")
+    ] = "",
+    routes_of: Annotated[
+        str, typer.Option("--routes-of", metavar="BACKUP", help="Routes of another backup.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write the stores of brokers and offset service, and the routes, for a new cluster."""
+    from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.manifest import Backups
+    from rockoon.backup.restoring import Restore, RestoreSources
+
+    try:
+        place = open_destination(destination)
+        backups = Backups(place, place.names())
+        logs = backups.manifest(backup)
+        progress, routes = (
+            backups.manifest(each) if each else logs for each in (progress_of, routes_of)
+        )
+        sources = RestoreSources(logs, progress, routes)
+        tell = (lambda _: None) if as_json else print
+        report = Restore(place, sources, directory, tell).run(only or ())
+    except BackupError as failure:
+        raise CommandError(str(failure)) from failure
+    if as_json:
+        print_json(asdict(report))
+    else:
+        show_report(report, directory)
+
+
+def show_report(report: "RestoreReport", directory: Path) -> None:
+    print(f"restored {', '.join(report.restored)} to {directory}")
+    show_groups(report.groups)
+
+
+def show_groups(offsets: "Iterable[GroupOffset]") -> None:
+    """Print the gaps of each group, and for groups without a gap that they have none."""
+    groups: dict[str, list[GroupOffset]] = {}
+    for each in offsets:
+        groups.setdefault(each.group, []).append(each)
+    for group, found in sorted(groups.items()):
+        gaps = [each for each in found if each.has_gap]
+        behind = sum(max(0, (each.end or 0) - each.offset) for each in found)
+        state = f"{len(gaps)} queues have a gap" if gaps else "no gap"
+        print(f"group {group}: {state}; {behind} messages to read")
+        for each in gaps:
+            member = f" of member {each.member}" if each.member else ""
+            text = f"  {each.topic}@{each.broker}:{each.queue_id}{member}: "
+            if each.before != each.offset:
+                text += f"from {each.before} back to {each.offset}, the end of the queue"
+            if each.deleted:
+                text += f"{each.deleted} messages from {each.offset} on had been deleted"
+            print(text)
+
+
+def backup_json(manifest: "BackupManifest") -> dict[str, Any]:
+    return {
+        "backup": manifest.backup,
+        "cluster": manifest.cluster,
+        "cluster_id": f"{manifest.cluster_id:016x}",
+        "version": manifest.version,
+        "begun_ms": manifest.begun_ms,
+        "finished_ms": manifest.finished_ms,
+        "progress_ms": manifest.progress_ms,
+        "routes_ms": manifest.routes_ms,
+        "revision": manifest.revision,
+        "bytes": manifest.bytes,
+        "without": list(manifest.without),
+        "logs": [
+            {"log": log.name, "begin": log.begin, "end": log.end, "cut_ms": log.cut_ms}
+            for log in manifest.logs
+        ],
+    }

@@ -1,0 +1,167 @@
+"""Stores of brokers after a restore: facts that are not in the log are restored too."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from rockoon.backup.copying import LogCopier, Pace, SourceLog
+from rockoon.backup.destination import DirectoryDestination
+from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup, LogPart
+from rockoon.backup.restoring import Restore, RestoreSources
+from rockoon.net.connection import Connection
+from rockoon_broker.store.store import Store
+from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
+from support.broker import RunningBroker, running_broker
+from support.compacted_store import CompactedStore
+from support.nameserver import running_nameserver
+from support.store_directory import DELETES_ALL, settings
+from support.waiting import DEADLINE_SECONDS
+
+NOTHING = BackupFile("none", 0, "")
+# As those of `settings`.
+FILE_BYTES = 4096
+FILLED = 3000
+
+
+class OfBroker(SourceLog):
+    """The log of a broker in this process, whose topics are in no route."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        super().__init__(cast(Connection, None), "broker-a")
+        self._broker = broker
+        self.read_bytes = 0
+
+    async def call(self, method: str, request: Any) -> Any:
+        reply = await self._broker.call(method, request, DEADLINE_SECONDS)
+        self.read_bytes += len(reply.frames) if isinstance(reply, ReadLogReply) else 0
+        return reply
+
+
+@asynccontextmanager
+async def source_of(root: Path) -> AsyncIterator[OfBroker]:
+    async with (
+        running_nameserver(etcd=(), routes_path=root.parent / "routes.db") as nameserver,
+        running_broker(
+            root,
+            [nameserver.address],
+            commit_log_file_bytes=FILE_BYTES,
+            consume_queue_file_entries=10,
+        ) as broker,
+    ):
+        yield OfBroker(broker)
+
+
+async def copied(
+    source: OfBroker, place: DirectoryDestination, *known: LogBackup, backup: str = "b"
+) -> LogBackup:
+    listed: dict[str, list[LogPart]] = {}
+    copier = LogCopier(
+        source, place, backup, Pace(0), lambda log, parts: listed.update({log: [*parts]})
+    )
+    await copier.cut()
+    found = await copier.copy([each.parts for each in known], place.names())
+    assert listed["broker-a"] == list(found.parts)
+    return found
+
+
+def restored(place: DirectoryDestination, log: LogBackup, target: Path) -> Path:
+    manifest = BackupManifest(
+        "b", "rockoon", 1, "0", 0, 0, NOTHING, 0, "offset", NOTHING, 0, 1, [log]
+    )
+    Restore(place, RestoreSources(manifest, manifest, manifest), target).run(["broker-a"])
+    return target / "broker-a"
+
+
+def ends_of(store: Store) -> Mapping[tuple[str, int], tuple[int, int]]:
+    return {
+        (topic, queue_id): (store.min_offset(topic, queue_id), end)
+        for topic, ends in store.queue_ends().items()
+        for queue_id, end in ends.items()
+    }
+
+
+async def test_emptied_queues_deleted_topics_and_generations_come_back(tmp_path: Path) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+    kept = CompactedStore(settings(root, **DELETES_ALL), ("C",))
+    kept.send("T", 1, [(None, b"gone")] * 5)
+    kept.send("C", 0, [("a", b"1"), ("b", b"2"), ("a", b"3")])
+    kept.compact()
+    for number in range(4):
+        kept.send("U", 0, [(None, b"%d" % number + bytes(FILLED))])
+    kept.owner.write_point()
+    kept.store.clean(kept.owner.clock.time_ms)
+    kept.owner.wait_for_removals()
+    assert kept.store.log_min_offset > 0
+    kept.send("X", 0, [(None, b"of the former topic")] * 3)
+    kept.store.drop_topics("X")
+    kept.send("X", 0, [(None, b"of the new topic")])
+    kept.send("C", 0, [("b", b"4")])
+    before, compacted = ends_of(kept.store), kept.read("C", 0)
+    assert before["T", 1] == (5, 5)
+    kept.close()
+    async with source_of(root) as source:
+        log = await copied(source, place)
+    again = CompactedStore(settings(restored(place, log, tmp_path / "new"), **DELETES_ALL), ("C",))
+    try:
+        assert ends_of(again.store) == before
+        assert again.read("C", 0) == compacted == [(1, b"2"), (2, b"3"), (3, b"4")]
+        assert again.read("X", 0) == [(0, b"of the new topic")]
+        (sent,) = again.send("T", 1, [(None, b"next")])
+        assert sent.offset == 5
+    finally:
+        again.close()
+
+
+async def test_a_later_backup_reads_only_new_records_unless_the_log_is_another_one(
+    tmp_path: Path,
+) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+
+    def send(directory: Path, *bodies: bytes) -> None:
+        kept = CompactedStore(settings(directory), ())
+        for body in bodies:
+            kept.send("T", 0, [(None, body + bytes(FILLED))])
+        kept.close()
+
+    send(root, b"1", b"2", b"3")
+    async with source_of(root) as source:
+        first = await copied(source, place)
+    send(root, b"4")
+    async with source_of(root) as source:
+        second = await copied(source, place, first)
+        assert second.parts[:3] == first.parts
+        assert source.read_bytes < 3 * FILLED
+        # A part that is missing in the destination is copied again.
+        place.remove(first.parts[1].file.name)
+        third = await copied(source, place, second, first)
+        assert third.parts[0] == first.parts[0]
+        assert {each.file for each in third.parts[1:]}.isdisjoint(
+            each.file for each in second.parts
+        )
+    # The broker has lost its disk, and its log has begun again.
+    other = tmp_path / "other"
+    send(other, b"5", b"6", b"7", b"8")
+    (tmp_path / "routes.db").unlink()
+    async with source_of(other) as source:
+        fourth = await copied(source, place, third)
+    assert {each.file for each in fourth.parts}.isdisjoint(each.file for each in third.parts)
+    for number, log in enumerate((third, fourth)):
+        again = CompactedStore(settings(restored(place, log, tmp_path / f"new-{number}")), ())
+        assert b"".join(body[:1] for _, body in again.read("T", 0)) == (b"1234", b"5678")[number]
+        again.close()
+
+
+async def test_the_ends_of_queues_are_reported_on_request_only(tmp_path: Path) -> None:
+    kept = CompactedStore(settings(tmp_path / "store"), ())
+    kept.send("T", 0, [(None, b"1")])
+    kept.send("T", 2, [(None, b"1")] * 2)
+    kept.close()
+    async with source_of(tmp_path / "store") as source:
+        (found,) = (await source.ends()).queue_ends
+        assert (found.topic, list(found.queue_ids), list(found.end_offsets)) == (
+            "T",
+            [0, 2],
+            [1, 2],
+        )
+        assert not (await source.call("ReadLog", ReadLogRequest())).queue_ends
