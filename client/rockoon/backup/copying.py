@@ -282,11 +282,14 @@ class LogCopier:
             current: self._stored(current, encode_current(manifest.generation)),
         }
         for part in manifest.parts:
-            for kind in ("records", "entries"):
-                name = f"{part.number:05d}.{kind}"
-                found[f"{directory}/{name}"] = await self._copied(
-                    f"{directory}/{name}", manifest.generation, name
-                )
+            for file in part.files:
+                place = f"{directory}/{file.name}"
+                found[place] = await self._copied(place, manifest.generation, file.name)
+                if found[place].sha256 != file.sha256:
+                    raise BackupError(
+                        f"{file.name} of generation {manifest.generation} of {self._reader.name} "
+                        "is damaged: run the compaction again (docs/use/spark.md)"
+                    )
         return found
 
     def _place(self, name: str) -> str:
