@@ -43,7 +43,8 @@ NEEDS = {
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
         "AccessKeys/DeleteKey Broker/DescribeCompaction Broker/ReadGeneration "
         "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
-        "OffsetService/Import Logs/MoveReplica Logs/RemoveReplica "
+        "OffsetService/Import OffsetService/ReadState NameServer/ReadRoutes Logs/MoveReplica "
+        "Logs/RemoveReplica "
         "Logs/SetCopies Logs/ElectLog Logs/AdoptLog"
     ),
     "the cluster secret": (
