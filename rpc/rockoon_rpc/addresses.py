@@ -61,6 +61,7 @@ class Addresses:
         clock: returns monotonic seconds.
 
     Attributes:
+        connections_max, calm_seconds: may be changed.
         closed: connections that were closed because their address had too many.
         calmed: connections that were closed during a pause, and those that caused one.
     """
@@ -72,7 +73,7 @@ class Addresses:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connections_max = connections_max
-        self._calm_seconds = calm_seconds
+        self.calm_seconds = calm_seconds
         self._clock = clock
         self.closed = self.calmed = 0
         self._shares: dict[str, Share] = {}
@@ -137,7 +138,7 @@ class Addresses:
         now = self._clock()
         self.calmed += 1
         share = self._shares.get(address)
-        seconds = 0.0 if share is not None and share.is_internal else self._calm_seconds
+        seconds = 0.0 if share is not None and share.is_internal else self.calm_seconds
         if seconds:
             self._calm_until.pop(address, None)
             if len(self._calm_until) >= CALM_ADDRESSES_MAX:

@@ -216,6 +216,12 @@ class Server:
     async def wait_for_termination(self) -> None:
         await self._ended.wait()
 
+    def use_limits(self, limits: Limits, calls_per_address_max: int, connections_max: int) -> None:
+        """Use other limits; see the arguments of the class. Open connections keep theirs."""
+        self.limits = limits
+        self._calls_per_address_max = calls_per_address_max
+        self._connections_max = connections_max
+
     def look_quiet(self) -> None:
         """Wake `stop` if no call is in progress."""
         if not (self._calls or any(each.has_calls for each in self.connections)):

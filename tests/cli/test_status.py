@@ -59,8 +59,12 @@ def test_a_node_that_answers_and_cannot_work_is_not_well(
         [nameserver],
         [
             NodeStatus("a", "a:1", broker=DescribeBrokerReply(writable=True, lost_bytes=3 << 20)),
-            NodeStatus("b", "b:1", broker=refuses, problems=tuple(broker_problems(refuses))),
-            NodeStatus("c", "c:1", broker=former, problems=tuple(broker_problems(former))),
+            NodeStatus(
+                "b", "b:1", broker=refuses, problems=tuple(broker_problems(refuses, drained=False))
+            ),
+            NodeStatus(
+                "c", "c:1", broker=former, problems=tuple(broker_problems(former, drained=False))
+            ),
         ],
         [NodeStatus("offset", "o:1", members=0, problems=["progress is not stored: no room"])],
     )

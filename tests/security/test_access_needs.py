@@ -37,7 +37,7 @@ NEEDS = {
     "admin group:name": "NameServer/CreateGroup NameServer/UpdateGroup NameServer/DeleteGroup",
     "read cluster": (
         "NameServer/DescribeCluster Logs/ListLogs Logs/DescribeLog "
-        "Broker/ListTransactions Broker/ListDelayed Broker/DescribeBroker"
+        "Broker/ListTransactions Broker/ListDelayed Broker/DescribeBroker Broker/DescribeDrain"
     ),
     "admin cluster": (
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
@@ -45,13 +45,15 @@ NEEDS = {
         "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
         "OffsetService/Import OffsetService/ReadState NameServer/ReadRoutes Logs/MoveReplica "
         "Logs/RemoveReplica "
-        "Logs/SetCopies Logs/ElectLog Logs/AdoptLog"
+        "Logs/SetCopies Logs/ElectLog Logs/AdoptLog "
+        "Settings/DescribeSettings Settings/ChangeSetting NameServer/RemoveBroker"
     ),
     "the cluster secret": (
         "OffsetService/Unread "
         "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
         "Logs/SuspectLeader Logs/ReportLog Logs/ConfirmEpoch Logs/ChangeInSync Logs/HandOver "
-        "Logs/RecordCommittedEnd Logs/Resign Logs/GoOnAlone"
+        "Logs/RecordCommittedEnd Logs/Resign Logs/GoOnAlone "
+        "LiveSettings/StoreSetting LiveSettings/WatchSettings"
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (

@@ -21,6 +21,7 @@ from rockoon_proto.v1 import (
     logs_pb2,
     nameserver_pb2,
     offset_pb2,
+    settings_pb2,
 )
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,
@@ -37,7 +38,12 @@ from rockoon_runtime.access.rules import Rules
 SERVICES: dict[str, tuple[Rules, list[FileDescriptor]]] = {
     "nameserver": (
         nameserver.RULES,
-        [nameserver_pb2.DESCRIPTOR, logs_pb2.DESCRIPTOR, access_pb2.DESCRIPTOR],
+        [
+            nameserver_pb2.DESCRIPTOR,
+            logs_pb2.DESCRIPTOR,
+            access_pb2.DESCRIPTOR,
+            settings_pb2.DESCRIPTOR,
+        ],
     ),
     "broker": (broker.RULES, [broker_pb2.DESCRIPTOR]),
     "offset": (offset.RULES, [offset_pb2.DESCRIPTOR, in_flight_pb2.DESCRIPTOR]),

@@ -39,6 +39,8 @@ from rockoon_proto.v1 import offset_pb2 as offset_pb
 if TYPE_CHECKING:
     from rockoon.admin.access_keys import AccessKeyAdmin
     from rockoon.admin.dead_letters import DeadLetters
+    from rockoon.admin.drains import DrainAdmin
+    from rockoon.admin.live_settings import SettingsAdmin
     from rockoon.admin.logs import LogAdmin
     from rockoon.net.connection import Connection
 
@@ -85,6 +87,20 @@ class Admin:
         from rockoon.admin.logs import LogAdmin
 
         return LogAdmin(self._cluster)
+
+    @property
+    def drains(self) -> "DrainAdmin":
+        """Drains of brokers."""
+        from rockoon.admin.drains import DrainAdmin
+
+        return DrainAdmin(self._cluster)
+
+    @property
+    def settings(self) -> "SettingsAdmin":
+        """Settings of running services."""
+        from rockoon.admin.live_settings import SettingsAdmin
+
+        return SettingsAdmin(self._cluster)
 
     # Topics
 

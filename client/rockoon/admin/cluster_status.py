@@ -134,14 +134,14 @@ async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
         address=node.address,
         node=node,
         broker=reply,
-        problems=tuple(broker_problems(reply)),
+        problems=tuple(broker_problems(reply, drained=node.drained)),
         clock_ahead_ms=clock_ahead_ms(sent_ms, reply.clock_ms),
     )
 
 
-def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
+def broker_problems(reply: DescribeBrokerReply, *, drained: bool) -> Iterable[str]:
     """Return the problems that a broker reports. A former version reports only one, elsewhere."""
-    if not reply.problems and not reply.writable:
+    if not reply.problems and not reply.writable and not drained:
         return (f"it takes no messages: {reply.not_writable_reason}",)
     return reply.problems
 

@@ -226,6 +226,26 @@ class DeadLetters:
         group = route.name.removeprefix(DLQ_TOPIC_PREFIX)
         return DeadLetterTopic(group, messages, replayed, last_ms, unknown)
 
+    async def unreplayed(self, broker: str) -> dict[str, int]:
+        """Return the groups with dead letters on a broker that were not replayed, with their
+        number.
+
+        Raises:
+            RockoonError: the broker does not answer.
+        """
+        found = {}
+        for route in await reads.list_topics(self._cluster, include_system=True):
+            if not is_dlq_topic(route.name):
+                continue
+            queues = [queue for queue in route.queues if queue.broker == broker]
+            marks = await self._marks(route) if queues else {}
+            left = 0
+            for queue, (first, end) in (await self._offsets.ends(queues)).items() if queues else ():
+                left += end - first - marks[queue].count(first, end)
+            if left:
+                found[route.name.removeprefix(DLQ_TOPIC_PREFIX)] = left
+        return found
+
     async def letters(
         self, group: str, *, since_ms: int = 0, queue: MessageQueue | None = None, offset: int = 0
     ) -> AsyncIterator[DeadLetter]:

@@ -17,6 +17,7 @@ from rockoon.cli import (
     backup,
     dead_letters,
     diagnosis,
+    drains,
     group_members,
     groups,
     logs,
@@ -32,6 +33,7 @@ from rockoon.cli.arguments import (
     parse_duration,
     with_watch_seconds,
 )
+from rockoon.cli.config import settings_app
 from rockoon.cli.failures import FAILED, CommandError, complain, report
 from rockoon.cli.output import counted
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_admin, with_cluster
@@ -158,7 +160,15 @@ groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
 groups.app.command("in-flight")(group_members.in_flight)
 app.add_typer(groups.app, name="group")
+broker_app.add_typer(settings_app("broker"), name="config")
+broker_app.command()(drains.drain)
+broker_app.command()(drains.undrain)
+broker_app.command()(drains.remove)
 app.add_typer(broker_app, name="broker")
+offsets.app.add_typer(settings_app("offset"), name="config")
+nameserver_app = typer.Typer(no_args_is_help=True, help="Nameservers: live settings.")
+nameserver_app.add_typer(settings_app("nameserver"), name="config")
+app.add_typer(nameserver_app, name="nameserver")
 app.add_typer(logs.app, name="log")
 app.add_typer(logs.replica_app, name="replica")
 app.add_typer(offsets.app, name="offsets")
@@ -675,6 +685,22 @@ EXAMPLES = {
     "group in-flight": "rockoon group in-flight billing",
     "broker": "rockoon broker describe broker-a",
     "broker describe": "rockoon broker describe broker-a",
+    "broker drain": "rockoon broker drain broker-b --wait --timeout 30m",
+    "broker undrain": "rockoon broker undrain broker-b",
+    "broker remove": "rockoon broker remove broker-b",
+    "broker config": "rockoon broker config get --live",
+    "broker config get": "rockoon broker config get reserved_hours body_bytes_max",
+    "broker config set": "rockoon broker config set reserved_hours 168",
+    "broker config unset": "rockoon broker config unset reserved_hours --node broker-a",
+    "nameserver": "rockoon nameserver config get",
+    "nameserver config": "rockoon nameserver config get --live",
+    "nameserver config get": "rockoon nameserver config get connections_max",
+    "nameserver config set": "rockoon nameserver config set log_level warning",
+    "nameserver config unset": "rockoon nameserver config unset log_level",
+    "offsets config": "rockoon offsets config get --live",
+    "offsets config get": "rockoon offsets config get connections_max",
+    "offsets config set": "rockoon offsets config set calls_per_address_max 5000",
+    "offsets config unset": "rockoon offsets config unset calls_per_address_max",
     "log": "rockoon log list",
     "log list": "rockoon log list",
     "log describe": "rockoon log describe broker-a",

@@ -50,6 +50,9 @@ def show_status(status: "ClusterStatus") -> None:
             print(f"log {log.log.name}: {log_state}")
         for sentence in troubles(log.log, log.standings):
             print(sentence)
+    for each in status.brokers:
+        if each.node is not None and each.node.drained:
+            print(f"{each.name}: drained; `rockoon broker drain {each.name}` shows its messages")
     if not status.brokers:
         print("There is no broker: nothing can be sent.")
     if not status.offset_services:
@@ -90,7 +93,8 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
             figures += " (HTTP/2: h2 for Python)"
     if answer.lost_bytes:
         figures += f", lost/ {for_humans(answer.lost_bytes)}"
-    return (up(status), figures)
+    is_drained = status.node is not None and status.node.drained
+    return (f"{up(status)}, DRAINED" if is_drained else up(status), figures)
 
 
 def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
@@ -165,7 +169,7 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
     }
     if status.node is not None:
         fields |= {
-            **picked(status.node, "store_id", "started_at_ms", "version"),
+            **picked(status.node, "store_id", "started_at_ms", "version", "drained"),
             "external_address": status.node.external_address or None,
         }
     return fields
@@ -227,7 +231,7 @@ def compaction_json(state: "CompactionState") -> dict[str, Any]:
     }
 
 
-broker_app = typer.Typer(no_args_is_help=True, help="Show details of one broker.")
+broker_app = typer.Typer(no_args_is_help=True, help="Brokers: details, and live settings.")
 
 
 def broker_lines(answer: "DescribeBrokerReply") -> list[tuple[str, str]]:

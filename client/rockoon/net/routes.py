@@ -193,6 +193,13 @@ class Routes:
         node = self.broker(name)
         return node.address or None if node else None
 
+    @property
+    def drained(self) -> frozenset[str]:
+        """Names of the live brokers that are drained."""
+        return frozenset(
+            name for (kind, name), node in self._nodes.items() if kind == BROKER and node.drained
+        )
+
     def offset_service(self) -> Node | None:
         """Return the offset service; None while it is not registered."""
         found = [node for (kind, _), node in self._nodes.items() if kind == OFFSET_SERVICE]

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from rockoon.errors import BrokerUnavailable, NoWritableQueue, RockoonError, TimedOut
 from rockoon.net.large_replies import Appended
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
-from rockoon.producer.queue_selectors import RoundRobin
+from rockoon.producer.queue_selectors import RoundRobin, accepting
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 
@@ -154,7 +154,10 @@ class BatchScheduler:
         self._accumulator = accumulator
         self._in_flight_max = in_flight_max
         self._brokers: dict[str, BrokerSlots] = {}
+        # Queues of each topic; in `_queues` without those of drained brokers.
+        self._all_queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._drained: Collection[str] = frozenset()
         self._round_robin: dict[str, RoundRobin] = {}
         self._start = round_robin_start
         self.ready_queues: deque[BatchQueue] = deque()
@@ -170,7 +173,8 @@ class BatchScheduler:
 
     def set_queues(self, topic: str, queues: Sequence[MessageQueue]) -> None:
         """Set the queues of a topic."""
-        self._queues[topic] = tuple(queues)
+        self._all_queues[topic] = tuple(queues)
+        self._queues[topic] = tuple(accepting(queues, self._drained))
         self._unknown.pop(topic, None)
         self._round_robin.setdefault(topic, RoundRobin(self._start))
         self._wake_absent()
@@ -182,8 +186,18 @@ class BatchScheduler:
     def drop_topic(self, topic: str) -> None:
         """Remove a deleted topic; the caller must empty its batch queues."""
         self._queues.pop(topic, None)
+        self._all_queues.pop(topic, None)
         self._round_robin.pop(topic, None)
         self._unknown.pop(topic, None)
+
+    def set_drained(self, brokers: Collection[str]) -> None:
+        """Set the brokers that get no messages that may go to any queue, if there are others."""
+        self._drained = brokers
+        for topic, queues in self._all_queues.items():
+            self._queues[topic] = tuple(accepting(queues, brokers))
+        # A batch queue may wait for a drained broker.
+        for batch_queue in self._accumulator.batch_queues():
+            self.ready(batch_queue)
 
     def set_live(
         self, brokers: Collection[str], unreachable: Mapping[str, RockoonError] | None = None

@@ -13,7 +13,7 @@ from rockoon.net.forks import closed
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, message_bytes
 from rockoon.producer.outgoing import Extras, check_topic
-from rockoon.producer.queue_selectors import KeyHash
+from rockoon.producer.queue_selectors import KeyHash, for_keys
 from rockoon.producer.receipt import Receipt
 from rockoon.producer.sender import Sender
 from rockoon.producer.settings import ProducerSettings
@@ -95,10 +95,12 @@ class MessageRouter:
 
     def by_hash(self, route: TopicRoute, key_hash: int) -> BatchQueue:
         """Return the batch queue that a key's hash selects, by a known route."""
-        return self._of_queue(route.queues[key_hash % len(route.queues)])
+        queues = for_keys(route.queues, self._sender.drained)
+        return self._of_queue(queues[key_hash % len(queues)])
 
     def drop_topic(self, topic: str) -> None:
-        """Drop a topic's cached batch queues, because its queues have changed."""
+        """Drop a topic's cached batch queues, because its queues or drained brokers have
+        changed."""
         self._keyed.pop(topic, None)
 
     def _open_keyed(self, topic: str) -> list[BatchQueue]:
@@ -107,7 +109,8 @@ class MessageRouter:
         route = self._sender.routes.get(topic)
         if route is None:
             return []
-        batch_queues = self._keyed[topic] = [self._of_queue(queue) for queue in route.queues]
+        queues = for_keys(route.queues, self._sender.drained)
+        batch_queues = self._keyed[topic] = [self._of_queue(queue) for queue in queues]
         return batch_queues
 
     def _named(self, topic: str, queue: MessageQueue) -> BatchQueue:

@@ -7,11 +7,12 @@ broker as much as a small one).
 The queue of a key is `CRC-32 of the key's UTF-8, modulo the number of queues`, over the topic's
 queues sorted by broker and queue id, including those of unavailable brokers. So a key keeps its
 queue as long as the topic keeps its queues, in every process and on every machine; adding queues
-moves keys. A producer can have another hash, for example `java_key_hash`.
+moves keys. While a broker is drained, the keys of its queues have other queues. A producer can have
+another hash, for example `java_key_hash`.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.hashes import java_hash_code
@@ -33,6 +34,23 @@ def java_key_hash(key: str) -> int:
     """
     # Java computes the remainder of the signed number first, and then its absolute value.
     return abs(java_hash_code(key))
+
+
+def accepting(queues: Sequence[MessageQueue], drained: Collection[str]) -> Sequence[MessageQueue]:
+    """Return the queues whose brokers are not drained; all queues if there are none."""
+    return [queue for queue in queues if queue.broker not in drained] or queues
+
+
+def for_keys(queues: Sequence[MessageQueue], drained: Collection[str]) -> Sequence[MessageQueue]:
+    """Return the queues for ordering keys: in the place of each queue of a drained broker another
+    queue, so that only the keys of these queues move."""
+    if not drained:
+        return queues
+    others = accepting(queues, drained)
+    return [
+        others[index % len(others)] if queue.broker in drained else queue
+        for index, queue in enumerate(queues)
+    ]
 
 
 class RoundRobin:

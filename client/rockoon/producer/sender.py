@@ -230,6 +230,8 @@ class Sender:
         """Counts batches that were acknowledged or have failed."""
         self.routes: dict[str, TopicRoute] = {}
         """Routes of the writable topics."""
+        self.drained: frozenset[str] = frozenset()
+        """Names of the drained brokers."""
         tasks = cluster.tasks
         self._cluster = cluster
         self._hooks = hooks
@@ -652,6 +654,7 @@ class Sender:
                 },
             )
             self._detect_restarts(brokers)
+            self._detect_drains(routes.drained)
             for topic, route in list(self.routes.items()):
                 current = routes.topic(topic)
                 if current is None:
@@ -677,6 +680,14 @@ class Sender:
             if known.get(name, process) != process:
                 self._scheduler.on_broker_restart(name)
         self._known_processes = now
+
+    def _detect_drains(self, drained: frozenset[str]) -> None:
+        if drained != self.drained:
+            self.drained = drained
+            self._scheduler.set_drained(drained)
+            for route in self.routes.values():
+                # Keys have other queues now.
+                self._on_route(route)
 
     def _unreachable_error(self, broker: str) -> RockoonError:
         """Return why messages cannot be sent to a live broker.

@@ -55,7 +55,13 @@ from rockoon.producer.outgoing import (
     encode_extras,
     to_body,
 )
-from rockoon.producer.queue_selectors import KeyHash, RoundRobin, crc32_key_hash
+from rockoon.producer.queue_selectors import (
+    KeyHash,
+    RoundRobin,
+    accepting,
+    crc32_key_hash,
+    for_keys,
+)
 from rockoon.transactions.transaction import (
     Check,
     HalfPosition,
@@ -412,11 +418,13 @@ class TransactionalProducer(ClosedOnExit):
             if queue not in route.create_revisions:
                 raise QueueNotFound(topic=route.name, queue=queue.queue_id, broker=queue.broker)
             return queue
-        if key is not None and route.queues:
-            return route.queues[self._key_hash(key) % len(route.queues)]
         routes = self._cluster.routes
+        if key is not None and route.queues:
+            queues = for_keys(route.queues, routes.drained)
+            return queues[self._key_hash(key) % len(queues)]
         chosen = self._round_robin.choose(
-            route.queues, lambda each: routes.broker_address(each.broker) is not None
+            accepting(route.queues, routes.drained),
+            lambda each: routes.broker_address(each.broker) is not None,
         )
         if chosen is None:
             raise NoWritableQueue(topic=route.name)

@@ -932,3 +932,49 @@ class DescribeBrokerReply(_message.Message):
     lost_bytes: int
     clock_ms: int
     def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., log_min_offset: _Optional[int] = ..., log_max_offset: _Optional[int] = ..., log_synced_offset: _Optional[int] = ..., flush: _Optional[str] = ..., writable: _Optional[bool] = ..., not_writable_reason: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., topics: _Optional[int] = ..., queues: _Optional[int] = ..., recovery_records_scanned: _Optional[int] = ..., recovery_bytes_scanned: _Optional[int] = ..., recovery_seconds: _Optional[float] = ..., recovery_was_clean: _Optional[bool] = ..., route_revision: _Optional[int] = ..., messages_appended: _Optional[int] = ..., messages_pulled: _Optional[int] = ..., bytes_appended: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., waiting_pulls: _Optional[int] = ..., pull_subscriptions: _Optional[int] = ..., messages_sent_back: _Optional[int] = ..., messages_dead: _Optional[int] = ..., delayed: _Optional[_Union[DelayedCounts, _Mapping]] = ..., transactions_pending: _Optional[int] = ..., transactions_committed: _Optional[int] = ..., transactions_rolled_back: _Optional[int] = ..., transactions_given_up: _Optional[int] = ..., transaction_checks_sent: _Optional[int] = ..., transactions_lost: _Optional[int] = ..., index_end_offset: _Optional[int] = ..., compaction: _Optional[_Union[CompactionState, _Mapping]] = ..., problems: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., lost_bytes: _Optional[int] = ..., clock_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeDrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeDrainReply(_message.Message):
+    __slots__ = ("drained", "closed", "settled", "unread_messages", "unread", "unknown_because", "delayed", "transactions", "topics")
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    drained: bool
+    closed: bool
+    settled: bool
+    unread_messages: int
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadByReader]
+    unknown_because: str
+    delayed: int
+    transactions: int
+    topics: _containers.RepeatedCompositeFieldContainer[StoredMessages]
+    def __init__(self, drained: _Optional[bool] = ..., closed: _Optional[bool] = ..., settled: _Optional[bool] = ..., unread_messages: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadByReader, _Mapping]]] = ..., unknown_because: _Optional[str] = ..., delayed: _Optional[int] = ..., transactions: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[StoredMessages, _Mapping]]] = ...) -> None: ...
+
+class UnreadByReader(_message.Message):
+    __slots__ = ("reader", "queue", "messages")
+    READER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    reader: str
+    queue: str
+    messages: int
+    def __init__(self, reader: _Optional[str] = ..., queue: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class StoredMessages(_message.Message):
+    __slots__ = ("topic", "messages", "compacted")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages: int
+    compacted: bool
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[int] = ..., compacted: _Optional[bool] = ...) -> None: ...

@@ -144,6 +144,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerReply.FromString,
                 _registered_method=True)
+        self.DescribeDrain = channel.unary_unary(
+                '/rockoon.v1.Broker/DescribeDrain',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainReply.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -324,6 +329,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeDrain(self, request, context):
+        """The remaining messages of a broker that is drained.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -431,6 +443,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeBroker,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerReply.SerializeToString,
+            ),
+            'DescribeDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeDrain,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1005,6 +1022,33 @@ class Broker:
             '/rockoon.v1.Broker/DescribeBroker',
             rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/DescribeDrain',
+            rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.DescribeDrainReply.FromString,
             options,
             channel_credentials,
             insecure,

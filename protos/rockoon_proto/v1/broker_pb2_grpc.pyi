@@ -117,6 +117,8 @@ class BrokerStub:
     """
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """What the broker is doing, for status pages."""
+    DescribeDrain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]
+    """The remaining messages of a broker that is drained."""
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -207,6 +209,8 @@ class BrokerAsyncStub(BrokerStub):
     """
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """What the broker is doing, for status pages."""
+    DescribeDrain: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]  # type: ignore[assignment]
+    """The remaining messages of a broker that is drained."""
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
@@ -420,5 +424,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeBrokerReply, _abc.Awaitable[_broker_pb2.DescribeBrokerReply]]:
         """What the broker is doing, for status pages."""
+
+    @_abc_1.abstractmethod
+    def DescribeDrain(
+        self,
+        request: _broker_pb2.DescribeDrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DescribeDrainReply, _abc.Awaitable[_broker_pb2.DescribeDrainReply]]:
+        """The remaining messages of a broker that is drained."""
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -71,7 +71,7 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas", "ip_address")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas", "ip_address", "drained")
     class SharedSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class Node(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     IP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     address: str
@@ -109,7 +110,8 @@ class Node(_message.Message):
     epoch: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaAddress]
     ip_address: str
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ..., ip_address: _Optional[str] = ...) -> None: ...
+    drained: bool
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ..., ip_address: _Optional[str] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class ReplicaAddress(_message.Message):
     __slots__ = ("replica_id", "name", "address", "external_address", "rack", "in_sync", "ip_address")
@@ -643,3 +645,19 @@ class ReadRoutesReply(_message.Message):
     cluster: str
     cluster_id: int
     def __init__(self, keys: _Optional[_Iterable[_Union[StoredKey, _Mapping]]] = ..., revision: _Optional[int] = ..., cluster: _Optional[str] = ..., cluster_id: _Optional[int] = ...) -> None: ...
+
+class RemoveBrokerRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class RemoveBrokerReply(_message.Message):
+    __slots__ = ("topics", "live", "revision")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    topics: int
+    live: bool
+    revision: int
+    def __init__(self, topics: _Optional[int] = ..., live: _Optional[bool] = ..., revision: _Optional[int] = ...) -> None: ...

@@ -125,6 +125,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
                 _registered_method=True)
+        self.RemoveBroker = channel.unary_unary(
+                '/rockoon.v1.NameServer/RemoveBroker',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerReply.FromString,
+                _registered_method=True)
         self.DescribeCluster = channel.unary_unary(
                 '/rockoon.v1.NameServer/DescribeCluster',
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.DescribeClusterRequest.SerializeToString,
@@ -270,6 +275,16 @@ class NameServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveBroker(self, request, context):
+        """Remove a broker from the routes: its queues, and while it is not live also the state of its log
+        and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
+        queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
+        courtesy. Repeating the call changes nothing more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCluster(self, request, context):
         """Everything a status page shows.
         """
@@ -367,6 +382,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.ProvideGroupTopic,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.SerializeToString,
+            ),
+            'RemoveBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveBroker,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerReply.SerializeToString,
             ),
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
@@ -822,6 +842,33 @@ class NameServer:
             '/rockoon.v1.NameServer/ProvideGroupTopic',
             rockoon__proto_dot_v1_dot_nameserver__pb2.ProvideGroupTopicRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.NameServer/RemoveBroker',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.RemoveBrokerReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,6 +90,12 @@ class NameServerStub:
     """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
     the call changes nothing more.
     """
+    RemoveBroker: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.RemoveBrokerRequest, _nameserver_pb2.RemoveBrokerReply]
+    """Remove a broker from the routes: its queues, and while it is not live also the state of its log
+    and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
+    queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
+    courtesy. Repeating the call changes nothing more.
+    """
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]
     """Everything a status page shows."""
     ReadRoutes: _grpc.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]
@@ -158,6 +164,12 @@ class NameServerAsyncStub(NameServerStub):
     ProvideGroupTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ProvideGroupTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
     """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
     the call changes nothing more.
+    """
+    RemoveBroker: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.RemoveBrokerRequest, _nameserver_pb2.RemoveBrokerReply]  # type: ignore[assignment]
+    """Remove a broker from the routes: its queues, and while it is not live also the state of its log
+    and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
+    queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
+    courtesy. Repeating the call changes nothing more.
     """
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]  # type: ignore[assignment]
     """Everything a status page shows."""
@@ -320,6 +332,18 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
         """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
         the call changes nothing more.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveBroker(
+        self,
+        request: _nameserver_pb2.RemoveBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_nameserver_pb2.RemoveBrokerReply, _abc.Awaitable[_nameserver_pb2.RemoveBrokerReply]]:
+        """Remove a broker from the routes: its queues, and while it is not live also the state of its log
+        and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
+        queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
+        courtesy. Repeating the call changes nothing more.
         """
 
     @_abc_1.abstractmethod

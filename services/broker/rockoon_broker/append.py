@@ -132,9 +132,7 @@ class Appends:
         may_append: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._limits = limits
-        self._batch_bytes_max = limits.batch_bytes_max
-        self._lengths_bytes_max = 4 * limits.batch_messages_max
+        self.use_limits(limits)
         self._sequences = sequences
         self._clock = clock
         self.store_clock = SteadyClock(clock, store.runs.newest_ms)
@@ -314,6 +312,12 @@ class Appends:
             self._pending.popleft()[1].settle(reason)
         # There will be no sync that wakes the tasks that wait for room: now they raise the reason.
         self._room.set()
+
+    def use_limits(self, limits: AppendLimits) -> None:
+        """Use other limits for the following batches."""
+        self._limits = limits
+        self._batch_bytes_max = limits.batch_bytes_max
+        self._lengths_bytes_max = 4 * limits.batch_messages_max
 
     def check_limits(self, batch: AppendBatch) -> None:
         """Check the limits of a client's batch that the broker stores in another form.

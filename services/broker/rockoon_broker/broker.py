@@ -57,6 +57,11 @@ TICK_SECONDS_MAX = 0.1
 IDLE_SECONDS_MAX = 10.0
 
 
+# How long a broker that is drained accepts messages of producers that do not know of it yet.
+DRAIN_SECONDS = 3.0
+DRAINED = "the broker is drained: send to another broker"
+
+
 class StoreTicks:
     """The loop that runs the store's periodic work.
 
@@ -237,6 +242,37 @@ class Broker:
         self.unread, self.ticks = self._make_loops(nameservers, clock)
         # Beginning of the log at the last read of its first message, and that message's store time.
         self._oldest: tuple[int, int] | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        store.closed_reason = DRAINED if settings.drained else ""
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Use other values of live settings."""
+        if settings.drained != self.settings.drained:
+            self._use_drained(drained=settings.drained)
+        self.settings = settings
+        store_settings = settings.for_store(self.store.settings.store_host)
+        self.store.use_settings(store_settings, self.appends.store_clock.now_ms())
+        self.appends.use_limits(limits_of(settings))
+        self.pending.use_settings(settings)
+        self.unread.waited_groups = settings.retention_wait_for_groups
+        self.compaction.uploads.used_percent_max = settings.disk_full_percent
+        self.store_changed.ring()
+
+    def _use_drained(self, *, drained: bool) -> None:
+        """Refuse or accept messages of producers. At first they are still accepted, because a
+        producer learns of it from the routes, and has batches for this broker."""
+        if self._closing is not None:
+            self._closing.cancel()
+        self.store.closed_reason = ""
+        if drained:
+            log.info("drained: producers choose other brokers")
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(DRAIN_SECONDS, self._close_to_producers)
+        else:
+            log.info("not drained any more: messages of producers are accepted")
+
+    def _close_to_producers(self) -> None:
+        self.store.closed_reason = DRAINED
 
     def _make_loops(self, nameservers: Nameservers, clock: Clock) -> tuple[UnreadFiles, StoreTicks]:
         unread = UnreadFiles(

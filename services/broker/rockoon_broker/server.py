@@ -41,6 +41,7 @@ from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
 from rockoon_replica.settings import LOG_CHECKS, replica_identities
+from rockoon_rpc.server_call import no_objection
 from rockoon_runtime.process import (
     ExitStatus,
     Fatal,
@@ -90,11 +91,12 @@ async def serve(
     end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}
     frontend = NodeFrontend("broker", settings, rules, NodeLease("the broker"))
-    nameservers = frontend.nameservers
+    config = settings.store_path / CONFIG_DIRECTORY
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
     try:
         async with (
+            frontend.live_settings.following(config, disk, stop, first_routes_seconds_max),
             frontend.telemetry(TABLE, metrics.measure, settings.process_name) as telemetry,
             asyncio.TaskGroup() as tasks,
         ):
@@ -110,8 +112,7 @@ async def serve(
                     )
                     await serve_copy(parts, address, clock, disk, announce)
                     return
-                async with interrupting(disk, stop):
-                    broker = await open_broker(settings, address, nameservers, stop, clock, disk)
+                broker = await open_to_follow(frontend, address, stop, clock, disk)
                 if broker is None:
                     return
                 metrics.follow(broker, service)
@@ -127,7 +128,7 @@ async def serve(
                 task.cancel()
             await broker.pending.finish()
     finally:
-        await nameservers.close()
+        await frontend.nameservers.close()
         if broker is not None:
             broker.topics.write_revision()
             close_store(broker, stop)
@@ -274,13 +275,15 @@ async def serve_copy(
     announce: Callable[[str, str, str], None],
 ) -> None:
     """Run a replica of the broker's log until `stop` is requested; see `serve`."""
-    settings, stop = parts.settings, parts.stop
+    settings, stop, live = parts.settings, parts.stop, parts.frontend.live
     store_host = await resolve_store_host(settings.store_host or address)
+    end_following = no_objection
 
     def around(store_id: str) -> BrokerCopy:
-        nameservers = parts.frontend.nameservers
-        return BrokerCopy(
-            settings,
+        nonlocal end_following
+        nameservers, current = parts.frontend.nameservers, live.current
+        copy = BrokerCopy(
+            current,
             store_host,
             store_id,
             nameservers,
@@ -291,6 +294,9 @@ async def serve_copy(
             running,
             followers_of,
         )
+        end_following()
+        end_following = live.follow(copy.use_settings, current)
+        return copy
 
     await CopyProcess(
         kind=BROKER,
@@ -327,6 +333,18 @@ async def interrupting(disk: Disk, stop: Stop) -> AsyncIterator[None]:
             # The stop may have been requested when all was read.
             waiting.cancel()
             disk.go_on()
+
+
+async def open_to_follow(
+    frontend: NodeFrontend, address: str, stop: Stop, clock: Clock, disk: Disk
+) -> Broker | None:
+    """Open the broker with the live settings, which it follows from then on; see `open_broker`."""
+    current = frontend.live.current
+    async with interrupting(disk, stop):
+        broker = await open_broker(current, address, frontend.nameservers, stop, clock, disk)
+    if broker is not None:
+        frontend.live.follow(broker.use_settings, current)
+    return broker
 
 
 async def open_broker(

@@ -44,6 +44,12 @@ class BrokerSettings(CopySettings):
     store_path: Path = setting(  # noqa: RUF009 - a field, made once
         STORE_PATH, "directory of commitlog/, consumequeue/ and config/; created if missing"
     )
+    drained: bool = setting(
+        False,
+        "true: new messages of producers are refused, and producers choose other brokers; messages "
+        "are read as usual. `rockoon broker drain` sets it in the running broker",
+        live=True,
+    )
     store_host: str | None = setting(
         None,
         "IPv4 host:port written into every record and message id; by default the advertised one",
@@ -74,7 +80,10 @@ class BrokerSettings(CopySettings):
         minimum=1,
     )
     unsynced_bytes_max: int = setting(
-        256 << 20, "maximum unsynced bytes; while there are more, appends wait", minimum=4096
+        256 << 20,
+        "maximum unsynced bytes; while there are more, appends wait",
+        minimum=4096,
+        live=True,
     )
 
     reserved_hours: float | None = setting(
@@ -83,13 +92,17 @@ class BrokerSettings(CopySettings):
         "keeps every file until this is set",
         minimum=0,
         shared=True,
+        live=True,
     )
-    delete_when: str = setting("04", "local hours in which expired files are deleted: 04;16")
+    delete_when: str = setting(
+        "04", "local hours in which expired files are deleted: 04;16", live=True
+    )
     disk_used_percent_max: int = setting(
         75,
         "above this percentage of the disk, expired files are deleted at any hour",
         minimum=10,
         maximum=95,
+        live=True,
     )
     disk_forced_percent: int = setting(
         85,
@@ -97,9 +110,10 @@ class BrokerSettings(CopySettings):
         "disk_pressure_policy allows",
         minimum=30,
         maximum=100,
+        live=True,
     )
     disk_full_percent: int = setting(
-        90, "above this percentage, new messages are refused", minimum=35, maximum=100
+        90, "above this percentage, new messages are refused", minimum=35, maximum=100, live=True
     )
     disk_reserve_percent: int = setting(
         5,
@@ -107,6 +121,7 @@ class BrokerSettings(CopySettings):
         "ends of transactions, due delayed messages, and records copied by a follower",
         minimum=0,
         maximum=50,
+        live=True,
     )
     disk_pressure_policy: str = setting(
         "refuse",
@@ -114,27 +129,38 @@ class BrokerSettings(CopySettings):
         "refused when the disk is full; delete: the oldest files are deleted, read or not",
         choices=("refuse", "delete"),
         shared=True,
+        live=True,
     )
     retention_wait_for_groups: tuple[str, ...] = setting(
         (),
         "consumer groups, separated by commas, for which expired files are kept until the group "
         "has read them; * means every known group",
+        live=True,
     )
     retention_wait_bytes_max: int = setting(
-        0, "maximum expired bytes of the log that are kept for those groups", minimum=0
+        0, "maximum expired bytes of the log that are kept for those groups", minimum=0, live=True
     )
     disk_check_interval_ms: int = setting(
-        10_000, "interval of disk checks and deletions of old files, milliseconds", minimum=1
+        10_000,
+        "interval of disk checks and deletions of old files, milliseconds",
+        minimum=1,
+        live=True,
     )
     copy_away_seconds_max: float = setting(
         60.0,
         "how long retention keeps log files for a disconnected copy, seconds",
         minimum=0.0,
         maximum=86_400.0,
+        live=True,
     )
 
     body_bytes_max: int = setting(
-        4 << 20, "maximum size of a message body, bytes", minimum=1, maximum=1 << 26, shared=True
+        4 << 20,
+        "maximum size of a message body, bytes",
+        minimum=1,
+        maximum=1 << 26,
+        shared=True,
+        live=True,
     )
     properties_bytes_max: int = setting(
         31_743,
@@ -143,6 +169,7 @@ class BrokerSettings(CopySettings):
         minimum=0,
         maximum=32_767,
         shared=True,
+        live=True,
     )
     record_checksums: bool = setting(
         True,
@@ -150,10 +177,15 @@ class BrokerSettings(CopySettings):
         "false, only records with space reserved by the producer get one, as by Rockoon's SDK",
     )
     batch_bytes_max: int = setting(
-        16 << 20, "maximum size of a batch, bytes", minimum=1024, maximum=60 << 20, shared=True
+        16 << 20,
+        "maximum size of a batch, bytes",
+        minimum=1024,
+        maximum=60 << 20,
+        shared=True,
+        live=True,
     )
     batch_messages_max: int = setting(
-        65_536, "maximum number of messages in a batch", minimum=1, maximum=1 << 20
+        65_536, "maximum number of messages in a batch", minimum=1, maximum=1 << 20, live=True
     )
     memory_bytes: int | None = setting(
         None,
@@ -200,23 +232,25 @@ class BrokerSettings(CopySettings):
         "maximum delay of a message, seconds",
         minimum=1,
         shared=True,
+        live=True,
     )
     delayed_messages_max: int = setting(
         5_000_000,
         "maximum number of waiting delayed messages, about 40 bytes each; more are refused",
         minimum=1,
+        live=True,
     )
     transaction_timeout_ms: int = setting(
-        6_000, "age of a half message at its first check, milliseconds", minimum=0
+        6_000, "age of a half message at its first check, milliseconds", minimum=0, live=True
     )
     transaction_check_interval_ms: int = setting(
-        30_000, "interval of further checks of a half message, milliseconds", minimum=1
+        30_000, "interval of further checks of a half message, milliseconds", minimum=1, live=True
     )
     transaction_checks_max: int = setting(
-        15, "number of checks after which a half message is abandoned", minimum=1
+        15, "number of checks after which a half message is abandoned", minimum=1, live=True
     )
     transactions_pending_max: int = setting(
-        100_000, "maximum number of waiting half messages; more are refused", minimum=1
+        100_000, "maximum number of waiting half messages; more are refused", minimum=1, live=True
     )
     waiting_pulls_max: int = setting(
         10_000,
@@ -230,6 +264,7 @@ class BrokerSettings(CopySettings):
         "and each uses about 5 KiB",
         minimum=0,
         maximum=1_000_000,
+        live=True,
     )
 
     @property
@@ -237,6 +272,10 @@ class BrokerSettings(CopySettings):
         """Hours after which a CommitLog file expires. The default also applies to a store written
         by RocketMQ, whose delayed messages must be safe when an operator sets `reserved_hours`."""
         return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
+
+    def check(self) -> None:
+        """Raises SettingsError: values contradict each other."""
+        self.for_store(("127.0.0.1", 0))
 
     def for_sequences(self) -> MemoryLimits:
         """Return the limits of the memory of idempotent producers."""

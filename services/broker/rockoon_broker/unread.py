@@ -51,7 +51,7 @@ class UnreadFiles:
         topics: the served topics, and the address of the offset service.
         pending: delayed and half messages.
         nameservers: provides channel and credentials for the call.
-        waited_groups: see the setting `retention_wait_for_groups`.
+        waited_groups: see the setting `retention_wait_for_groups`; may be replaced.
         clock: clock of the broker.
         store_changed: called after a pass, to wake the store's loop.
     """
@@ -72,7 +72,7 @@ class UnreadFiles:
         self._topics = topics
         self._pending = pending
         self._nameservers = nameservers
-        self._waited_groups = waited_groups
+        self.waited_groups = waited_groups
         self._clock = clock
         self._store_changed = store_changed
         self._wanted = Bell()
@@ -156,7 +156,7 @@ class UnreadFiles:
         request = UnreadRequest(
             broker=self._broker,
             spans=spans,
-            waited_groups=self._waited_groups,
+            waited_groups=self.waited_groups,
             route_revision=revision,
         )
         metadata = self._nameservers.metadata

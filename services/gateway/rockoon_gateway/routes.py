@@ -5,11 +5,12 @@ The gateway selects the queues for sends and receives; clients use the listed qu
 rotation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rockoon import Cluster
 from rockoon.errors import TopicNotFound
 from rockoon.net.routes import TopicRoute
+from rockoon.producer.queue_selectors import accepting
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_gateway.calls import GatewayCall
@@ -91,10 +92,23 @@ def permission(route: TopicRoute) -> Permission:
     return Permission.WRITE if route.writable else Permission.NONE
 
 
+def read_only(allowed: Permission) -> Permission:
+    """Return a permission without the permission to send."""
+    return (
+        Permission.READ if allowed in (Permission.READ, Permission.READ_WRITE) else Permission.NONE
+    )
+
+
 def live_queues(cluster: Cluster, route: TopicRoute) -> list[MessageQueue]:
     """Return a topic's queues on live brokers; all queues if no broker is live."""
     live = [each for each in route.queues if cluster.routes.broker_address(each.broker)]
     return live or list(route.queues)
+
+
+def queues_to_send(cluster: Cluster, route: TopicRoute) -> Sequence[MessageQueue]:
+    """Return a topic's queues on live brokers that are not drained; `live_queues` if there are
+    none."""
+    return accepting(live_queues(cluster, route), cluster.routes.drained)
 
 
 class QueryRoutes:
@@ -131,11 +145,12 @@ class QueryRoutes:
     ) -> Iterable[pb.MessageQueue]:
         accepted = accepted_types(route)
         allowed = permission(route)
+        to_send = set(queues_to_send(self._cluster, route))
         for queue in queues:
             yield pb.MessageQueue(
                 topic=request.topic,
                 id=queue.queue_id,
-                permission=allowed,
+                permission=allowed if queue in to_send else read_only(allowed),
                 broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
                 accept_message_types=accepted,
             )

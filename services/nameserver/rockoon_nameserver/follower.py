@@ -37,6 +37,7 @@ from rockoon_nameserver.route_store import Compacted, RouteStore
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
+from rockoon_proto.v1.settings_pb2 import SettingsUpdate
 
 log = logging.getLogger(__name__)
 
@@ -343,9 +344,36 @@ class EtcdFollower:
         return await self._etcd.read(self._keyspace.everything)
 
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
-        """Yield all access keys immediately, and again after each change of a key, until `close`.
+        """Yield all access keys immediately, and again after each change of a key; see
+        `_each_change`.
+        """
+        async for _ in self._each_change(lambda: self.table.access_changes, away_seconds_max):
+            yield KeysUpdate(
+                keys=self.table.access_keys,
+                revision=self.table.revision,
+                etcd_reachable=self.reachable,
+            )
+
+    async def live_settings(
+        self, service: str, node: str, away_seconds_max: float | None = None
+    ) -> AsyncIterator[SettingsUpdate]:
+        """Yield the live settings of a node immediately, and again after each change of a live
+        setting of any node; see `_each_change`.
+        """
+        async for _ in self._each_change(lambda: self.table.settings_changes, away_seconds_max):
+            yield SettingsUpdate(
+                settings=self.table.live_settings(service, node),
+                revision=self.table.revision,
+                etcd_reachable=self.reachable,
+            )
+
+    async def _each_change(
+        self, count: Callable[[], int], away_seconds_max: float | None
+    ) -> AsyncIterator[None]:
+        """Yield immediately, and whenever a count has changed, until `close`.
 
         Args:
+            count: returns the number of changes so far.
             away_seconds_max: how long to continue while etcd is unreachable; None: forever.
 
         Raises:
@@ -355,13 +383,9 @@ class EtcdFollower:
         sent = -1
         while not self._closing:
             changed = self._changed
-            if sent != self.table.access_changes:
-                sent = self.table.access_changes
-                yield KeysUpdate(
-                    keys=self.table.access_keys,
-                    revision=self.table.revision,
-                    etcd_reachable=self.reachable,
-                )
+            if sent != count():
+                sent = count()
+                yield
                 continue
             try:
                 async with asyncio.timeout(None if self.reachable else away_seconds_max):

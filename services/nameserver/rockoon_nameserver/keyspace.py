@@ -9,6 +9,7 @@
     /rockoon/{cluster}/groups/{group}                           GroupConfig
     /rockoon/{cluster}/subscriptions/{topic}/{group}            empty: only its revision matters
     /rockoon/{cluster}/access/{key}                             AccessKeyInfo, without secrets
+    /rockoon/{cluster}/settings/{service}/{node}/{name}         LiveSetting; node * is every node
     /rockoon/{cluster}/deleted/{topics|groups}/{name}           empty: only its revision matters
     /rockoon/{cluster}/deleted/since                            empty: deletions are recorded since
     /rockoon/{cluster}@committed/{broker|offset}/{log}          committed end of a log
@@ -41,6 +42,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     NodeKind,
     TopicConfig,
 )
+from rockoon_proto.v1.settings_pb2 import LiveSetting
 
 Message = TypeVar("Message", bound=google.protobuf.message.Message)
 
@@ -49,6 +51,8 @@ FOLDER_KINDS = {folder: kind for kind, folder in KIND_FOLDERS.items()}
 
 # A part of a key between two slashes. Topics and groups have stricter rules of their own.
 PATH_PART = re.compile(r"[A-Za-z0-9._%|-]{1,255}")
+# Not a node's name.
+EVERY_NODE = "*"
 # Cache of nodes and logs, which each renewal of a lease reads.
 VALUES_PARSED_MAX = 1_000
 
@@ -105,6 +109,15 @@ class AccessKeyName:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class SettingKey:
+    """Key of a live setting. An empty node is every node of the service."""
+
+    service: str
+    node: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class DeletionKey:
     """Key that records the deletion of a topic or a group. Without topic and group: the key of the
     revision since which deletions are recorded.
@@ -123,6 +136,7 @@ RouteKey = (
     | GroupKey
     | SubscriptionKey
     | AccessKeyName
+    | SettingKey
     | DeletionKey
 )
 
@@ -171,6 +185,8 @@ class Keyspace:
                 path = f"subscriptions/{topic}/{group}"
             case AccessKeyName(key_id):
                 path = f"access/{key_id}"
+            case SettingKey(service, node, name):
+                path = f"settings/{service}/{node or EVERY_NODE}/{name}"
             case DeletionKey(topic, group):
                 path = "deleted/since"
                 if topic or group:
@@ -194,6 +210,12 @@ class Keyspace:
 
     def blocks(self, topic: str) -> KeyRange:
         return under(f"{self.root}queues/{topic}/")
+
+    def blocks_on(self, topic: str, broker: str) -> KeyRange:
+        return under(f"{self._root}queues/{topic}/{broker}/")
+
+    def live_settings(self, service: str, node: str) -> KeyRange:
+        return under(f"{self._root}settings/{service}/{node}/")
 
     def access_keys(self) -> KeyRange:
         return under(f"{self.root}access/")
@@ -231,6 +253,8 @@ class Keyspace:
                     return SubscriptionKey(topic, group)
                 case ["access", key_id] if key_id:
                     return AccessKeyName(key_id)
+                case ["settings", service, node, name] if service and node and name:
+                    return SettingKey(service, "" if node == EVERY_NODE else node, name)
                 case ["deleted", "topics", topic] if topic:
                     return DeletionKey(topic=topic)
                 case ["deleted", "groups", group] if group:
@@ -358,6 +382,19 @@ def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) ->
         raise UnreadableKey("it does not describe an access key") from None
     info.key_id, info.modified_revision = key.key_id, modified_revision
     return info
+
+
+def setting_value(setting: LiveSetting) -> bytes:
+    fields = json_format.MessageToDict(setting, preserving_proto_field_name=True)
+    for part_of_key in ("service", "node", "name"):
+        fields.pop(part_of_key, None)
+    return json_value(fields)
+
+
+def read_setting(key: SettingKey, value: bytes) -> LiveSetting:
+    setting = parse_json(value, LiveSetting())
+    setting.service, setting.node, setting.name = key.service, key.node, key.name
+    return setting
 
 
 def json_value(fields: dict[str, object]) -> bytes:

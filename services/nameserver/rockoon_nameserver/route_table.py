@@ -26,6 +26,7 @@ from rockoon_nameserver.keyspace import (
     NodeKey,
     ReplicaKey,
     RouteKey,
+    SettingKey,
     SubscriptionKey,
     TopicKey,
     UnreadableKey,
@@ -34,6 +35,7 @@ from rockoon_nameserver.keyspace import (
     read_group,
     read_log,
     read_node,
+    read_setting,
     read_topic,
 )
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
@@ -49,6 +51,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     Topic,
     TopicConfig,
 )
+from rockoon_proto.v1.settings_pb2 import LiveSetting
 
 
 class LogCounts(NamedTuple):
@@ -273,6 +276,9 @@ class RouteTable:
         # Not part of routes: sent to services alone, all keys after each change.
         self._access_keys: dict[str, AccessKeyInfo] = {}
         self.access_changes = 0
+        # Likewise.
+        self._live_settings: dict[SettingKey, LiveSetting] = {}
+        self.settings_changes = 0
 
     @property
     def loaded(self) -> bool:
@@ -286,6 +292,18 @@ class RouteTable:
     def access_keys(self) -> list[AccessKeyInfo]:
         """All access keys, ordered by name."""
         return [self._access_keys[name] for name in sorted(self._access_keys)]
+
+    @property
+    def setting_count(self) -> int:
+        return len(self._live_settings)
+
+    def live_settings(self, service: str, node: str) -> list[LiveSetting]:
+        """Live settings of a node: those of all nodes first, then those of this node."""
+        return [
+            self._live_settings[key]
+            for key in sorted(self._live_settings)
+            if key.service == service and key.node in ("", node)
+        ]
 
     @property
     def deletions_since(self) -> int:
@@ -324,6 +342,14 @@ class RouteTable:
 
     def has_queues(self, broker: str) -> bool:
         return self._block_counts[broker] > 0
+
+    def topics_on(self, broker: str) -> list[Topic]:
+        """Topics that have queues on a broker."""
+        return [
+            topic
+            for topic in self._topics.values()
+            if any(block.broker == broker for block in topic.blocks)
+        ]
 
     def group(self, name: str) -> Group | None:
         return self._groups.get(name)
@@ -478,6 +504,9 @@ class RouteTable:
                 if isinstance(key, AccessKeyName):
                     self._put_access_key(key, event)
                     continue
+                if isinstance(key, SettingKey):
+                    self._put_setting(key, event)
+                    continue
                 if isinstance(key, LogKey | ReplicaKey):
                     logs.add(LogKey(key.kind, key.log))
                     self._put_log(key, event, revision)
@@ -506,6 +535,13 @@ class RouteTable:
         if event.value is not None:
             info = read_access_key(key, event.value, event.mod_revision)
             self._access_keys[key.key_id] = info
+
+    def _put_setting(self, key: SettingKey, event: KeyEvent) -> None:
+        """Replace a live setting; an unreadable one is removed."""
+        self.settings_changes += 1
+        self._live_settings.pop(key, None)
+        if event.value is not None:
+            self._live_settings[key] = read_setting(key, event.value)
 
     def _put_log(self, key: LogKey | ReplicaKey, event: KeyEvent, revision: int) -> None:
         """Replace an entry of a log; an unreadable one is removed from it."""

@@ -20,10 +20,12 @@ from rockoon_core.protocol import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
 from rockoon_format.names import Action, Need, group_resource, topic_need
 from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
+from rockoon_nameserver.broker_removal import BrokerRemoval
 from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.follower import EtcdFollower, Rounds
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.live_settings import LiveSettingService
 from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
@@ -37,6 +39,11 @@ from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server
 from rockoon_proto.v1.logs_pb2_grpc import add_LogsServicer_to_server
 from rockoon_proto.v1.nameserver_pb2_grpc import add_NameServerServicer_to_server
+from rockoon_proto.v1.settings_pb2_grpc import (
+    add_LiveSettingsServicer_to_server,
+    add_SettingsServicer_to_server,
+)
+from rockoon_runtime import settings_service
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.rules import (
     ANY_KEY,
@@ -48,9 +55,11 @@ from rockoon_runtime.access.rules import (
     on_cluster,
 )
 from rockoon_runtime.frontend import Frontend
+from rockoon_runtime.live_settings import LiveSettings
 from rockoon_runtime.process import ExitStatus, Fatal, Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by, shared_settings
 from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
+from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.tls import NodeIdentities
 from rockoon_runtime.wire import GrpcServer
 
@@ -106,6 +115,7 @@ RULES: Rules = (
             "ListGroups": ANY_KEY,
             "Subscribe": Rule(subscription),
             "ProvideGroupTopic": Rule(provided),
+            "RemoveBroker": on_cluster("admin"),
             "DescribeCluster": on_cluster("read"),
             "ReadRoutes": on_cluster("admin"),
         }.items()
@@ -132,6 +142,11 @@ RULES: Rules = (
         }.items()
     }
     | {
+        "/rockoon.v1.LiveSettings/StoreSetting": SERVICES_ONLY,
+        "/rockoon.v1.LiveSettings/WatchSettings": SERVICES_ONLY,
+    }
+    | dict(settings_service.RULES)
+    | {
         f"/rockoon.v1.AccessKeys/{method}": rule
         for method, rule in {
             "CreateKey": on_cluster("admin", never_open=True),
@@ -147,7 +162,13 @@ RULES: Rules = (
 
 # Maximum interval of heartbeats to watchers and of probes of etcd.
 ROUND_SECONDS_MAX = 4.0
-SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.Logs", "rockoon.v1.AccessKeys")
+SERVICE_NAMES = (
+    "rockoon.v1.NameServer",
+    "rockoon.v1.Logs",
+    "rockoon.v1.AccessKeys",
+    "rockoon.v1.LiveSettings",
+    settings_service.SERVICE_NAME,
+)
 
 
 async def serve(
@@ -252,6 +273,9 @@ async def run_with(
                 tasks.create_task(guarding, name="freeze logs when etcd goes back")
                 if frontend.gate is not None:
                     tasks.create_task(keep_keys(frontend.gate, follower), name="access keys")
+                tasks.create_task(
+                    keep_settings(frontend.live, follower, settings.name), name="live settings"
+                )
                 for server in servers:
                     await server.set_serving(True)
                 announce("nameserver", settings.name, settings.advertise or servers[0].address)
@@ -285,9 +309,12 @@ def registration(
         GroupRecords(etcd, keyspace, oldest_deletions),
         GroupTopics(etcd, keyspace, topics),
     )
+    removal = BrokerRemoval(etcd, keyspace, topics, follower.table.topics_on)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
     key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
+    live_settings = LiveSettingService(etcd, keyspace, follower, steady_clock())
+    own_settings = SettingsService("nameserver", settings.name, frontend.live, live_settings.store)
 
     def register(server: aio.Server, *, external: bool) -> None:
         servicer = NameServer(
@@ -298,6 +325,7 @@ def registration(
             topics,
             groups,
             group_topics,
+            removal,
             fingerprints,
             node_identities,
             external=external,
@@ -307,6 +335,8 @@ def registration(
         add_NameServerServicer_to_server(servicer, server)
         add_LogsServicer_to_server(log_service, server)
         add_AccessKeysServicer_to_server(key_service, server)
+        add_LiveSettingsServicer_to_server(live_settings, server)
+        add_SettingsServicer_to_server(own_settings, server)
 
     return register
 
@@ -352,6 +382,12 @@ async def keep_keys(gate: Gate, follower: EtcdFollower) -> None:
     """Update the access keys of this nameserver's own callers until the follower is closed."""
     async for update in follower.access_keys():
         gate.update(update.keys)
+
+
+async def keep_settings(live: LiveSettings[Any], follower: EtcdFollower, name: str) -> None:
+    """Update the live settings of this nameserver until the follower is closed."""
+    async for update in follower.live_settings("nameserver", name):
+        live.replace(update.settings, update.revision)
 
 
 def etcd_tls(settings: NameserverSettings) -> Tls | None:

@@ -15,6 +15,7 @@ from rockoon_format.names import (
     lite_topic_of,
     topic_resource,
 )
+from rockoon_nameserver.broker_removal import BrokerRemoval
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
@@ -48,7 +49,7 @@ class NameServer(NameServerServicer):
     Args:
         keyspace: of the cluster, whose name each update has.
         name: of this nameserver.
-        follower, nodes, topics, groups, group_topics: implement the calls.
+        follower, nodes, topics, groups, group_topics, removal: implement the calls.
         fingerprints: settings that nodes must share.
         node_identities: required certificates of nodes; None if callers have none.
         external: whether callers are in another network.
@@ -64,6 +65,7 @@ class NameServer(NameServerServicer):
         topics: TopicRecords,
         groups: GroupRecords,
         group_topics: GroupTopics,
+        removal: BrokerRemoval,
         fingerprints: Fingerprints,
         node_identities: NodeIdentities | None = None,
         *,
@@ -78,6 +80,7 @@ class NameServer(NameServerServicer):
         self._topics = topics
         self._groups = groups
         self._group_topics = group_topics
+        self._removal = removal
         self._fingerprints = fingerprints
         self._node_identities = node_identities
         self._external = external
@@ -205,6 +208,12 @@ class NameServer(NameServerServicer):
         self, request: pb.ProvideGroupTopicRequest, context: Any
     ) -> pb.TopicReply:
         return await self._served(self._group_topics.provide(request))
+
+    async def RemoveBroker(
+        self, request: pb.RemoveBrokerRequest, context: Any
+    ) -> pb.RemoveBrokerReply:
+        self._follower.refuse_unloaded()
+        return await self._served(self._removal.remove(request))
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any

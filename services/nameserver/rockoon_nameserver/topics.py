@@ -4,7 +4,15 @@ Each change of a topic's queues puts its key too: concurrent changes conflict by
 revision.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import NamedTuple
 
 from rockoon_core.errors import (
@@ -36,6 +44,7 @@ from rockoon_nameserver.keyspace import (
     TopicKey,
     block_value,
     read_block,
+    read_node,
     read_topic,
     topic_value,
 )
@@ -266,25 +275,26 @@ class TopicRecords:
         key = self._keyspace.key(TopicKey(new.config.name))
         return [PutKey(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
-    async def live_brokers(self, *, wait: bool = False) -> set[str]:
-        """Return the names of live brokers; `wait` as in `create`."""
+    async def live_brokers(self, *, wait: bool = False) -> Mapping[str, bool]:
+        """Return the names of live brokers, and whether each is drained; `wait` as in `create`."""
         alive = await self._live_brokers()
         if wait and not alive:
             await self._wait_broker()
             alive = await self._live_brokers()
         return alive
 
-    async def _live_brokers(self) -> set[str]:
+    async def _live_brokers(self) -> Mapping[str, bool]:
         # From etcd and not from the route table: a broker that has just registered counts.
         nodes, replicas = await self._etcd.read_at_once(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
         )
-        keys = [self._keyspace.parse(item.key) for item in (*nodes, *replicas)]
-        return {
-            key.name if isinstance(key, NodeKey) else key.log
-            for key in keys
-            if isinstance(key, NodeKey | ReplicaKey)
-        }
+        found = {}
+        for item in (*nodes, *replicas):
+            key = self._keyspace.parse(item.key)
+            if isinstance(key, NodeKey | ReplicaKey):
+                node = read_node(key, item.value)
+                found[node.name] = node.drained
+        return found
 
     def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[PutKey]:
         return [
@@ -334,12 +344,12 @@ class NewTopic(NamedTuple):
         return TopicReply(topic=topic, revision=revision, created=True)
 
 
-def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
+def planned(request: CreateTopicRequest, alive: Mapping[str, bool]) -> NewTopic:
     """Return the topic that a request creates; errors like `TopicRecords.create`.
 
     Args:
         request: any.
-        alive: names of the live brokers.
+        alive: names of the live brokers, and whether each is drained.
     """
     config = checked_topic(request.config)
     placements = checked_placements(request.placements)
@@ -351,13 +361,14 @@ def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
                 topic=config.name,
             )
         queues = request.queues_per_broker or QUEUES_PER_BROKER_DEFAULT
-        everywhere = [Placement(broker=name, queues=queues) for name in sorted(alive)]
+        names = sorted(name for name, drained in alive.items() if not drained) or sorted(alive)
+        everywhere = [Placement(broker=name, queues=queues) for name in names]
         placements = checked_placements(everywhere)
     return NewTopic(config, placements)
 
 
 def in_transactions(
-    requests: Iterable[CreateTopicRequest], alive: Collection[str]
+    requests: Iterable[CreateTopicRequest], alive: Mapping[str, bool]
 ) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
     """Group the requests that fit into one transaction, in their order; None: the request is
     refused.

@@ -1,20 +1,30 @@
-"""Frontend of a node: server, nameservers, access keys and registration of a service."""
+"""Frontend of a node: server, nameservers, access keys, live settings and registration."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from grpc import aio
 
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import NodeLease, Registration
+from rockoon_node.settings_follower import SettingsFollower
 from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
+from rockoon_proto.v1.settings_pb2 import StoreSettingRequest
+from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsStub, add_SettingsServicer_to_server
+from rockoon_rpc.server_call import no_objection
+from rockoon_runtime import settings_service
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.frontend import Frontend, ServiceSettings
 from rockoon_runtime.settings import SettingsCheck, shared_settings
 from rockoon_runtime.settings_checks import CHECKS, EVERY_ADDRESS, addresses, caller_files
+from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
+
+NAMESERVER_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +89,49 @@ class NodeFrontend(Frontend):
 
     Attributes:
         nameservers: the service must close them last.
+        live_settings: follows the live settings of the node.
     """
 
     def __init__(
         self, service: str, settings: NodeSettings, rules: Rules, lease: NodeLease
     ) -> None:
+        rules = {**rules, **settings_service.RULES}
         super().__init__(service, settings, rules, lease.check)
         self._node_settings = settings
         self.nameservers = Nameservers(
             settings.nameservers, settings.cluster, client_tls(settings), self.credentials
         )
         self._lease = lease
+        self.live_settings = SettingsFollower(self.nameservers, service, settings.name, self.live)
+        # Ends the registration's use of live settings.
+        self._end_of_registration: Callable[[], None] = no_objection
+        self._settings_service = SettingsService(
+            service, settings.name, self.live, self._store_setting
+        )
+
+    async def _store_setting(self, request: StoreSettingRequest) -> int:
+        nameservers = self.nameservers
+        reply = await nameservers.call_channel(
+            lambda channel: LiveSettingsStub(channel).StoreSetting(
+                request, timeout=NAMESERVER_SECONDS_MAX, metadata=nameservers.metadata
+            )
+        )
+        return reply.revision
+
+    def server(
+        self,
+        register: Callable[[aio.Server], None],
+        service_names: Sequence[str],
+        **options: Any,
+    ) -> GrpcServer:
+        """Return a server with the service Settings; see `Frontend.server`."""
+
+        def register_all(server: aio.Server) -> None:
+            register(server)
+            add_SettingsServicer_to_server(self._settings_service, server)
+
+        names = [*service_names, settings_service.SERVICE_NAME]
+        return super().server(register_all, names, **options)
 
     def address(self, server: GrpcServer) -> str:
         """ "host:port" of the service in the routes."""
@@ -138,8 +180,18 @@ class NodeFrontend(Frontend):
             ip_address=settings.advertise_ip,
             shared_settings=shared_settings(settings),
         )
-        if as_replica is None:
-            return Registration(self.nameservers, node, self._lease, cluster_id)
-        node.name, node.rack = as_replica.log, as_replica.rack
-        node.replica = as_replica.name or settings.name
-        return Registration(self.nameservers, node, self._lease, cluster_id, as_replica.facts)
+        facts = None
+        if as_replica is not None:
+            node.name, node.rack = as_replica.log, as_replica.rack
+            node.replica = as_replica.name or settings.name
+            facts = as_replica.facts
+        registration = Registration(self.nameservers, node, self._lease, cluster_id, facts)
+
+        def use(current: Any) -> None:
+            # Only brokers have this setting.
+            registration.set_drained(drained=getattr(current, "drained", False))
+
+        self._end_of_registration()
+        use(self.live.current)
+        self._end_of_registration = self.live.follow(use, self.live.current)
+        return registration

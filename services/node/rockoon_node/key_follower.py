@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import grpc
 
@@ -17,7 +17,9 @@ from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
-    from rockoon_proto.v1.access_pb2_grpc import AccessKeysAsyncStub
+    from grpc import aio
+
+    from rockoon_proto.v1.access_pb2 import KeysUpdate
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +91,74 @@ class Watching:
         self.attempted.set()
 
 
-class KeyFollower:
-    """Updates the access keys with which a service checks its callers. While no nameserver answers,
-    keys stay.
+class Complete(Protocol):
+    """An update that contains all watched data."""
 
-    Keys older than the current ones are ignored, so a nameserver that lags does not restore a
-    revoked key. They are accepted if etcd itself went back: all nameservers have older keys, and
-    the nameserver can reach etcd.
+    revision: int
+    etcd_reachable: bool
+
+
+Update = TypeVar("Update", bound=Complete)
+
+
+class CompleteUpdates(Generic[Update]):
+    """Follows data whose updates are complete. While no nameserver answers, the data stays.
+
+    Data older than the current one is ignored, so a nameserver that lags does not restore deleted
+    data. It is accepted if etcd itself went back: all nameservers have older data, and the
+    nameserver can reach etcd.
+
+    Args:
+        name: of the data, for the log.
+        watch: opens the watch at a nameserver.
+        apply: called with each accepted update.
+
+    Attributes:
+        attempted: set when data has arrived, or when no nameserver has answered.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers,
+        name: str,
+        watch: Callable[["aio.Channel"], AsyncIterable[Update]],
+        apply: Callable[[Update], None],
+    ) -> None:
+        self._nameservers = nameservers
+        self._name = name
+        self._open = watch
+        self._apply = apply
+        self._watching = Watching(nameservers, name)
+        self._revision = 0
+        # Number of consecutive nameservers that can reach etcd and sent older data.
+        self._older = 0
+
+    @property
+    def attempted(self) -> asyncio.Event:
+        return self._watching.attempted
+
+    async def run(
+        self, stop: Stop, is_final: Callable[[RockoonError], bool] = lambda _: False
+    ) -> None:
+        """Follow the data until cancelled; see `Watching.run`."""
+        await self._watching.run(self._watch, is_final, stop)
+
+    async def _watch(self, address: str) -> None:
+        async for update in self._open(self._nameservers.channel(address)):
+            if update.revision < self._revision:
+                all_older = self._older >= len(self._nameservers.addresses)
+                if not (update.etcd_reachable and all_older):
+                    self._older += update.etcd_reachable
+                    log.info("nameserver %s has older %s; trying the next one", address, self._name)
+                    return
+            self._older = 0
+            self._revision = update.revision
+            self._apply(update)
+            self._watching.answered()
+
+
+class KeyFollower:
+    """Updates the access keys with which a service checks its callers; see `CompleteUpdates`.
 
     Args:
         gate: receives the keys.
@@ -107,16 +170,19 @@ class KeyFollower:
 
     def __init__(self, nameservers: Nameservers, gate: Gate, *addresses: str) -> None:
         gate.authentication.audiences = {address for address in addresses if address}
-        self._nameservers = nameservers
         self._gate = gate
-        self._watching = Watching(nameservers, "access keys")
-        self._revision = 0
-        # Number of consecutive nameservers that can reach etcd and sent older keys.
-        self._older = 0
+
+        def watch(channel: "aio.Channel") -> "AsyncIterable[KeysUpdate]":
+            calls = AccessKeysStub(channel)
+            return calls.WatchKeys(WatchKeysRequest(), metadata=nameservers.metadata)
+
+        self._updates = CompleteUpdates(
+            nameservers, "access keys", watch, lambda update: gate.update(update.keys)
+        )
 
     @property
     def attempted(self) -> asyncio.Event:
-        return self._watching.attempted
+        return self._updates.attempted
 
     async def run(self, stop: Stop) -> None:
         """Follow the nameservers' access keys until cancelled.
@@ -124,22 +190,7 @@ class KeyFollower:
         Args:
             stop: failed if the nameservers do not accept the cluster secret of the service.
         """
-        await self._watching.run(self._watch, self._is_final, stop)
+        await self._updates.run(stop, self._is_final)
 
     def _is_final(self, reason: RockoonError) -> bool:
         return isinstance(reason, NotAuthenticated) and not self._gate.keys.loaded
-
-    async def _watch(self, address: str) -> None:
-        stub: AccessKeysAsyncStub = AccessKeysStub(self._nameservers.channel(address))
-        request = WatchKeysRequest()
-        async for update in stub.WatchKeys(request, metadata=self._nameservers.metadata):
-            if update.revision < self._revision:
-                all_older = self._older >= len(self._nameservers.addresses)
-                if not (update.etcd_reachable and all_older):
-                    self._older += update.etcd_reachable
-                    log.info("nameserver %s has older access keys; trying the next one", address)
-                    return
-            self._older = 0
-            self._revision = update.revision
-            self._gate.update(update.keys)
-            self._watching.answered()

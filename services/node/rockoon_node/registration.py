@@ -279,6 +279,12 @@ class Registration:
         """Register immediately, because facts of the replica have changed."""
         self._wanted.set()
 
+    def set_drained(self, *, drained: bool) -> None:
+        """Set whether the routes report the node as drained."""
+        if self._node.drained != drained:
+            self._node.drained = drained
+            self._wanted.set()
+
     def _is_final(self, reason: RockoonError) -> bool:
         """True if a refusal is final, so a retry is useless.
 

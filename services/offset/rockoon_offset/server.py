@@ -66,27 +66,40 @@ async def serve(
     rules = {**RULES, **REPLICATION_RULES}
     frontend = NodeFrontend("offset", settings, rules, NodeLease("the offset service"))
     try:
-        if settings.copies > 1:
-            await serve_copy(settings, frontend, stop, disk, announce)
-            return
-        root = settings.store_path
-        nameservers, id_file = frontend.nameservers, root / STORE_ID_FILE
-        facts = await leave_copies(
-            nameservers, OFFSET_SERVICE, settings.name, root, id_file, disk, stop
-        )
-        if stop.requested:
-            return
-        store = open_store(settings, stop, disk, 0 if facts is None else facts.led)
-        try:
-            parts = assembled(settings, store, nameservers)
-            try:
-                await run_parts(settings, frontend, stop, store, parts, announce, quiet_seconds)
-            finally:
-                await parts.brokers.close()
-        finally:
-            close_store(store, stop)
+        async with frontend.live_settings.following(settings.store_path, disk, stop):
+            if settings.copies > 1:
+                await serve_copy(settings, frontend, stop, disk, announce)
+            else:
+                await serve_alone(settings, frontend, stop, disk, announce, quiet_seconds)
     finally:
         await frontend.nameservers.close()
+
+
+async def serve_alone(
+    settings: OffsetSettings,
+    frontend: NodeFrontend,
+    stop: Stop,
+    disk: Disk,
+    announce: Callable[[str, str, str], None],
+    quiet_seconds: float,
+) -> None:
+    """Run the service with the only copy of its journal; see `serve`."""
+    root = settings.store_path
+    nameservers, id_file = frontend.nameservers, root / STORE_ID_FILE
+    facts = await leave_copies(
+        nameservers, OFFSET_SERVICE, settings.name, root, id_file, disk, stop
+    )
+    if stop.requested:
+        return
+    store = open_store(settings, stop, disk, 0 if facts is None else facts.led)
+    try:
+        parts = assembled(settings, store, nameservers)
+        try:
+            await run_parts(settings, frontend, stop, store, parts, announce, quiet_seconds)
+        finally:
+            await parts.brokers.close()
+    finally:
+        close_store(store, stop)
 
 
 def open_store(settings: OffsetSettings, stop: Stop, disk: Disk, epoch: int) -> JournalStore:

@@ -14,9 +14,10 @@ A service is a library with a `serve(settings, stop)`, which its program passes 
 `rockoon_node.frontend.NodeFrontend` is the frontend of services that register with nameservers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpc import aio
 
@@ -31,9 +32,10 @@ from rockoon_runtime.access.gate import (
 )
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.error_guard import RPC_LATENCY, CallTimes
+from rockoon_runtime.live_settings import LiveSettings
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter
-from rockoon_runtime.telemetry.telemetry import Telemetry, TelemetrySettings
+from rockoon_runtime.telemetry.telemetry import LOG_LEVELS, Telemetry, TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT, TlsSettings, server_tls
 from rockoon_runtime.wire import CALLS_MAX, DrainSettings, GrpcServer
 
@@ -64,6 +66,7 @@ class ConnectionSettings:
         "less; more are closed",
         minimum=1,
         maximum=1_000_000,
+        live=True,
     )
     connections_per_address_max: int = setting(
         2000,
@@ -71,6 +74,7 @@ class ConnectionSettings:
         "behind one proxy share an address",
         minimum=0,
         maximum=1_000_000,
+        live=True,
     )
     calls_per_address_max: int = setting(
         0,
@@ -78,6 +82,7 @@ class ConnectionSettings:
         "half of the calls that the service accepts; more are refused",
         minimum=0,
         maximum=1_000_000,
+        live=True,
     )
     streams_per_connection_max: int = setting(
         1000,
@@ -85,18 +90,21 @@ class ConnectionSettings:
         "connection",
         minimum=1,
         maximum=100_000,
+        live=True,
     )
     headers_bytes_max: int = setting(
         16 << 10,
         "maximum headers of one call, bytes, with 32 added for each header",
         minimum=4096,
         maximum=1 << 20,
+        live=True,
     )
     request_seconds_max: float = setting(
         30.0,
         "maximum time to receive the request of a call with one request, seconds",
         minimum=0.1,
         maximum=3600,
+        live=True,
     )
     unread_answers_bytes_max: int = setting(
         8 << 20,
@@ -104,18 +112,21 @@ class ConnectionSettings:
         "reads nothing from the connection",
         minimum=1 << 16,
         maximum=1 << 30,
+        live=True,
     )
     turn_bytes: int = setting(
         64 << 10,
         "received bytes of one connection that are handled before other connections are handled",
         minimum=16 << 10,
         maximum=1 << 24,
+        live=True,
     )
     turn_calls: int = setting(
         64,
         "new calls of one connection that start before other connections are handled",
         minimum=1,
         maximum=10_000,
+        live=True,
     )
     idle_frames_per_second: int = setting(
         1000,
@@ -124,6 +135,7 @@ class ConnectionSettings:
         "many; more close it",
         minimum=10,
         maximum=1_000_000,
+        live=True,
     )
     resets_per_second: int = setting(
         2000,
@@ -131,6 +143,7 @@ class ConnectionSettings:
         "many; more close it. A call beyond streams_per_connection_max counts as 20",
         minimum=10,
         maximum=1_000_000,
+        live=True,
     )
     calm_seconds: float = setting(
         5.0,
@@ -138,6 +151,7 @@ class ConnectionSettings:
         "used up these budgets, seconds, 0 = none",
         minimum=0,
         maximum=3600,
+        live=True,
     )
 
     def limits(self, message_bytes_max: int) -> Limits:
@@ -172,7 +186,10 @@ class ServiceSettings(
         cluster: the cluster's name.
         name: the service's name, for people and in the routes.
         listen: "host:port".
+        sources: source of each value, by name, if a program loaded the settings.
     """
+
+    sources: ClassVar[Mapping[str, str]] = {}
 
     cluster: str
     name: str
@@ -196,6 +213,7 @@ class Frontend:
         credentials: signs this service's own calls; None if access is off.
         gate: refuses calls; None if access is off.
         calls: durations of calls, recorded by servers and by handlers of request streams.
+        live: the settings in use, with the live settings.
     """
 
     def __init__(
@@ -214,6 +232,24 @@ class Frontend:
         self._may_answer = may_answer
         self._internal = [path for path, rule in rules.items() if rule.services_only]
         self._addresses = settings.addresses()
+        # Each server, and the maximum size of its messages.
+        self._servers: list[tuple[GrpcServer, int]] = []
+        self.live: LiveSettings[Any] = LiveSettings(settings)
+        self.live.follow(self._use_settings, settings)
+
+    def _use_settings(self, settings: ServiceSettings) -> None:
+        if settings.log_level != self._settings.log_level:
+            logging.getLogger().setLevel(LOG_LEVELS[settings.log_level])
+        self._settings = settings
+        addresses = self._addresses
+        addresses.connections_max = settings.connections_per_address_max
+        addresses.calm_seconds = settings.calm_seconds
+        for server, message_bytes_max in self._servers:
+            server.use_limits(
+                settings.limits(message_bytes_max),
+                settings.calls_per_address_max or None,
+                settings.connections_max,
+            )
 
     def telemetry(self, table: Iterable[Metric], measure: Measure, node_id: str = "") -> Telemetry:
         """The telemetry of the service: its metrics, those of every service, and its traces.
@@ -289,4 +325,5 @@ class Frontend:
             reuse_port=reuse_port,
         )
         server.trace(tracer)
+        self._servers.append((server, message_bytes_max))
         return server

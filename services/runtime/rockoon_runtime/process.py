@@ -172,6 +172,7 @@ def run(program: Program[Settings]) -> int:
         # Settings without telemetry have no log_format.
         getattr(loaded.value, "log_format", "text"),
         node_name(loaded.value),
+        log_level=getattr(loaded.value, "log_level", "info"),
     )
     return run_loop(
         service, lambda stop: program.serve(loaded.value, stop), stop_with_parent=stop_with_parent
@@ -182,13 +183,16 @@ def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Lo
     """A service's settings from the file of `--config`, the environment and the command line.
     Raises SettingsError."""
     config = arguments.pop("config")
-    return load(
+    loaded = load(
         program.settings_class,
         program.service,
         file=config,
         environment=os.environ,
         arguments=arguments,
     )
+    # Not a field: sources are shown to operators, and settings with equal values are equal.
+    object.__setattr__(loaded.value, "sources", loaded.sources)
+    return loaded
 
 
 def check_settings(program: Program[Settings], arguments: dict[str, Any]) -> int:

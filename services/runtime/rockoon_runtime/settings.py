@@ -55,6 +55,7 @@ def setting(
     choices: Sequence[str] = (),
     secret: bool = False,
     shared: bool = False,
+    live: bool = False,
 ) -> Any:
     """A field of a settings class.
 
@@ -67,6 +68,7 @@ def setting(
         secret: read only from the environment, so that neither `ps` nor a file in a repository
             shows it; never printed, and not part of the object's repr.
         shared: should be equal on all nodes of a cluster; differences are reported when one joins.
+        live: may change while the service runs (`live_settings`).
     """
     bounds = {
         "doc": doc,
@@ -75,6 +77,7 @@ def setting(
         "choices": tuple(choices),
         "secret": secret,
         "shared": shared,
+        "live": live,
     }
     return dataclasses.field(default=default, metadata=bounds, repr=not secret)
 

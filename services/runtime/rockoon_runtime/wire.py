@@ -180,6 +180,11 @@ def connections_bound(connections_max: int) -> int:
     return max(min(connections_max, files // 2), 1)
 
 
+def half_of(calls_max: int) -> int:
+    """The calls that one address may have in progress, if no setting limits them."""
+    return -(-calls_max // 2)
+
+
 class ListenError(RuntimeError):
     """The server cannot listen on an address; the text names it."""
 
@@ -254,10 +259,11 @@ class GrpcServer:
         self._guard_of_calls = ErrorTableGuard(
             service, cluster, calls or CallTimes(), gate, may_answer, internal
         )
+        self._calls_max = calls_max
         self._server = Server(
             self._guard_of_calls.guarded,
             calls_max=calls_max,
-            calls_per_address_max=calls_per_address_max or -(-calls_max // 2),
+            calls_per_address_max=calls_per_address_max or half_of(calls_max),
             connections_max=connections_bound(connections_max),
             addresses=addresses,
             handshake_seconds_max=handshake_seconds_max,
@@ -291,6 +297,13 @@ class GrpcServer:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("aio.Server", server))
         return server
+
+    def use_limits(
+        self, limits: Limits, calls_per_address_max: int | None, connections_max: int
+    ) -> None:
+        """Use other limits; see the arguments of the class. Open connections keep theirs."""
+        calls = calls_per_address_max or half_of(self._calls_max)
+        self._server.use_limits(limits, calls, connections_bound(connections_max))
 
     @property
     def address(self) -> str:

@@ -150,7 +150,7 @@ class Uploads:
         disk: the file layer.
         clock: measures how long an upload is idle.
         threads: for writes.
-        used_percent_max: maximum fill of the disk.
+        used_percent_max: maximum fill of the disk; may be replaced.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Uploads:
         self._disk = disk
         self._clock = clock
         self._threads = threads
-        self._used_percent_max = used_percent_max
+        self.used_percent_max = used_percent_max
         self._uploads = self._left()
         self._files_open = 0
         self._files_made = 0
@@ -307,7 +307,7 @@ class Uploads:
     ) -> ReceivedFile:
         self._files_made += 1
         path = self._partial / str(self._files_made)
-        file = _IncomingFile(path, self._disk, self._used_percent_max)
+        file = _IncomingFile(path, self._disk, self.used_percent_max)
         try:
             async for chunk in chunks:
                 if len(chunk) > CHUNK_BYTES_MAX or file.bytes + len(chunk) > PART_BYTES_MAX:

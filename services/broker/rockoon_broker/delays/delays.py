@@ -85,6 +85,7 @@ class Delays:
 
     Attributes:
         delivery: delivers due messages.
+        pending_max: may be replaced.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Delays:
         self._appends = appends
         self._clock = clock
         self._rules = rules
-        self._pending_max = pending_max
+        self.pending_max = pending_max
         self._store_host = encode_host(*store.settings.store_host)
         self._queues = DelayedQueues(store, appends, pending_index, self._now, rules)
         self._records = self._queues.records
@@ -118,6 +119,10 @@ class Delays:
     def queues(self) -> Collection[QueueKey]:
         """Queues of waiting messages; `delivery.work` must be rung when one of them gets more."""
         return self._records.keys
+
+    def use_rules(self, rules: DelayRules) -> None:
+        """Use another maximum delay for the following messages; the levels must be the same."""
+        self._rules = rules
 
     def follow(self) -> None:
         """Update after more of the log was applied, while this replica follows."""
@@ -151,7 +156,7 @@ class Delays:
                 between, the first parts may have been appended.
         """
         records = records_of(batch)
-        if len(self) + len(records) > self._pending_max:
+        if len(self) + len(records) > self.pending_max:
             raise Busy(reason=f"{len(self)} delayed messages are already waiting")
         waiting: list[AddressedRecord] = []
         now_ms, _ = self._now()

@@ -172,6 +172,12 @@ class DelayedDelivery:
         self.counts = DelayCounts()
         self.work = DueWork("delayed messages", TURN_SECONDS, self.step, self._pause_seconds)
 
+    def use_retention(self, reserved_ms: int) -> None:
+        """Use another age at which retention deletes a file, from the next turn on."""
+        self._reserved_ms = reserved_ms
+        self._roll_due = 0.0
+        self.work.ring()
+
     def _pause_seconds(self) -> float | None:
         """Seconds until something is due if no message arrives; None if no message waits."""
         if not len(self._records):

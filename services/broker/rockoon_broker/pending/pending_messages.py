@@ -34,6 +34,11 @@ LOOK_SECONDS = 0.5
 LAST_WORDS_SECONDS_MAX = 1.0
 
 
+def reserved_ms_of(settings: BrokerSettings) -> int:
+    """Age at which retention deletes a CommitLog file, milliseconds."""
+    return int(settings.retention_hours * 3_600_000)
+
+
 class PendingMessages:
     """All pending messages of one store. Call `begin`, apply the log, `lead`, then `run`.
 
@@ -75,7 +80,7 @@ class PendingMessages:
             clock,
             rules=settings.for_delays(),
             pending_max=settings.delayed_messages_max,
-            reserved_ms=int(settings.retention_hours * 3_600_000),
+            reserved_ms=reserved_ms_of(settings),
             knows=knows,
         )
         self.pending_index.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))
@@ -91,6 +96,14 @@ class PendingMessages:
 
         # By queue: the work to ring when it has more messages.
         self._works: dict[QueueKey, DueWork] = {}
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Use other limits and intervals."""
+        self.delays.use_rules(settings.for_delays())
+        self.delays.pending_max = settings.delayed_messages_max
+        self.delays.delivery.use_retention(reserved_ms_of(settings))
+        self.transactions.use_rules(settings.for_checks())
+        self.transactions.pending_max = settings.transactions_pending_max
 
     def arrived(self, queue: QueueKey) -> None:
         """Wake the work of a queue that has new visible messages."""

@@ -82,6 +82,9 @@ class WarmBroker:
             this term. Call `wake` after setting it.
         make: makes a broker from a store.
         loops: tasks to run from then on, also while it leads.
+
+    Attributes:
+        broker: the broker, once it is made.
     """
 
     def __init__(
@@ -96,13 +99,13 @@ class WarmBroker:
         self._loops = loops
         self._leads = leads
         self._news = Bell()
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None
 
     def wake(self) -> None:
         """Notify that more of the log is committed, or that this replica leads."""
         self._news.ring()
-        if self._broker is not None:
-            self._broker.store_changed.ring()
+        if self.broker is not None:
+            self.broker.store_changed.ring()
 
     async def run(self, leading: Callable[[Broker], Awaitable[None]]) -> None:
         """Keep a broker up to date until cancelled.
@@ -134,7 +137,7 @@ class WarmBroker:
     @asynccontextmanager
     async def _followed(self, broker: Broker) -> AsyncIterator[None]:
         """Run the tasks that follow a broker's log."""
-        self._broker = broker
+        self.broker = broker
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(loop, name=name) for name, loop in self._loops(broker)]
@@ -145,7 +148,7 @@ class WarmBroker:
                         task.cancel()
         finally:
             # Write no snapshot: a leader's state may contain records that the next leader cuts.
-            self._broker = None
+            self.broker = None
             broker.compaction.close()
             if broker.key_index is not None:
                 broker.key_index.close()
@@ -341,6 +344,7 @@ class BrokerCopy:
         followers: Loops,
     ) -> None:
         self._settings = settings
+        self._store_host = store_host
         self._store_settings = settings.for_store(store_host)
         self._replica_id = replica_id
         self._nameservers = nameservers
@@ -354,6 +358,16 @@ class BrokerCopy:
         self._replica: Replica | None = None
         self._broker: Broker | None = None
         self._warm: WarmBroker | None = None
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Use other values of live settings."""
+        self._settings = settings
+        self._store_settings = settings.for_store(self._store_host)
+        made = None if self._warm is None else self._warm.broker
+        if made is not None:
+            made.use_settings(settings)
+        if self._log is not None:
+            self._log.store.use_settings(self._store_settings, self._clock.now_ms())
 
     @property
     def broker(self) -> Broker | None:
@@ -438,10 +452,11 @@ class BrokerCopy:
                 needed = replica.state.config.quorum if replica.state is not None else 0
                 raise NotEnoughReplicas(connected="too few", log=self._settings.name, needed=needed)
 
+        settings = self._settings
         broker = await Broker.over(
             store,
-            prepared(self._settings, self._disk),
-            self._settings,
+            prepared(settings, self._disk),
+            settings,
             self._nameservers,
             self._clock,
             self._disk,
@@ -454,6 +469,9 @@ class BrokerCopy:
                 replica.check.add(position, position + 1)
 
         broker.pulls.on_damage = on_damage
+        if self._settings is not settings:
+            # Changed while the broker was made.
+            broker.use_settings(self._settings)
         return broker
 
     async def _lead(self, replica: Replica, broker: Broker) -> None:

@@ -77,5 +77,6 @@ RULES: Rules = {
         "PublishGeneration": on_cluster("admin"),
         "DiscardGeneration": on_cluster("admin"),
         "DescribeBroker": on_cluster("read"),
+        "DescribeDrain": on_cluster("read"),
     }.items()
 }

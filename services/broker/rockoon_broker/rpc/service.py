@@ -29,6 +29,7 @@ from rockoon_broker.rpc.compaction import (
     put_generation_file,
     read_generation,
 )
+from rockoon_broker.rpc.drain_state import describe_drain
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import query_messages, read
@@ -466,6 +467,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         reply.pull_subscriptions = self.pull_subscriptions
         return reply
 
+    async def DescribeDrain(
+        self, request: broker_pb2.DescribeDrainRequest, context: object
+    ) -> broker_pb2.DescribeDrainReply:
+        return await describe_drain(self._open())
+
 
 def check_queues(count: int) -> None:
     if count > QUEUES_PER_CALL_MAX:
@@ -493,7 +499,7 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         log_synced_offset=store.durable_end,
         flush=broker.settings.flush,
         writable=store.writable and not store.write_failure,
-        not_writable_reason=store.refusal_reason,
+        not_writable_reason=store.refusal_reason or store.closed_reason,
         disk_used_ratio=broker.disk_used_ratio,
         topics=len(served),
         queues=sum(topic.queues for topic in served),

@@ -89,15 +89,8 @@ class Appender:
         epochs: Epochs,
         found_keys: FoundKeys,
     ) -> None:
-        self._settings = settings
         self._store_host = encode_host(*settings.store_host)
-        self._record_limits = settings.record_limits
-        self._group_rules = GroupAppendRules(
-            **self._record_limits,
-            sys_flags_allowed=SYS_FLAGS_ALLOWED,
-            with_room=settings.record_checksums,
-            store_host=self._store_host,
-        )
+        self.use_limits(settings)
         self._log = log
         self._queues = queues
         self._runs = runs
@@ -105,6 +98,17 @@ class Appender:
         self._undispatched = undispatched
         self._epochs = epochs
         self._found_keys = found_keys
+
+    def use_limits(self, settings: StoreSettings) -> None:
+        """Use the limits of records in other settings."""
+        self._settings = settings
+        self._record_limits = settings.record_limits
+        self._group_rules = GroupAppendRules(
+            **self._record_limits,
+            sys_flags_allowed=SYS_FLAGS_ALLOWED,
+            with_room=settings.record_checksums,
+            store_host=self._store_host,
+        )
 
     def append(self, batch: AppendBatch, now_ms: int) -> Appended:
         """As `Store.append`; the caller has checked that the store is writable."""

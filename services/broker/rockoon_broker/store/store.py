@@ -181,6 +181,23 @@ class Store(VisibleStore):
             keeps_all=self.is_foreign,
         )
 
+    def use_settings(self, settings: StoreSettings, now_ms: int) -> None:
+        """Use other rules of retention, limits and intervals. The layout and `flush` must be the
+        same.
+
+        The disk is checked by the new rules at the next tick; if files expire earlier now, after
+        `disk_check_delay_ms`, so that delayed messages in them can be stored again before.
+        """
+        if settings == self.settings:
+            return
+        self.settings = self._dues.settings = settings
+        expires_earlier = self._cleaner.use_settings(settings, keeps_all=self.is_foreign)
+        self._appender.use_limits(settings)
+        if expires_earlier:
+            self._dues.disk_check_ms = now_ms + settings.disk_check_delay_ms
+        else:
+            self._dues.disk_check_ms = min(self._dues.disk_check_ms, now_ms)
+
     def _make_writers(self) -> tuple[Appender, RawLog]:
         log, queues, settings = self._log, self._queues, self.settings
         rest = (self.runs, self.points, self._undispatched, self._epochs)
@@ -307,8 +324,8 @@ class Store(VisibleStore):
         cleaner, syncer = self._cleaner, self._syncer
         if self._closed or syncer.failure or self._undispatched.failure or cleaner.full_reason:
             self._check_writable()
-        if for_client and cleaner.refusal_reason:
-            raise AppendRefused(cleaner.refusal_reason)
+        if for_client and (cleaner.refusal_reason or self.closed_reason):
+            raise AppendRefused(cleaner.refusal_reason or self.closed_reason)
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")

@@ -57,6 +57,10 @@ class CheckBook:
         self._due: list[tuple[float, int]] = []
         self._parked: dict[str, set[int]] = {}
 
+    def use_rules(self, rules: CheckRules) -> None:
+        """Use other rules from the next check of each half message on."""
+        self._rules = rules
+
     def __len__(self) -> int:
         return len(self._waiting)
 

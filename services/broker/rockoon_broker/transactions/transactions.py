@@ -64,7 +64,7 @@ class Transactions:
         pending_index: index of ended messages; this class adds the queue of half messages.
         clock: wall clock for ages, monotonic clock for waits.
         rules: when to ask producers, and when to abandon a half message.
-        pending_max: maximum number of waiting half messages; more are refused.
+        pending_max: maximum number of waiting half messages; more are refused; may be replaced.
         check_queue: raises if a message may not be sent to its queue now.
 
     Attributes:
@@ -88,7 +88,7 @@ class Transactions:
         self._store = store
         self._appends = appends
         self._clock = clock
-        self._pending_max = pending_max
+        self.pending_max = pending_max
         self.work = DueWork("transactions", TURN_SECONDS, self._step, self._pause_seconds)
         self._halves = HalfQueue(store, appends, pending_index)
         self._book = CheckBook(rules, self.work.ring)
@@ -108,6 +108,10 @@ class Transactions:
 
     def __len__(self) -> int:
         return len(self._book)
+
+    def use_rules(self, rules: CheckRules) -> None:
+        """Use other rules for the following checks."""
+        self._book.use_rules(rules)
 
     # Starting.
 
@@ -169,7 +173,7 @@ class Transactions:
 
         def check_all() -> None:
             check()
-            if len(self._book) + len(halves) > self._pending_max:
+            if len(self._book) + len(halves) > self.pending_max:
                 raise Busy(reason=f"{len(self._book)} half messages are already waiting")
 
         stored = AppendBatch.of_records(HALF_TOPIC, HALF_QUEUE_ID, encoded)

@@ -25,7 +25,7 @@ from rockoon_format.names import lite_topic_of, stored_lite_topic, topic_fault
 from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_gateway.codes import Refusal
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
-from rockoon_gateway.routes import live_queues
+from rockoon_gateway.routes import queues_to_send
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class LiteTopics:
                 f"there are {self.count} lite topics, and lite_topics_max is {self._count_max}, "
                 "half of it for subscriptions",
             )
-        queues = live_queues(self._cluster, parent)
+        queues = queues_to_send(self._cluster, parent)
         if not queues:
             raise InvalidTopicName(topic=parent.name, reason="it has no queues")
         by_broker = defaultdict[str, list[str]](list)

@@ -44,7 +44,7 @@ from rockoon_gateway.producing.message_checks import (
     check_transactions,
 )
 from rockoon_gateway.producing.transactions import GatewayTransactions
-from rockoon_gateway.routes import TopicRoutes, accepted_types, live_queues
+from rockoon_gateway.routes import TopicRoutes, accepted_types, queues_to_send
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,
@@ -281,7 +281,7 @@ class Sending:
             topic = stored_lite_topic(topic, message.lite_topic)
         elif message.message_type == _PRIORITY:
             self._turn += 1
-            queues = live_queues(self._cluster, route)
+            queues = queues_to_send(self._cluster, route)
             queue = queue_of_priority(queues, message.priority, self._turn)
         try:
             return self._producer.forward(

@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
 # Without slots: a class can inherit from one class with slots only, and services inherit several.
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySettings:
     """The telemetry settings of a service; a base class of its settings."""
 
+    log_level: str = setting(
+        "info",
+        "least important log lines that are written: info, warning or error; audit lines always",
+        choices=tuple(LOG_LEVELS),
+        live=True,
+    )
     log_format: str = setting(
         "text", "text: a line for people; json: one JSON object a line", choices=("text", "json")
     )
@@ -168,7 +177,13 @@ def span_fields() -> Mapping[str, str]:
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
-def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None = None) -> None:
+def set_up_logging(
+    service: str,
+    log_format: str,
+    node: str,
+    file: TextIO | None = None,
+    log_level: str = "info",
+) -> None:
     """Write this process's log lines to a file or to standard error, with repeats suppressed.
 
     Args:
@@ -176,6 +191,7 @@ def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None
         log_format: "text" or "json".
         node: name in every line; for a replica its own name (`CopySettings.process_name`).
         file: None means standard error.
+        log_level: one of LOG_LEVELS.
     """
     handler = logging.StreamHandler(file or sys.stderr)
     if log_format == "json":
@@ -188,4 +204,4 @@ def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None
     repeated = RepeatFilter(handler.handle, reports_late=True)
     handler.addFilter(repeated)
     atexit.register(repeated.report)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=LOG_LEVELS[log_level], handlers=[handler])

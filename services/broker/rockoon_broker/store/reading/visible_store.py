@@ -48,12 +48,12 @@ class Dues:
     up to `recovery_point_interval_ms_max`.
 
     Args:
-        settings: the intervals.
+        settings: the intervals; may be replaced.
         now_ms: epoch milliseconds.
     """
 
     def __init__(self, settings: StoreSettings, now_ms: int) -> None:
-        self._settings = settings
+        self.settings = settings
         self.sync_ms = self.save_ms = self.probe_ms = now_ms
         self._point_ms = self._point_ms_max = now_ms
         self._seen_end = 0
@@ -71,27 +71,27 @@ class Dues:
             return False
         if (
             now_ms >= self._point_ms_max
-            or grown_bytes >= self._settings.recovery_point_bytes
+            or grown_bytes >= self.settings.recovery_point_bytes
             or end == self._seen_end
         ):
             return True
-        self._point_ms, self._seen_end = now_ms + self._settings.recovery_point_interval_ms, end
+        self._point_ms, self._seen_end = now_ms + self.settings.recovery_point_interval_ms, end
         return False
 
     def point_requested(self, now_ms: int) -> None:
         """Set the time of the next recovery point."""
-        self._point_ms = now_ms + self._settings.recovery_point_interval_ms
-        self._point_ms_max = now_ms + self._settings.recovery_point_interval_ms_max
+        self._point_ms = now_ms + self.settings.recovery_point_interval_ms
+        self._point_ms_max = now_ms + self.settings.recovery_point_interval_ms_max
 
     def save(self, now_ms: int, save: Callable[[], bool]) -> None:
         """Run `save` if it is due. After a failure it is due immediately, so that a full disk is
         noticed even while a recovery point waits for space."""
         if now_ms >= self.save_ms and save():
-            self.save_ms = now_ms + self._settings.recovery_point_interval_ms
+            self.save_ms = now_ms + self.settings.recovery_point_interval_ms
 
     def correct_for(self, now_ms: int) -> None:
         """Reduce due times that are too far in the future because the clock was set back."""
-        settings = self._settings
+        settings = self.settings
         disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
         self.sync_ms = min(self.sync_ms, now_ms + settings.flush_interval_ms)
         self.save_ms = min(self.save_ms, now_ms + settings.recovery_point_interval_ms)
@@ -106,7 +106,12 @@ class VisibleStore:
     """Reads of an open store. `Store` creates the attributes and adds appends and lifecycle.
 
     Readers see the log up to `_undispatched.end`.
+
+    Attributes:
+        closed_reason: why an operator has clients' messages refused; empty if they are accepted.
     """
+
+    closed_reason = ""
 
     settings: StoreSettings
     _log: CommitLog
@@ -551,7 +556,7 @@ class VisibleStore:
     @property
     def client_refusal_reason(self) -> str:
         """Why clients' messages are refused without a write; empty if they are not."""
-        return self.not_writable_reason or self.space_refusal_reason
+        return self.not_writable_reason or self.space_refusal_reason or self.closed_reason
 
     @property
     def is_under_pressure(self) -> bool:
@@ -569,4 +574,4 @@ class VisibleStore:
     @property
     def refusal_reason(self) -> str:
         """Why the store or the disk would refuse a client's append; empty if they would not."""
-        return self.client_refusal_reason or self.write_failure
+        return self.not_writable_reason or self.space_refusal_reason or self.write_failure

@@ -265,6 +265,18 @@ class Cleaner:
         self._has_deleted = False
         self._rules = settings.retention_rules(keeps_all=keeps_all)
 
+    def use_settings(self, settings: StoreSettings, *, keeps_all: bool) -> bool:
+        """Use other retention rules, from the next pass on; `keeps_all` as in the class.
+
+        Returns:
+            Whether files expire earlier than before.
+        """
+        before, self._settings = self._rules, settings
+        self._rules = settings.retention_rules(keeps_all=keeps_all)
+        if self._rules.keeps_all:
+            return False
+        return before.keeps_all or self._rules.reserved_ms < before.reserved_ms
+
     @property
     def keeps_all_files(self) -> bool:
         """Whether no file is ever deleted; see `RetentionRules.keeps_all`."""

@@ -1,0 +1,85 @@
+"""Live settings in etcd, and the LiveSettings service.
+
+The service that receives a change has checked the value: nameservers do not know the settings of
+other services.
+"""
+# ruff: noqa: ARG002 - gRPC passes a request and a context to each method
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from rockoon_core.errors import Busy, InvalidArgument
+from rockoon_nameserver.access_keys import AWAY_SECONDS_MAX
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists
+from rockoon_nameserver.follower import EtcdFollower
+from rockoon_nameserver.keyspace import PATH_PART, Keyspace, SettingKey, setting_value
+from rockoon_nameserver.route_store import RouteStore
+from rockoon_proto.v1 import settings_pb2 as pb
+from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsServicer
+
+# Each node receives its settings after a change of any.
+SETTINGS_MAX = 5_000
+
+
+class LiveSettingService(LiveSettingsServicer):
+    """The gRPC service LiveSettings (settings.proto).
+
+    Args:
+        etcd: a connection.
+        keyspace: the cluster's keys.
+        follower: holds the settings as read from etcd.
+        now_ms: epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        etcd: RouteStore,
+        keyspace: Keyspace,
+        follower: EtcdFollower,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._etcd = etcd
+        self._keyspace = keyspace
+        self._follower = follower
+        self._now_ms = now_ms
+
+    async def StoreSetting(
+        self, request: pb.StoreSettingRequest, context: Any
+    ) -> pb.ChangeSettingReply:
+        return pb.ChangeSettingReply(revision=await self.store(request))
+
+    async def WatchSettings(
+        self, request: pb.WatchSettingsRequest, context: Any
+    ) -> AsyncIterator[pb.SettingsUpdate]:
+        async for update in self._follower.live_settings(
+            request.service, request.node, AWAY_SECONDS_MAX
+        ):
+            yield update
+
+    async def store(self, request: pb.StoreSettingRequest) -> int:
+        """Store or remove a live setting; return etcd's revision.
+
+        Raises:
+            InvalidArgument: a name is not valid, or the setting to remove is not stored.
+            Busy: the cluster has `SETTINGS_MAX` live settings.
+        """
+        setting = request.setting
+        key = SettingKey(setting.service, setting.node, setting.name)
+        for part in (key.service, key.name, key.node or "all"):
+            if not PATH_PART.fullmatch(part):
+                raise InvalidArgument(reason=f"{part[:80]!r} is not part of a live setting's name")
+        name = self._keyspace.key(key)
+        if request.unset:
+            outcome = await self._etcd.transaction(
+                [exists(name)], [DeleteKey(self._keyspace.one(key))]
+            )
+            if not outcome.succeeded:
+                scope = f"{key.service} {key.node}" if key.node else f"every {key.service}"
+                raise InvalidArgument(reason=f"{key.name} has no live setting for {scope}")
+        else:
+            if self._follower.table.setting_count >= SETTINGS_MAX:
+                raise Busy(reason=f"there are {SETTINGS_MAX} live settings: remove some")
+            setting.changed_ms = self._now_ms()
+            outcome = await self._etcd.transaction([], [PutKey(name, setting_value(setting))])
+        await self._follower.wait_served(outcome.revision)
+        return outcome.revision

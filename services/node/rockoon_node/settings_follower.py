@@ -1,0 +1,121 @@
+"""Follower of the live settings of a node, which keeps a copy of them in the node's store."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+from rockoon_core.disk import Disk
+from rockoon_node.key_follower import CompleteUpdates
+from rockoon_node.nameservers import Nameservers
+from rockoon_proto.v1.settings_pb2 import SettingsUpdate, WatchSettingsRequest
+from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsStub
+from rockoon_runtime.live_settings import LiveSettings
+from rockoon_runtime.process import Stop
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+log = logging.getLogger(__name__)
+
+FILE = "liveSettings.json"
+# How long a start waits for the live settings; after that it uses those of the file.
+FIRST_SECONDS_MAX = 3.0
+STORE_SECONDS = 0.5
+
+
+class SettingsFollower:
+    """Applies the live settings of a node that the nameservers send.
+
+    A file in the store has the last ones, for a start while no nameserver answers. Otherwise
+    retention, for example, could delete files that a live setting keeps.
+
+    Args:
+        service, node: see `LiveSetting` in settings.proto.
+        live: the settings of the process.
+    """
+
+    def __init__(
+        self, nameservers: Nameservers, service: str, node: str, live: LiveSettings[Any]
+    ) -> None:
+        self._live = live
+        # Set when the settings may differ from the file.
+        self._changed = asyncio.Event()
+        request = WatchSettingsRequest(service=service, node=node)
+
+        def watch(channel: "aio.Channel") -> "AsyncIterable[SettingsUpdate]":
+            return LiveSettingsStub(channel).WatchSettings(request, metadata=nameservers.metadata)
+
+        self._updates = CompleteUpdates(nameservers, "live settings", watch, self._apply)
+
+    def _apply(self, update: SettingsUpdate) -> None:
+        self._live.replace(update.settings, update.revision)
+        self._changed.set()
+
+    @asynccontextmanager
+    async def following(
+        self, directory: Path, disk: Disk, stop: Stop, seconds: float = FIRST_SECONDS_MAX
+    ) -> AsyncIterator[None]:
+        """Follow the live settings while entered. On entry the last known ones are in use.
+
+        Args:
+            directory: of the file in the store.
+            disk: writes the file.
+            stop: ends the wait for the first settings.
+            seconds: maximum duration of that wait.
+        """
+        self._read(directory / FILE)
+        async with asyncio.TaskGroup() as tasks:
+            following = [
+                tasks.create_task(self._updates.run(stop), name="live settings"),
+                tasks.create_task(self._write(directory / FILE, disk), name="settings file"),
+            ]
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await stop.or_event(self._updates.attempted)
+                yield
+            finally:
+                for task in following:
+                    task.cancel()
+
+    def _read(self, path: Path) -> None:
+        try:
+            stored = json_format.Parse(path.read_bytes(), SettingsUpdate())
+        except FileNotFoundError:
+            return
+        except (OSError, json_format.ParseError) as failure:
+            log.warning("live settings in %s are ignored: %s", path, failure)
+            return
+        # Revision 0: any settings of a nameserver replace them.
+        self._live.replace(stored.settings, 0)
+
+    async def _write(self, path: Path, disk: Disk) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            update = SettingsUpdate(settings=self._live.stored)
+            content = json_format.MessageToJson(update).encode()
+            try:
+                if not await asyncio.to_thread(write_if_changed, path, content, disk):
+                    self._changed.set()
+                    await asyncio.sleep(STORE_SECONDS)
+            except OSError as failure:
+                # The next change writes the file again. Until then a start without nameservers
+                # uses older settings.
+                log.warning("live settings cannot be written to %s: %s", path, failure)
+
+
+def write_if_changed(path: Path, content: bytes, disk: Disk) -> bool:
+    """Write a file durably; returns False if its directory does not exist, because the store is
+    being created. Raises OSError."""
+    if not path.parent.is_dir():
+        return False
+    if not path.exists() or path.read_bytes() != content:
+        disk.replace_file(path, content)
+    return True
