@@ -88,6 +88,8 @@ async def test_a_failed_sync_ends_the_broker_and_nothing_is_acknowledged_any_mor
         call = broker.stub.AppendStream()
         for serial in range(5):
             await call.write(batch("T", 0, b"lost", request_id=serial))
+        # A call that its client leaves open is cut off if the broker's end takes too long.
+        await call.done_writing()
         unary = tasks.create_task(refused(broker))
         await broker.until(lambda seen: seen.messages_appended == 7)
         disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
