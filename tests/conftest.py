@@ -46,7 +46,12 @@ LONG = (
     "tests/transactions/test_kill.py",
 )
 # Nodes of their clusters are new processes, because these tests are about starts or memory.
-COLD = ("tests/local/", "tests/gateway/test_vanished_clients.py", "tests/capacity/")
+COLD = (
+    "tests/local/",
+    "tests/gateway/test_vanished_clients.py",
+    "tests/capacity/",
+    "tests/cluster/test_rolling_restart.py",
+)
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
