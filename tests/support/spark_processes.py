@@ -21,7 +21,11 @@ from pyspark.sql import SparkSession
 LOOK_SECONDS = 0.002
 TESTS = Path(__file__).parent.parent
 # What runs for seconds only is not worth compiling well: two fifths of a session's processor time.
-BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+BRIEF_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    # Nor does Java have to check Spark's classes.
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 # Nor is Java worth writing that runs once.
 BRIEF_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
