@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from backup.workload import GROUP, TOPIC, Work, check_restored, destroy
@@ -302,6 +303,12 @@ async def test_an_interrupted_backup_is_not_listed_as_complete_and_its_files_are
     ):
         with pytest.raises(BackupError, match="backups of another cluster"):
             await create(cluster, place)
+
+
+async def test_two_backups_to_one_directory_do_not_run_together(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    with place.locked(), pytest.raises(BackupError, match="another backup is being made"):
+        await create(cast(rockoon.Cluster, None), place)
 
 
 async def test_a_store_of_objects_has_the_same_backup(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from rockoon.backup.copying import LogCopier, Pace, SourceLog
-from rockoon.backup.destination import DirectoryDestination
+import pytest
+
+from rockoon.backup.copying import READ_BYTES, LogCopier, Pace, SourceLog
+from rockoon.backup.destination import BackupError, DirectoryDestination
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup, LogPart
 from rockoon.backup.restoring import Restore, RestoreSources
+from rockoon.errors import LogTrimmed
 from rockoon.net.connection import Connection
 from rockoon_broker.store.store import Store
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
@@ -29,11 +32,11 @@ class OfBroker(SourceLog):
 
     def __init__(self, broker: RunningBroker) -> None:
         super().__init__(cast(Connection, None), "broker-a")
-        self._broker = broker
+        self.broker = broker
         self.read_bytes = 0
 
     async def call(self, method: str, request: Any) -> Any:
-        reply = await self._broker.call(method, request, DEADLINE_SECONDS)
+        reply = await self.broker.call(method, request, DEADLINE_SECONDS)
         self.read_bytes += len(reply.frames) if isinstance(reply, ReadLogReply) else 0
         return reply
 
@@ -118,16 +121,10 @@ async def test_a_later_backup_reads_only_new_records_unless_the_log_is_another_o
 ) -> None:
     root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
 
-    def send(directory: Path, *bodies: bytes) -> None:
-        kept = CompactedStore(settings(directory), ())
-        for body in bodies:
-            kept.send("T", 0, [(None, body + bytes(FILLED))])
-        kept.close()
-
-    send(root, b"1", b"2", b"3")
+    filled(root, b"1", b"2", b"3")
     async with source_of(root) as source:
         first = await copied(source, place)
-    send(root, b"4")
+    filled(root, b"4")
     async with source_of(root) as source:
         second = await copied(source, place, first)
         assert second.parts[:3] == first.parts
@@ -141,7 +138,7 @@ async def test_a_later_backup_reads_only_new_records_unless_the_log_is_another_o
         )
     # The broker has lost its disk, and its log has begun again.
     other = tmp_path / "other"
-    send(other, b"5", b"6", b"7", b"8")
+    filled(other, b"5", b"6", b"7", b"8")
     (tmp_path / "routes.db").unlink()
     async with source_of(other) as source:
         fourth = await copied(source, place, third)
@@ -150,6 +147,47 @@ async def test_a_later_backup_reads_only_new_records_unless_the_log_is_another_o
         again = CompactedStore(settings(restored(place, log, tmp_path / f"new-{number}")), ())
         assert b"".join(body[:1] for _, body in again.read("T", 0)) == (b"1234", b"5678")[number]
         again.close()
+
+
+def filled(root: Path, *bodies: bytes) -> None:
+    """Make a store with one message in each file."""
+    kept = CompactedStore(settings(root), ())
+    for body in bodies:
+        kept.send("T", 0, [(None, body + bytes(FILLED))])
+    kept.close()
+
+
+class Trimming(OfBroker):
+    """A log whose first files are deleted after some reads."""
+
+    async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
+        if position < 3 * FILE_BYTES and self.read_bytes > FILLED:
+            raise LogTrimmed(position=position, broker=self.name, log_min_offset=3 * FILE_BYTES)
+        return await super().read(position, end, bytes_max)
+
+
+async def test_a_log_begins_later_if_retention_is_faster_than_the_copy(tmp_path: Path) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+    filled(root, b"1", b"2", b"3", b"4", b"5")
+    async with source_of(root) as source:
+        log = await copied(Trimming(source.broker), place)
+    assert log.begin == log.parts[0].start == 3 * FILE_BYTES
+    again = CompactedStore(settings(restored(place, log, tmp_path / "new")), ())
+    assert [(at, body[:1]) for at, body in again.read("T", 0, 3)] == [(3, b"4"), (4, b"5")]
+    assert ends_of(again.store) == {("T", 0): (3, 5)}
+    again.close()
+
+
+async def test_a_damaged_log_is_not_backed_up(tmp_path: Path) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+    filled(root, b"1", b"2", b"3")
+    file = root / "commitlog" / f"{FILE_BYTES:020d}"
+    content = bytearray(file.read_bytes())
+    content[FILLED // 2] ^= 1
+    file.write_bytes(content)
+    async with source_of(root) as source:
+        with pytest.raises(BackupError, match=f"the log of broker-a is damaged at {FILE_BYTES}"):
+            await copied(source, place)
 
 
 async def test_the_ends_of_queues_are_reported_on_request_only(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rockoon_format.generation import (
     encode_current,
     generation_name,
 )
+from rockoon_format.scan import scan
 from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionReply,
     DescribeCompactionRequest,
@@ -113,6 +114,30 @@ class SourceLog:
         except LogTrimmed:
             return False
         return hashlib.sha256(reply.frames).hexdigest() == part.last_sha256
+
+
+def damage_in(reply: ReadLogReply, position: int) -> int | None:
+    """Return where a reply has damaged bytes; None if it has none. The broker does not compare
+    bodies with their checksums.
+
+    Only bodies are compared, as by a start without a recovery point: RocketMQ copies the checksum
+    of a whole record to records that it derives.
+
+    Args:
+        reply: records, of a read from `position`.
+    """
+    if reply.skipped_bytes:
+        return position
+    records = len(reply.record_lengths) // 4
+    whole = scan(
+        reply.frames,
+        0,
+        len(reply.frames),
+        checksums=False,
+        with_tag_codes=False,
+        records_max=records + 1,
+    ).position
+    return None if whole == len(reply.frames) else reply.first_offset + whole
 
 
 class LogPartWriter:
@@ -212,11 +237,11 @@ class LogCopier:
                         self._destination.remove(writer.finish().file.name)
                         writer = None
                     continue
-                if reply.skipped_bytes:
+                if (damaged_at := damage_in(reply, position)) is not None:
                     raise BackupError(
-                        f"the log of {self._reader.name} is damaged at {position}: repair it from "
-                        "another copy (docs/operate/logs.md), or leave the broker out: --without "
-                        f"{self._reader.name}"
+                        f"the log of {self._reader.name} is damaged at {damaged_at}: repair it "
+                        "from another copy (docs/operate/logs.md), or leave the broker out: "
+                        f"--without {self._reader.name}"
                     )
                 if reply.frames:
                     if writer is not None and (
