@@ -17,6 +17,10 @@ from rockoon.backup.destination import DirectoryDestination as Directory
 from rockoon.backup.manifest import FORMAT, MANIFEST, BackupManifest, Backups, sealed, unsealed
 from rockoon.backup.restoring import Restore, RestoreReport, RestoreSources, faults
 from rockoon.local import LocalCluster
+from rockoon.message import Message
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.transactions.transaction import Resolution
+from support.waiting import DEADLINE_SECONDS
 
 # Several files and parts, also of a few thousand messages.
 SMALL_FILES = {"broker": {"commit_log_file_bytes": "128KiB"}}
@@ -147,6 +151,50 @@ async def test_routes_and_progress_of_an_earlier_backup_lose_no_message(tmp_path
             await consumer.assign((await cluster.route("later")).queues)
             await consumer.seek_to_beginning()
             assert [bytes(each.body) for each in await consumer.poll(timeout=20)] == [b"kept"]
+
+
+async def unsure(_message: Message) -> Resolution:
+    return Resolution.UNKNOWN
+
+
+async def test_pending_messages_and_acknowledgements_of_single_messages_are_restored(
+    tmp_path: Path,
+) -> None:
+    old, place, new = tmp_path / "old", Directory(tmp_path / "backups"), tmp_path / "new"
+    async with (
+        LocalCluster(old, single=True) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
+        async with (
+            cluster.producer() as producer,
+            cluster.transactional_producer("payers", check=unsure) as payer,
+            cluster.simple_consumer("receivers", {TOPIC: "*"}, consume_from="first") as consumer,
+        ):
+            await producer.send(TOPIC, b"delayed", delay_seconds=3600)
+            await payer.begin(TOPIC, b"half")
+            for number in range(5):
+                await producer.send(TOPIC, b"%d" % number)
+            received: list[ReceivedMessage] = []
+            while len(received) < 5:
+                received += await consumer.receive(5, visible_after=1)
+            # Of these, the first one is not acknowledged.
+            await consumer.ack(received[1:])
+            pending = await cluster.admin.delayed.list()
+            manifest = await create(cluster, place)
+        destroy(local, old)
+    await restore(place, new, manifest)
+    async with restored(new) as local, rockoon.connect(local.nameservers) as cluster:
+        (delayed,) = (await cluster.admin.delayed.list()).messages
+        assert delayed.offset_message_id == pending.messages[0].offset_message_id
+        (transactions,) = await cluster.admin.transactions()
+        assert transactions.reply is not None
+        assert len(transactions.reply.transactions) == 1
+        async with cluster.simple_consumer("receivers", {TOPIC: "*"}) as consumer:
+            (again,) = await consumer.receive(5, wait=DEADLINE_SECONDS)
+            assert (bytes(again.body), again.attempt) == (b"0", 2)
+            await consumer.ack(again)
+        assert (await cluster.admin.lag("receivers")).total_lag == 0
 
 
 @pytest.fixture(scope="module")
