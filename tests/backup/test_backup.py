@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -11,10 +11,19 @@ import pytest
 from backup.workload import GROUP, TOPIC, Work, check_restored, destroy
 
 import rockoon
-from rockoon.backup.creation import create
+from rockoon.backup.copying import Pace
+from rockoon.backup.creation import Creation, create
 from rockoon.backup.destination import ArrowDestination, BackupError, Destination
 from rockoon.backup.destination import DirectoryDestination as Directory
-from rockoon.backup.manifest import FORMAT, MANIFEST, BackupManifest, Backups, sealed, unsealed
+from rockoon.backup.manifest import (
+    FORMAT,
+    MANIFEST,
+    BackupFile,
+    BackupManifest,
+    Backups,
+    sealed,
+    unsealed,
+)
 from rockoon.backup.restoring import Restore, RestoreReport, RestoreSources, faults
 from rockoon.local import LocalCluster
 from rockoon.message import Message
@@ -89,6 +98,45 @@ async def test_a_destroyed_cluster_is_restored_up_to_the_cut(tmp_path: Path) -> 
         lag = await cluster.admin.lag(GROUP)
         assert lag.complete
         assert work.handled | after.handled >= work.before_cut(manifest).keys()
+
+
+class SlowCreation(Creation):
+    """Makes a backup of a cluster that works on between its steps.
+
+    Attributes:
+        works_on: waits until the cluster has stored more messages and offsets.
+    """
+
+    works_on: Callable[[], Awaitable[None]]
+
+    async def _copy_progress(self) -> tuple[BackupFile, str]:
+        await self.works_on()
+        found = await super()._copy_progress()
+        await self.works_on()
+        return found
+
+
+async def test_progress_is_never_beyond_the_cut_of_the_log(tmp_path: Path) -> None:
+    place = Directory(tmp_path / "backups")
+    async with (
+        LocalCluster(single=True) as local,
+        rockoon.connect(local.nameservers) as cluster,
+        cluster.producer() as producer,
+        cluster.pull_consumer(GROUP, consume_from="first") as consumer,
+    ):
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
+        (queue,) = (await cluster.route(TOPIC)).queues
+        await consumer.assign([queue])
+
+        async def works_on() -> None:
+            result = await producer.send(TOPIC, b"x")
+            await consumer.commit(queue, result.queue_offset + 1)
+
+        making = SlowCreation(cluster, place, Pace(0), lambda _: None)
+        making.works_on = works_on
+        manifest = await making.run(())
+    report = await restore(place, tmp_path / "new", manifest)
+    assert [(each.before, each.offset, each.end) for each in report.groups] == [(1, 1, 2)]
 
 
 async def test_progress_of_a_later_backup_ends_where_the_restored_log_ends(tmp_path: Path) -> None:
