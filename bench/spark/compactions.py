@@ -49,11 +49,8 @@ class CompactionFigure:
 
 def measure_compactions(console: Console, spark: SparkSession, runs: int) -> list[CompactionFigure]:
     """Measure runs from a small and from a large topic, with and without `min_dirty_ratio`."""
-    found = [
-        _measure(spark, runs, keys_before, ratio)
-        for keys_before in (1000, 20_000)
-        for ratio in (0.0, 0.5)
-    ]
+    shapes = ((20_000, 0.0), (20_000, 0.5), (1000, 0.0))
+    found = [_measure(spark, runs, keys_before, ratio) for keys_before, ratio in shapes]
     table = Table(
         *("keys before", "min-dirty-ratio", "runs", "skipped", "new MB", "written MB"),
         *("written / new", "without links", "parts", "read MB"),

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
@@ -228,7 +229,7 @@ def read_ranges(file: LogFile, starts: Sequence[int], stops: Sequence[int]) -> l
     Ranges of a remote file are read in parallel, because each read waits for its answer.
     """
     if not is_remote(file):
-        mapped = read_bytes(file.uri, 0, None).view(np.ndarray)
+        mapped = read_bytes(file.uri, 0, None)
         return [mapped[start:stop] for start, stop in zip(starts, stops, strict=True)]
     files, path = _file_system(file.uri)
     with files.open_input_file(path) as source, ThreadPoolExecutor(_PARALLEL_READS) as pool:
@@ -251,7 +252,10 @@ def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
     if "://" not in uri:
         if not os.path.getsize(uri):
             return np.zeros(0, np.uint8)
-        return np.memmap(uri, np.uint8, "r")[start:stop]
+        # np.memmap costs three times more, which counts for many small files.
+        with open(uri, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, np.uint8)[start:stop]
     files, path = _file_system(uri)
     with files.open_input_file(path) as source:
         size = (source.size() if stop is None else stop) - start

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from rockoon.cli.app import run_command_line
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
-from rockoon_format.generation import generation_name
+from rockoon_format.generation import encode_current, generation_name
 from rockoon_spark import commands
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.running import (
@@ -187,6 +187,16 @@ def test_compaction_makes_a_generation_that_is_verified(
     assert rockoon(monkeypatch, "spark", "verify", "--target", generation) == 0
     found = printed(capfd)
     assert (found["verified"], found["records"], found["differences"]) == ("generation", "4", "0")
+    (root / "compacted" / "current").write_bytes(encode_current(1))
+    owner = Indexed(small_settings(root))
+    owner.send(keyed(keys="k1"))
+    owner.close()
+    # The messages of tests are years old.
+    lag = ("--max-lag-seconds", "1e12")
+    assert rockoon(monkeypatch, "spark", "compact", "--store", root, *lag) == 0
+    said = capfd.readouterr()
+    assert "below min-dirty-ratio 0.5" in said.out + said.err
+    assert not (root / "compacted" / generation_name(2)).exists()
     flip_last_byte(next(generation.glob("*.entries")))
     assert rockoon(monkeypatch, "spark", "verify", "--target", generation) == 1
     assert "its checksum differs from the manifest" in capfd.readouterr().err

@@ -169,6 +169,49 @@ def test_a_damaged_file_is_refused(kept: CompactedStore, name: str, damage: str)
     assert name in refused(kept, directory)
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "longer", "missing"])
+def test_damage_among_superseded_records_is_refused(kept: CompactedStore, damage: str) -> None:
+    path = made(kept, links=True) / "00000.superseded"
+    content = path.read_bytes()
+    match damage:
+        case "flip":
+            path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        case "cut":
+            path.write_bytes(content[:-1])
+        case "longer":
+            path.write_bytes(content + bytes(1))
+        case "missing":
+            path.unlink()
+    assert path.name in refused(kept, path.parent)
+
+
+def test_files_of_the_one_in_force_are_not_checked_again_and_copies_are(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    kept = CompactedStore(settings(tmp_path), disk=disk)
+    kept.send("C", 0, [("a", b"1"), ("b", b"2"), ("c", b"3")])
+    kept.send("D", 1, [("a", b"1")])
+    first = kept.compact()
+    kept.send("C", 0, [("b", b"4")])
+    disk.syncs.clear()
+    second = kept.compact(links=True)
+    assert second.joinpath("00000.records").samefile(first / "00000.records")
+    synced = {path.name for path in disk.syncs if path.parent == second}
+    assert synced == {"00000.superseded", *part_names(1), MANIFEST_FILE}
+    assert kept.read("C", 0) == [(0, b"1"), (2, b"3"), (3, b"4")]
+    kept.send("C", 0, [("c", b"5")])
+    copied = made(kept, links=True)
+    path = copied / "00000.records"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    assert path.name in refused(kept, copied, 3)
+    kept.restart()
+    assert kept.read("C", 0) == [(0, b"1"), (2, b"3"), (3, b"4"), (4, b"5")]
+    kept.close()
+
+
 def test_entries_of_other_records_are_refused(kept: CompactedStore) -> None:
     """Checksums all right: whoever made it made a mistake."""
     directory = made(kept)

@@ -241,12 +241,15 @@ def once_compacted(root: Path) -> CompactedStore:
     return kept
 
 
-def made(kept: CompactedStore, topics: Mapping[str, int] | None = None) -> Path:
+def made(
+    kept: CompactedStore, topics: Mapping[str, int] | None = None, *, links: bool = False
+) -> Path:
     """The next generation, where the store does not look."""
     return compact_store(
         kept.root,
         topics=kept.topics if topics is None else topics,
         now_ms=kept.owner.clock.time_ms,
+        links=links,
         name=".incoming-made",
     )
 

@@ -183,6 +183,10 @@ class LogRecords:
 
     def topics(self) -> pa.BinaryArray:
         """Stored topic of each record."""
+        return self._topics
+
+    @cached_property
+    def _topics(self) -> pa.BinaryArray:
         if self.window is not None:
             found, numbers = self.window.topics()
             return pa.array(found, pa.binary()).take(pa.array(numbers))

@@ -293,8 +293,6 @@ class FilePartition(ContiguousPartition):
         if first and not self.at_record:
             has_more = first + len(buffer) < self.file.bytes
             at = first_record(buffer, self.start, 0, length, has_more=has_more)
-        # A plain array, because slices of np.memmap are slow.
-        buffer = buffer.view(np.ndarray)
         while at is not None and at + window_bytes < length:
             content = buffer[at : at + window_bytes].tobytes()
             base = self.start + at

@@ -155,7 +155,7 @@ def _entries(file: LogFile, least: int, end: int) -> _Entries:
         return _Entries(base, np.zeros(0, ENTRY))
     if not is_remote(file):
         # The file is mapped, so that a search costs no reads.
-        mapped = read_bytes(file.uri, 0, count * ENTRY_BYTES).view(np.ndarray).view(ENTRY)
+        mapped = read_bytes(file.uri, 0, count * ENTRY_BYTES).view(ENTRY)
         stop = min(stop, _written(mapped["size"]))
         return _Entries(base + first, mapped[first : max(stop, first)])
     if not _read_entries(file, stop - 1, stop)["size"].all():

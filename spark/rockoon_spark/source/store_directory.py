@@ -79,7 +79,7 @@ class StoreDirectory:
             records, listed_end = listed
             found += log.listed_partitions(records, listed_end, split_bytes)
             start = max(start, listed_end)
-        if log.files:
+        if log.files and not log.is_end(start):
             # Zeros at the end of the last file are not planned.
             found += log.partitions(start, written_stop(log.files[-1]), split_bytes)
         wanted = selection.ranges.get("store_time")
