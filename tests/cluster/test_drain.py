@@ -1,11 +1,14 @@
 """A broker is drained under load and removed: no call fails, no message is lost."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from deploy.page_runs import REPOSITORY, Ran, run_page
 
 import rockoon
 from rockoon.consumer.consume_result import ConsumeResult
@@ -100,6 +103,14 @@ async def consuming(cluster: rockoon.Cluster) -> AsyncIterator[set[bytes]]:
         yield handled
 
 
+def run_commands_of_page(local: LocalCluster) -> list[Ran]:
+    environment = {
+        "ROCKOON_NAMESERVERS": local.nameservers[0],
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    return run_page(REPOSITORY / "docs/operate/drain.md", "false", environment)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 async def test_under_load_no_call_fails_and_no_message_is_lost(
     tmp_path: Path, replicas: int
@@ -150,6 +161,9 @@ async def test_a_drain_survives_a_restart_and_is_refused_where_producers_have_no
     with LocalCluster(tmp_path, brokers=2, settings=SETTINGS) as local:
         async with rockoon.connect(local.nameservers) as cluster, cluster.producer() as producer:
             drains = cluster.admin.drains
+            drained, undrained = await asyncio.to_thread(run_commands_of_page, local)
+            assert "drained and empty: it can be removed" in drained.output
+            assert "not drained: it accepts messages" in undrained.output
             await cluster.admin.create_topic("alone", placements={DRAINED: 1})
             with pytest.raises(InvalidArgument, match="alone: these topics have queues on no"):
                 await drains.drain(DRAINED)

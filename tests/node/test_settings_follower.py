@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from grpc import aio
 
 from rockoon_core.disk import Disk
@@ -109,3 +110,13 @@ async def test_a_damaged_file_is_ignored(
     follower = SettingsFollower(told_of(NOBODY), "broker", "broker-a", live)
     async with follower.following(tmp_path, Disk(), Stop(), 60.0):
         assert live.current.hours == 72
+
+
+async def test_an_error_of_the_node_is_raised_as_it_is(
+    told_of: Callable[..., Nameservers], tmp_path: Path
+) -> None:
+    live = LiveSettings(Settings())
+    follower = SettingsFollower(told_of(NOBODY), "broker", "broker-a", live)
+    with pytest.raises(OSError, match="no disk"):
+        async with follower.following(tmp_path, Disk(), Stop(), 60.0):
+            raise OSError("no disk")

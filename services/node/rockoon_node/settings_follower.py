@@ -70,6 +70,7 @@ class SettingsFollower:
             seconds: maximum duration of that wait.
         """
         self._read(directory / FILE)
+        failure: BaseException | None = None
         async with asyncio.TaskGroup() as tasks:
             following = [
                 tasks.create_task(self._updates.run(stop), name="live settings"),
@@ -80,9 +81,14 @@ class SettingsFollower:
                     async with asyncio.timeout(seconds):
                         await stop.or_event(self._updates.attempted)
                 yield
+            except BaseException as raised:  # noqa: BLE001 - raised below
+                # The TaskGroup would wrap it in an exception group.
+                failure = raised
             finally:
                 for task in following:
                     task.cancel()
+        if failure is not None:
+            raise failure
 
     def _read(self, path: Path) -> None:
         try:
