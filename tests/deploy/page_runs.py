@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -149,9 +150,11 @@ def run_page(
         program, *words = shlex.split(command)
         # Without its folder the wrapper would call itself.
         if found := shutil.which(program):
-            wrapper = programs / name
+            # Another page may run in the same directory: it finds the whole file.
+            wrapper = programs / f"{name}.{threading.get_ident()}"
             wrapper.write_text(f'#!/bin/sh\nexec {shlex.join([found, *words])} "$@"\n')
             wrapper.chmod(0o755)
+            wrapper.rename(programs / name)
     environment["PATH"] = f"{programs}:{environment['PATH']}"
     done = []
     for block in filter(chosen, blocks(path)):

@@ -17,8 +17,8 @@ from types import FrameType
 from k8s import built, cluster, former, images, jobs, page
 from k8s.node import OUTSIDE, Namespaces, Node
 from k8s.shell import CACHE, ROOT, Clock, Failed, NotHere
-from k8s.stage import Report, Row
-from k8s.steps import NAMES, Options, run_dev, run_helm, run_production
+from k8s.stage import Report
+from k8s.steps import NAMES, Options, run_all
 
 NODES = 3
 FORMER = "HEAD~1"
@@ -72,15 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         tag = former.build(arguments.former, clock) if upgrades else ""
         options = Options(only, ages, arguments.days, arguments.seed, tag)
         if not arguments.reuse:
-            start(tag, clock)
-        if options.wants("jobs") and not arguments.days:
-            images.build(jobs.IMAGES, clock)
-        for part in (run_dev, run_production, run_helm):
-            try:
-                part(options, report)
-            except Failed as failure:
-                # The next overlay is still tried.
-                report.add(Row(part.__name__, "ended early", None, 0.0, faults=(str(failure),)))
+            start(options, clock)
+        run_all(options, report)
     finally:
         if not arguments.keep:
             cluster.down()
@@ -94,16 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.faults else 0
 
 
-def start(former_tag: str, clock: Clock) -> None:
+def start(options: Options, clock: Clock) -> None:
     """Start a new cluster with the images of this checkout, and of a former commit if it has a
     tag."""
     prepare(clock)
     cluster.down()
-    images.build(images.SERVICES, clock)
+    names: tuple[str, ...] = images.SERVICES
+    if options.wants("jobs") and not options.days:
+        images.build([jobs.SPARK], clock)
+        names = (*names, jobs.LOAD_TEST)
+    images.build(names, clock)
     cluster.up(NODES, clock)
-    cluster.give(map(images.reference, images.SERVICES), clock)
-    if former_tag:
-        cluster.give((images.reference(name, former_tag) for name in former.SERVICES), clock)
+    references = [images.reference(name) for name in names]
+    if options.former:
+        references += [images.reference(name, options.former) for name in former.SERVICES]
+    cluster.give(references, clock)
 
 
 def prepare(clock: Clock) -> None:
@@ -118,7 +116,7 @@ def command_build(words: Sequence[str]) -> int:
     clock = Clock()
     try:
         prepare(clock)
-        images.build((*images.SERVICES, *jobs.IMAGES), clock)
+        images.build((jobs.SPARK, *images.SERVICES, jobs.LOAD_TEST), clock)
         former.build(words[0] if words else FORMER, clock)
     finally:
         cluster.down()

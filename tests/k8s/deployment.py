@@ -149,8 +149,10 @@ class Deployment:
         raise Failed(f"log {log} has no leader")
 
     def delete(self) -> None:
-        """Delete the namespace with all its disks."""
+        """Delete the namespace with all its disks, and production's PriorityClass."""
         kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false")
+        if self.copies:
+            kubectl("delete", "priorityclass", PRODUCTION, "--ignore-not-found")
 
         def attempts() -> Iterator[bool]:
             while True:

@@ -103,9 +103,14 @@ def is_installation(block: Block) -> bool:
     return block.section == TRIAL and block.text.startswith("helm install")
 
 
-def run_helm(_: Deployment) -> str:
-    """Run the commands of helm.md after the first ones."""
-    return f"{len(run_blocks('helm', lambda block: not is_installation(block)))} blocks of commands"
+def run_helm_trial(_: Deployment) -> str:
+    """Run the commands of the first section of helm.md after the installation."""
+    ran = run_blocks("helm", lambda block: block.section == TRIAL and not is_installation(block))
+    return f"{len(ran)} blocks of commands"
+
+
+def run_helm_production() -> str:
+    return f"{len(run_blocks('helm', lambda block: block.section != TRIAL))} blocks of commands"
 
 
 def run_page(name: str, _: Deployment) -> str:

@@ -16,7 +16,7 @@ from k8s.deployment import CHECKER, Deployment
 from k8s.node import Node, existing_nodes
 from k8s.shell import STATE, Clock, Failed, wait_for
 
-IMAGES = ("spark", "load-test")
+SPARK, LOAD_TEST = "spark", "load-test"
 TOPIC = "compacted"
 LOG = "rockoon-broker"
 KEYS = 50
@@ -30,17 +30,17 @@ CHECKED = (
 )
 
 
-def give_images(deployment: Deployment) -> str:
-    """Import the images of the Jobs into the client's node: Spark's on each node would need minutes
-    and three times the space."""
+def give_spark(deployment: Deployment) -> str:
+    """Import the image of Spark into the checker's node: on each node it would need minutes and
+    three times the space."""
     name = deployment.node_of(CHECKER)
-    give(map(images.reference, IMAGES), Clock(), [Node(int(name.removeprefix("node")))])
+    give([images.reference(SPARK)], Clock(), [Node(int(name.removeprefix("node")))])
     return ""
 
 
 @contextmanager
 def only_node(deployment: Deployment) -> Iterator[None]:
-    """Permit new pods only on the client's node for this time."""
+    """Permit new pods only on the checker's node for this time."""
     own = deployment.node_of(CHECKER)
     others = [node.name for node in existing_nodes() if node.name != own]
     kubectl("cordon", *others)
@@ -105,15 +105,13 @@ def export(deployment: Deployment) -> str:
     return f"{files.count_rows():,} messages as Parquet"
 
 
-def load_test(deployment: Deployment) -> str:
+def load_test(_: Deployment) -> str:
     """Run the commands of load-tests.md, and check the sum in the last line of the master's log.
 
     Raises:
         Failed: a command failed, or the numbers do not add up.
     """
-    with only_node(deployment):
-        ran = documents.run_blocks("load-tests")
-    return checked(ran)
+    return checked(documents.run_blocks("load-tests"))
 
 
 def checked(ran: list[Ran]) -> str:
@@ -159,7 +157,7 @@ def log_of(deployment: Deployment, job: str) -> str:
 
 
 STEPS: dict[str, Callable[[Deployment], str]] = {
-    "images of the jobs in one node": give_images,
+    "Spark's image in one node": give_spark,
     "compaction by rockoon-compact": compaction,
     "export by rockoon-export": export,
     "commands of load-tests.md": load_test,

@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from k8s.deployment import (
     make_secrets,
     production,
 )
+from k8s.shell import Failed
 from k8s.stage import NEWCOMER_SECONDS_MAX, Report, Row, Stage
 
 FIRST_SECONDS = 120.0
@@ -54,7 +56,43 @@ class Options:
         return not self.only or name in self.only
 
 
-def run_dev(options: Options, report: Report) -> None:
+class Beside:
+    """Runs parts without bounds for silences in a thread, while the main thread continues."""
+
+    def __init__(self, options: Options, report: Report) -> None:
+        self._options = options
+        self._report = report
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._running: list[Future[None]] = []
+
+    def attempt(self, part: Callable[..., None], *arguments: object) -> None:
+        """Run a part now; the next parts are still tried if it fails."""
+        try:
+            part(self._options, self._report, *arguments)
+        except Failed as failure:
+            name = part.__name__
+            self._report.add(Row(name, "ended early", None, 0.0, faults=(str(failure),)))
+
+    def begin(self, part: Callable[..., None], *arguments: object) -> None:
+        self._running.append(self._pool.submit(self.attempt, part, *arguments))
+
+    def wait(self) -> None:
+        """Wait until all parts have ended."""
+        while self._running:
+            self._running.pop().result()
+
+
+def run_all(options: Options, report: Report) -> None:
+    beside = Beside(options, report)
+    try:
+        for part in (run_dev, run_production):
+            beside.attempt(part, beside)
+    finally:
+        beside.wait()
+    beside.attempt(run_helm_production)
+
+
+def run_dev(options: Options, report: Report, beside: Beside) -> None:
     """The dev overlay: one copy of each log, two brokers."""
     if not any(map(options.wants, ("dev", "outside", *DEV_STEPS))):
         return
@@ -62,6 +100,15 @@ def run_dev(options: Options, report: Report) -> None:
     try:
         start(deployment, "dev", documents.TRIAL, options, report)
         run_stage(Stage(deployment, "dev", report), options, DEV_STEPS)
+    except BaseException:
+        deployment.delete()
+        raise
+    beside.begin(end_dev, deployment)
+
+
+def end_dev(options: Options, report: Report, deployment: Deployment) -> None:
+    """Clients outside of the cluster; the removal of the dev overlay."""
+    try:
         if options.wants("outside") and not options.days:
             for step, action in OUTSIDE_STEPS.items():
                 report.measured("dev", step, partial(action, deployment))
@@ -70,24 +117,47 @@ def run_dev(options: Options, report: Report) -> None:
         deployment.delete()
 
 
-def run_production(options: Options, report: Report) -> None:
+def run_production(options: Options, report: Report, beside: Beside) -> None:
     """The production overlay with copies, offset-copies, TLS and access keys."""
-    if not any(map(options.wants, ("production", "jobs", "pages", *PRODUCTION_STEPS))):
-        return
+    wanted = any(map(options.wants, ("production", "jobs", "pages", *PRODUCTION_STEPS)))
     deployment = production()
     try:
-        start(deployment, "production", documents.PRODUCTION, options, report)
-        run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
-        set_dns_age(DEFAULT_DNS)
-        deployment.create_client()
-        if options.wants("jobs") and not options.days:
-            for step, action in jobs.STEPS.items():
-                report.measured("production", step, partial(action, deployment))
-        if options.wants("pages") and not options.days:
-            for step, action in PAGE_STEPS.items():
-                report.measured("production", step, partial(action, deployment))
+        if wanted:
+            start(deployment, "production", documents.PRODUCTION, options, report)
+        beside.wait()
+        if wanted:
+            run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
+            set_dns_age(DEFAULT_DNS)
+        if options.wants("helm") and not options.days:
+            beside.begin(run_helm)
+        if wanted and not options.days:
+            deployment.create_client()
+            for name, steps in (("jobs", jobs.STEPS), ("pages", PAGE_STEPS)):
+                if options.wants(name):
+                    for step, action in steps.items():
+                        report.measured("production", step, partial(action, deployment))
     finally:
         deployment.delete()
+
+
+def run_helm(_: Options, report: Report) -> None:
+    """The Helm chart with its default values."""
+    deployment = dev()
+    try:
+        for step, action in HELM_STEPS.items():
+            report.measured("helm", step, partial(action, deployment))
+    finally:
+        deployment.delete()
+
+
+def run_helm_production(options: Options, report: Report) -> None:
+    """The Helm chart with the values of the production overlay."""
+    if options.days or not options.wants("helm"):
+        return
+    try:
+        report.measured("helm", "other commands of helm.md", documents.run_helm_production)
+    finally:
+        production().delete()
 
 
 def start(
@@ -109,19 +179,6 @@ def start(
     report.measured(name, "first message", lambda: do.first_message(deployment, FIRST_SECONDS))
     if options.wants(name):
         report.measured(name, "idle pods", lambda: idle_pods(deployment))
-
-
-def run_helm(options: Options, report: Report) -> None:
-    """The Helm chart, in namespaces that its page creates and deletes."""
-    if options.days or not options.wants("helm"):
-        return
-    deployment = dev()
-    try:
-        for step, action in HELM_STEPS.items():
-            report.measured("helm", step, partial(action, deployment))
-    finally:
-        for each in (deployment, production()):
-            each.delete()
 
 
 def run_stage(
@@ -324,7 +381,7 @@ PAGE_STEPS: dict[str, Callable[[Deployment], str]] = {
 HELM_STEPS: dict[str, Callable[[Deployment], str]] = {
     "objects for Prometheus' operator": documents.apply_monitoring,
     "install until the first message": documents.install_chart,
-    "commands of helm.md": documents.run_helm,
+    "trial of helm.md": documents.run_helm_trial,
 }
 NAMES = frozenset(
     ("dev", "outside", "production", "jobs", "pages", "helm", *DEV_STEPS, *PRODUCTION_STEPS)
