@@ -25,6 +25,9 @@ chmod -R u=rwX,g=rX,o= /etc/rockoon
 chmod 755 /etc/rockoon
 chmod 644 /etc/profile.d/rockoon.sh
 
+# Stores, which only their user may open.
+sed -n 's/^store_path = "\(.*\)"$/\1/p' /etc/rockoon/*.toml | xargs -r install -d -m 700 -o rockoon -g rockoon
+
 cp "$here"/*.service /etc/systemd/system
 cp -r "$here"/rockoon-.service.d /etc/systemd/system
 systemctl daemon-reload

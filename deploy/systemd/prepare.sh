@@ -84,6 +84,7 @@ ETCD_PEER_TRUSTED_CA_FILE=/etc/rockoon/etcd/ca.crt
 ETCD_PEER_CLIENT_CERT_AUTH=true
 # A nameserver's certificate has the same authority, and does not make it a member.
 ETCD_PEER_CERT_ALLOWED_CN=etcd
+ETCD_LOG_LEVEL=warn
 ETCD_AUTO_COMPACTION_MODE=periodic
 ETCD_AUTO_COMPACTION_RETENTION=1h
 END
