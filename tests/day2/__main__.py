@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from day2 import backups
+from machines import step
 
 # Called with an empty directory and a function that prints a line.
 Step = Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, None]]
 STEPS: Mapping[str, Step] = {
     "backup": backups.run,
+    "three-machines": step.run,
 }
 
 
