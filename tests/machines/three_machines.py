@@ -47,7 +47,7 @@ def sections() -> Iterator[tuple[str, list[Block]]]:
         for each in BLOCK.finditer(text, start.end(), end):
             if each["language"] == "sh":
                 line = text.count("\n", 0, each.start("text")) + 1
-                found.append(Block(PAGE.name, line, each["mark"] or "", each["text"]))
+                found.append(Block(PAGE.name, line, start[1], each["mark"] or "", each["text"]))
         yield start[1], found
 
 
@@ -209,7 +209,7 @@ def run_page(stage: Stage) -> None:
     for heading in ("Logs", "Restart, upgrade, settings"):
         stage.run_section(heading)
     with stage.connection() as cluster:
-        cluster.admin.topics.create(TOPIC)
+        cluster.admin.create_topic(TOPIC, if_absent=True)
         load = Load(cluster)
         load.start()
         try:
@@ -271,9 +271,8 @@ def run_faults(stage: Stage) -> None:
     stage.start()
     for unit in UNITS:
         wait_active(machine, unit, 0)
-    healthy = Block(
-        "after a power cut", 1, f"on: {NAMES[0]}", "until rockoon status; do sleep 1; done"
-    )
+    waiting = "until rockoon status; do sleep 1; done"
+    healthy = Block("after a power cut", 1, "", f"on: {NAMES[0]}", waiting)
     stage.run(healthy)
 
 
