@@ -144,10 +144,6 @@ RouteKey = (
 class Keyspace:
     """Names of all keys of one cluster in etcd.
 
-    Attributes:
-        cluster: name of the cluster.
-        root: prefix of its keys.
-
     Raises:
         ValueError: the cluster's name is not valid in a key.
     """
@@ -156,15 +152,20 @@ class Keyspace:
         if not PATH_PART.fullmatch(cluster):
             raise ValueError(f"{cluster!r} is not a cluster name: use letters, digits and . _ -")
         self.cluster = cluster
-        self.root = f"/rockoon/{cluster}/"
+        self._root = f"/rockoon/{cluster}/"
+
+    @property
+    def root(self) -> str:
+        """Prefix of all keys of the cluster."""
+        return self._root
 
     @property
     def everything(self) -> KeyRange:
-        return under(self.root)
+        return under(self._root)
 
     @property
     def identity(self) -> str:
-        return f"{self.root}identity"
+        return f"{self._root}identity"
 
     def key(self, key: RouteKey) -> str:
         match key:
@@ -191,25 +192,25 @@ class Keyspace:
                 path = "deleted/since"
                 if topic or group:
                     path = f"deleted/topics/{topic}" if topic else f"deleted/groups/{group}"
-        return self.root + path
+        return self._root + path
 
     def one(self, key: RouteKey) -> KeyRange:
         return only(self.key(key))
 
     def committed_end(self, key: LogKey) -> str:
         """Key of a log's committed end. A cluster's name has no "@"."""
-        root = self.root.removesuffix("/")
+        root = self._root.removesuffix("/")
         return f"{root}@committed/{KIND_FOLDERS[key.kind]}/{key.log}"
 
     def nodes(self, kind: NodeKind) -> KeyRange:
-        return under(f"{self.root}nodes/{KIND_FOLDERS[kind]}/")
+        return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
 
     def replicas(self, kind: NodeKind, log: str = "") -> KeyRange:
         """Key range of the live replicas of one log, or of all logs."""
-        return under(f"{self.root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
+        return under(f"{self._root}replicas/{KIND_FOLDERS[kind]}/" + (f"{log}/" if log else ""))
 
     def blocks(self, topic: str) -> KeyRange:
-        return under(f"{self.root}queues/{topic}/")
+        return under(f"{self._root}queues/{topic}/")
 
     def blocks_on(self, topic: str, broker: str) -> KeyRange:
         return under(f"{self._root}queues/{topic}/{broker}/")
@@ -218,16 +219,16 @@ class Keyspace:
         return under(f"{self._root}settings/{service}/{node}/")
 
     def access_keys(self) -> KeyRange:
-        return under(f"{self.root}access/")
+        return under(f"{self._root}access/")
 
     def deletions(self) -> KeyRange:
-        return under(f"{self.root}deleted/")
+        return under(f"{self._root}deleted/")
 
     def subscriptions(self) -> KeyRange:
-        return under(f"{self.root}subscriptions/")
+        return under(f"{self._root}subscriptions/")
 
     def subscriptions_to(self, topic: str) -> KeyRange:
-        return under(f"{self.root}subscriptions/{topic}/")
+        return under(f"{self._root}subscriptions/{topic}/")
 
     def parse(self, key: str) -> RouteKey:
         """Parse a key of this cluster.
@@ -236,7 +237,7 @@ class Keyspace:
             UnreadableKey: this version does not know such keys.
         """
         try:
-            match key.removeprefix(self.root).split("/"):
+            match key.removeprefix(self._root).split("/"):
                 case ["nodes", folder, name] if name:
                     return NodeKey(FOLDER_KINDS[folder], name)
                 case ["logs", folder, log] if log:
