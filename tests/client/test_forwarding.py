@@ -120,11 +120,11 @@ async def test_a_half_message_is_ended_by_who_knows_where_it_is_and_its_group(
         cluster, "others", check=lambda _: Resolution.UNKNOWN, delivery_timeout_seconds=10.0
     )
     with pytest.raises(TransactionNotFound):
-        await strangers.end(places[0], Resolution.COMMIT, from_check=False)
-    await transactions.end(places[0], Resolution.UNKNOWN, from_check=True)
-    await transactions.end(places[1], Resolution.ROLLBACK, from_check=False)
+        await strangers.end("paid", places[0], Resolution.COMMIT, from_check=False)
+    await transactions.end("paid", places[0], Resolution.UNKNOWN, from_check=True)
+    await transactions.end("paid", places[1], Resolution.ROLLBACK, from_check=False)
     for _ in range(2):
-        await transactions.end(places[0], Resolution.COMMIT, from_check=False)
+        await transactions.end("paid", places[0], Resolution.COMMIT, from_check=False)
     (got,) = await read(cluster, "paid", 1)
     assert (got.body, got.message_id) == (b"kept", "of the client's own, 1")
     assert got.prepared_transaction_offset == kept.physical_offset

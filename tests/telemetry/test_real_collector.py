@@ -1,6 +1,5 @@
 """Traces and metrics of a whole cluster, read back from a real OpenTelemetry collector."""
 
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -8,15 +7,18 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 from telemetry.real_collector import Collector, Span, collector
 
 import rockoon
 from bench.compare.programs import NotHere
-from gateway.wire_client import WireClient
+from gateway.consumers import Consumer, handle
+from gateway.wire_client import WireClient, message
 from rockoon import Message
 from rockoon.consumer.retry import RetryPolicy
 from rockoon.local.cluster import LocalCluster
 from rockoon.tracing import Tracing
+from rockoon.tracing.spans import context_in, traceparent_of
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from support.eventually import eventually
 
@@ -121,45 +123,50 @@ async def test_one_trace_leads_from_the_producer_through_broker_and_retry_to_the
     assert {first.parent_id, second.parent_id} == {sent.span_id}
 
 
-async def test_a_trace_of_a_client_leads_through_the_gateway_in_both_directions(
+async def test_one_trace_leads_from_a_client_of_the_gateway_through_a_retry_to_the_handler(
     cluster: LocalCluster, receiver: Collector, providers: dict[str, TracerProvider]
 ) -> None:
-    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
-    traceparent = f"00-{trace_id}-{span_id}-01"
-    handled: list[Message] = []
-
-    async def handle(message: Message) -> None:
-        handled.append(message)
-
-    reading = Tracing(0.0, providers["reader"])
-    async with rockoon.connect(cluster.nameservers, tracing=reading) as connected:
+    sending = providers["sender"].get_tracer("client")
+    reading = providers["reader"].get_tracer("client")
+    async with rockoon.connect(cluster.nameservers) as connected:
         await connected.admin.create_topic("shipped", queues_per_broker=1)
-        assert cluster.gateway is not None
-        # As OpenTelemetry's instrumentation of a client: in the call, and in the message.
+    assert cluster.gateway is not None
+    with sending.start_as_current_span("order") as order:
+        traceparent = traceparent_of(order.get_span_context())
+        # As gRPC's instrumentation of a client: the context is in the call alone.
         async with WireClient(cluster.gateway, headers={"traceparent": traceparent}) as client:
-            message = d.Message(
-                topic=d.Resource(name="shipped"),
-                body=b"parcel",
-                system_properties=d.SystemProperties(
-                    message_id="01" + secrets.token_hex(16).upper(), born_host="here"
-                ),
-                user_properties={"traceparent": traceparent},
-            )
-            answer = await client.send(message)
-            assert answer.status.code == d.OK
-        async with connected.push_consumer(
-            "couriers", {"shipped": "*"}, handle, consume_from="first"
-        ):
-            await eventually(lambda: handled)
-    wanted = {
-        ("rockoon-gateway", "apache.rocketmq.v2.MessagingService/SendMessage"),
-        ("rockoon-broker", "pull shipped"),
-        ("reader", "process shipped"),
+            assert (await client.send(message("shipped", b"parcel"))).status.code == d.OK
+    contexts = set()
+    async with WireClient(cluster.gateway) as client:
+        consumer = Consumer(client, "couriers", "shipped")
+        for attempt in (1, 2):
+            (got,) = await consumer.receive_all(1)
+            assert got.system_properties.delivery_attempt == attempt
+            contexts.add(got.user_properties["traceparent"])
+            (own,) = map(context_in, contexts)
+            assert own is not None
+            within = set_span_in_context(NonRecordingSpan(own))
+            reading.start_span(f"handler {attempt}", within).end()
+            if attempt == 1:
+                await consumer.change(handle(got), 0.1)
+            else:
+                await consumer.acknowledge(handle(got))
+    trace_id = f"{order.get_span_context().trace_id:032x}"
+    sends = "rockoon-gateway", "apache.rocketmq.v2.MessagingService/SendMessage"
+    parents = {
+        ("sender", "order"): None,
+        sends: ("sender", "order"),
+        ("rockoon-gateway", "send shipped"): sends,
+        ("rockoon-broker", "append shipped"): ("rockoon-gateway", "send shipped"),
+        ("rockoon-broker", "pull shipped"): ("rockoon-gateway", "send shipped"),
+        ("reader", "handler 1"): ("rockoon-gateway", "send shipped"),
+        ("reader", "handler 2"): ("rockoon-gateway", "send shipped"),
     }
-    await eventually(lambda: wanted <= set(by_name(receiver.trace(trace_id))))
+    await eventually(lambda: parents.keys() <= by_name(receiver.trace(trace_id)).keys())
     found = by_name(receiver.trace(trace_id))
-    for each in sorted(wanted):
-        assert found[each][0].parent_id == span_id, each
+    for name, parent in parents.items():
+        expected = "" if parent is None else found[parent][0].span_id
+        assert found[name][0].parent_id == expected, name
 
 
 async def test_metrics_of_all_services_arrive(cluster: LocalCluster, receiver: Collector) -> None:

@@ -10,7 +10,7 @@ class ForwardingSettings(ProducerSettings):
 
 
 class ForwardingEncoder(BatchEncoder):
-    """Encoder of messages whose first entry in `extras` has all their properties."""
+    """Encoder of messages whose last entry in `extras` has all their properties."""
 
     def next_ids(self, count: int) -> bytes:
         """Return placeholders: a batch without ids would count as not encoded."""
@@ -33,7 +33,7 @@ class ForwardingEncoder(BatchEncoder):
             topic,
             queue_id,
             bodies,
-            [extras[index][0] for index in range(len(bodies))],
+            [extras[index][1] for index in range(len(bodies))],
             born_timestamp_ms,
             self.born_host,
             room=True,

@@ -60,7 +60,7 @@ class ForwardingProducer(Producer):
             raise body_too_large(len(body))
         if topic in self._compacted and _KEYS_MARK not in properties:
             check_keys(topic, None)
-        extras = (properties, b"")
+        extras = (b"", properties)
         check_extras(extras, PROPERTY_CRC_BYTES)
         if self._accumulator.unclaimed_bytes > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
@@ -71,4 +71,10 @@ class ForwardingProducer(Producer):
             batch_queue = self._accumulator.delayed_batch_queue(topic, batch_queue.queue)
         receipt = Receipt()
         self._append(receipt, batch_queue, body, extras)
+        return receipt if self._hooks is None else self._record_sent(receipt)
+
+    def _record_sent(self, receipt: Receipt) -> Receipt:
+        # Also outside spans: the properties may have a trace context.
+        if self._hooks is not None:
+            self._hooks.on_send(receipt)
         return receipt

@@ -1,7 +1,8 @@
 """Spans of a producer: one per traced message, and one per batch of traced messages.
 
 Messages sent within a sampled span are traced. Some messages sent outside spans are selected when
-their batch is encoded. An untraced message costs one check for a present context.
+their batch is encoded. An untraced message costs one check for a present context. A forwarded
+message that has a sampled context is traced too; a context in the properties is never replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +18,23 @@ from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX
 from rockoon.producer.receipt import Receipt
-from rockoon.tracing.spans import SpanStarter, end, in_span, queue_attributes, traceparent_of
-from rockoon_format.properties import PROPERTIES_BYTES_MAX, TRACEPARENT_BYTES, TRACEPARENT_MARK
+from rockoon.tracing.spans import (
+    SpanStarter,
+    context_in,
+    end,
+    in_span,
+    queue_attributes,
+    traceparent_of,
+)
+from rockoon_format.properties import (
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_UNIQ_KEY,
+    TRACEPARENT,
+    TRACEPARENT_BYTES,
+    TRACEPARENT_MARK,
+    find_value,
+)
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 # Size of name, separator, context, separator.
@@ -86,18 +102,24 @@ class ProducerSpans:
         self._gap = spans.next_gap()
 
     def on_send(self, receipt: Receipt) -> None:
-        """Trace a message that was sent within a sampled span."""
+        """Trace a message that was sent within a sampled span, or that has a sampled context."""
         batch, index = receipt.batch, receipt.index
-        if not self._spans.is_within_sampled() or len(self._open) >= OPEN_MAX:
+        if len(self._open) >= OPEN_MAX:
             return
-        if not _has_room(batch, index):
+        tail = batch.extras.get(index, (b"", b""))[1]
+        own = None if self._spans.is_within_sampled() else _own_context(tail)
+        if own is None and not self._spans.is_within_sampled():
+            return
+        is_marked = TRACEPARENT_MARK in tail
+        if not is_marked and not _has_room(batch, index):
             return
         many = _many.get()
-        span = many or self._start(batch.batch_queue.topic)
-        _mark(batch, index, span.get_span_context())
-        # Both counters, since completing the batch subtracts its bytes from the accumulator's.
-        batch.bytes += SECTION_BYTES
-        batch.batch_queue.accumulator.unclaimed_bytes += SECTION_BYTES
+        span = many or self._start(batch.batch_queue.topic, own, tail)
+        if not is_marked:
+            _mark(batch, index, span.get_span_context())
+            # Both counters, since completing the batch subtracts its bytes from the accumulator's.
+            batch.bytes += SECTION_BYTES
+            batch.batch_queue.accumulator.unclaimed_bytes += SECTION_BYTES
         if many is not None and self._open:
             last = self._open[-1]
             is_same_batch = last.receipt is not None and last.receipt.batch is batch
@@ -124,9 +146,13 @@ class ProducerSpans:
         finally:
             _many.reset(token)
 
-    def _start(self, topic: str) -> Span:
+    def _start(self, topic: str, parent: SpanContext | None = None, tail: bytes = b"") -> Span:
+        """Start the span of a message; the present span is its parent if there is no other one."""
         attributes = {"messaging.destination.name": topic}
-        return self._spans.start("send", "send", SpanKind.PRODUCER, attributes)
+        if (message_id := find_value(tail, PROPERTY_UNIQ_KEY)) is not None:
+            attributes["messaging.message.id"] = message_id
+        contexts = () if parent is None else (parent,)
+        return self._spans.start("send", "send", SpanKind.PRODUCER, attributes, contexts)
 
     def on_encode(self, batch: ProducerBatch) -> None:
         """Start traces with some messages of a batch."""
@@ -139,6 +165,8 @@ class ProducerSpans:
             self._gap -= len(batch.bodies)
 
     def _start_trace(self, batch: ProducerBatch, index: int) -> None:
+        if TRACEPARENT_MARK in batch.extras.get(index, (b"", b""))[1]:
+            return
         if not _has_room(batch, index):
             return
         attributes = {"messaging.destination.name": batch.batch_queue.topic}
@@ -197,9 +225,12 @@ class ProducerSpans:
                 # Not `batch.result`, which computes the position of every message of the batch.
                 index = sent.index if sent.receipt is None else sent.receipt.index
                 digits = len(batch.ids) // batch.count
-                message_id = batch.ids[index * digits : (index + 1) * digits].decode()
-                where = queue_attributes(batch.queue)
-                sent.span.set_attributes({"messaging.message.id": message_id, **where})
+                attributes = queue_attributes(batch.queue)
+                # The ids of forwarded messages are placeholders of one byte.
+                if digits > 1:
+                    message_id = batch.ids[index * digits : (index + 1) * digits].decode()
+                    attributes["messaging.message.id"] = message_id
+                sent.span.set_attributes(attributes)
             end(sent.span, failure)
 
     def _gather(self, batch: ProducerBatch) -> _Out | None:
@@ -216,11 +247,17 @@ def _batch_of(sent: _TracedMessage) -> ProducerBatch | None:
     return None if sent.receipt is None else sent.receipt.batch
 
 
+def _own_context(tail: bytes) -> SpanContext | None:
+    """Return the sampled context in a message's properties."""
+    own = find_value(tail, TRACEPARENT) or find_value(tail, PROPERTY_TRACE_CONTEXT)
+    return context_in(own)
+
+
 def _has_room(batch: ProducerBatch, index: int) -> bool:
-    """Return False if the message has a trace context already, or has no room for one."""
+    """Return whether a trace context fits into the message's properties."""
     head, tail = batch.extras.get(index, (b"", b""))
     size = len(head) + len(tail) + SECTION_BYTES + SEQUENCED_BYTES_MAX
-    return TRACEPARENT_MARK not in tail and size <= PROPERTIES_BYTES_MAX
+    return size <= PROPERTIES_BYTES_MAX
 
 
 def _mark(batch: ProducerBatch, index: int, context: SpanContext) -> None:

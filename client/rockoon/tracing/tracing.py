@@ -48,7 +48,7 @@ from rockoon.tracing.spans import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.valid_text import valid_text
-from rockoon_format.properties import TRACEPARENT
+from rockoon_format.properties import PROPERTY_TRACE_CONTEXT, TRACEPARENT
 
 # Handled and not yet committed, per group; the oldest above this are committed without a link.
 HANDLED_MAX = 1_024
@@ -182,34 +182,52 @@ class TransactionSpans:
     def on_begin(
         self, topic: str, properties: Mapping[str, str] | None
     ) -> "AbstractContextManager[TracedHalf | None]":
-        """Return a span around storing a half message, unless it has a trace context already."""
-        span = None if TRACEPARENT in (properties or {}) else self._start(topic)
-        return nullcontext() if span is None else self._storing(span, properties or {})
+        """Return a span around storing a half message, if it is traced.
+
+        A context in the properties is kept: outside a sampled span it is the parent.
+        """
+        own = properties or {}
+        span = self._start(topic, own.get(TRACEPARENT) or own.get(PROPERTY_TRACE_CONTEXT))
+        return nullcontext() if span is None else self._storing(span, own)
 
     @contextmanager
     def _storing(self, span: Span, properties: Mapping[str, str]) -> "Iterator[TracedHalf]":
         context = {TRACEPARENT: traceparent_of(span.get_span_context())}
         with calls_within(span):
-            yield TracedHalf(span, {**properties, **context}, self._contexts)
+            yield TracedHalf(span, {**context, **properties}, self._contexts)
 
     def on_end(
         self, message_id: str, topic: str, resolution: str
     ) -> AbstractContextManager[object]:
-        """Return a span around the end of a transaction; its parent is the half message's span."""
+        """Return a span around the end of a transaction. Its parent is the half message's span, or
+        a present sampled span if the half message was stored by another process."""
         context = self._contexts.pop(message_id, None)
-        if context is None:
+        if context is None and not self._spans.is_within_sampled():
             return nullcontext()
+        contexts = () if context is None else (context,)
         attributes = {"messaging.destination.name": topic}
-        span = self._spans.start("settle", resolution, SpanKind.CLIENT, attributes, [context])
+        span = self._spans.start("settle", resolution, SpanKind.CLIENT, attributes, contexts)
         return calls_within(span)
 
-    def _start(self, topic: str) -> Span | None:
-        """Start a span for a message; None if it is not traced."""
+    def _start(self, topic: str, own: str | None) -> Span | None:
+        """Start a span for a message; None if it is not traced.
+
+        Args:
+            topic: the destination.
+            own: context in the message's properties; None if there is none.
+        """
         within = self._spans.is_within_sampled()
-        if not within and not self._spans.chooses():
+        context = None if within else context_in(own)
+        if not within and context is None and (own is not None or not self._spans.chooses()):
             return None
-        attributes = {"messaging.destination.name": topic}
-        span = self._spans.start("send", "send", SpanKind.PRODUCER, attributes, is_root=not within)
+        span = self._spans.start(
+            "send",
+            "send",
+            SpanKind.PRODUCER,
+            {"messaging.destination.name": topic},
+            () if context is None else (context,),
+            is_root=not within,
+        )
         return span if span.get_span_context().trace_flags.sampled else None
 
 

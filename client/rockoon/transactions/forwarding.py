@@ -4,6 +4,7 @@ For gateways: a client of the gateway ends its transactions and answers its chec
 transactions are kept here.
 """
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rockoon.net.addresses import born_host
@@ -11,6 +12,13 @@ from rockoon.producer.forwarded_batches import ForwardingEncoder
 from rockoon.producer.outgoing import BatchEncoder, check_extras
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon.transactions.transaction import Check, HalfPosition, Resolution
+from rockoon_format.properties import (
+    PROPERTIES_BYTES_MAX,
+    TRACEPARENT,
+    TRACEPARENT_MARK,
+    decode,
+    encode,
+)
 from rockoon_format.record import PROPERTY_CRC_BYTES
 
 if TYPE_CHECKING:
@@ -49,17 +57,24 @@ class ForwardedTransactions(TransactionalProducer):
         Raises:
             RockoonError: as `begin`.
         """
-        extras = (properties, b"")
-        check_extras(extras, PROPERTY_CRC_BYTES)
-        transaction = await self._store_half(topic, body, extras, None, ordering_key)
+        check_extras((b"", properties), PROPERTY_CRC_BYTES)
+        hooks = self._hooks
+        with nullcontext() if hooks is None else hooks.on_begin(topic, decode(properties)) as half:
+            if half is not None:
+                properties = _with_traceparent(properties, half.properties[TRACEPARENT])
+            extras = (b"", properties)
+            transaction = await self._store_half(topic, body, extras, None, ordering_key)
         # This producer does not end the transaction: checks go to the gateway's clients.
         self._open.pop(transaction.message_id, None)
         return transaction.half
 
-    async def end(self, half: HalfPosition, resolution: Resolution, *, from_check: bool) -> None:
+    async def end(
+        self, topic: str, half: HalfPosition, resolution: Resolution, *, from_check: bool
+    ) -> None:
         """Send the end of a transaction to its broker.
 
         Args:
+            topic: of the message.
             half: position of its half message; queue offset -1 means unknown.
             resolution: COMMIT or ROLLBACK; UNKNOWN only with `from_check`.
             from_check: whether this answers a check.
@@ -69,10 +84,19 @@ class ForwardedTransactions(TransactionalProducer):
             TransactionNotFound: the group has and had no half message there.
             RockoonError: no broker has confirmed it.
         """
-        await self._send_end(half, resolution, from_check=from_check)
+        hooks, name = self._hooks, resolution.name.lower()
+        with nullcontext() if hooks is None else hooks.on_end("", topic, name):
+            await self._send_end(half, resolution, from_check=from_check)
 
     async def _ready_encoder(self) -> BatchEncoder:
         if self._encoder is None:
             host = await born_host(self._cluster.nameservers[0])
             self._encoder = ForwardingEncoder(host, self._instance_hash, self._clock)
         return self._encoder
+
+
+def _with_traceparent(properties: bytes, traceparent: str) -> bytes:
+    """Return properties with a trace context, if they have none and it fits."""
+    marked = properties + encode({TRACEPARENT: traceparent})
+    fits = len(marked) + PROPERTY_CRC_BYTES <= PROPERTIES_BYTES_MAX
+    return marked if fits and TRACEPARENT_MARK not in properties else properties

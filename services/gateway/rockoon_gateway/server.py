@@ -45,6 +45,7 @@ from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by
 from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
+from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
 
@@ -254,6 +255,11 @@ async def serve(
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
         signatures = await access(settings, frontend, stop, tasks, opened)
         cluster = await connected(settings, stop, opened)
+        # The loop that measures is not free before `parts` exists.
+        exported = await opened.enter_async_context(
+            frontend.telemetry(TABLE, lambda: parts.metrics.measure())
+        )
+        continue_traces(cluster, exported)
         parts = assembled(settings, cluster, signatures, tasks)
         services = parts.services
         opened.push_async_callback(services.sending.close)
@@ -274,9 +280,6 @@ async def serve(
         # Runs after the servers end: cancelled receives have queued their messages by then.
         opened.push_async_callback(consuming.returned_messages.flush)
         opened.push_async_callback(consuming.reports.report)
-        exported = await opened.enter_async_context(
-            frontend.telemetry(TABLE, parts.metrics.measure)
-        )
         clients = client_listener(settings, frontend, register, exported.tracer)
         servers = [await opened.enter_async_context(clients)]
         if settings.scaler_listen:
@@ -301,6 +304,15 @@ def check_values(settings: GatewaySettings) -> None:
         raise SettingsError("nameservers is empty: set the nameservers of the gateway's cluster")
     if settings.plain_connections and settings.tls == "off":
         raise SettingsError("plain_connections is set, but tls = off: `listen` has no TLS anyway")
+
+
+def continue_traces(cluster: Cluster, exported: Telemetry) -> None:
+    """Continue the traces of the gateway's clients in calls of brokers, if spans are exported."""
+    if exported.tracer_provider is not None:
+        from rockoon.tracing import Tracing
+
+        # A ratio of 0: the gateway starts no traces.
+        cluster.hooks = Tracing(0.0, exported.tracer_provider)
 
 
 def client_listener(

@@ -88,7 +88,7 @@ class GatewayTransactions:
         """
         group = await self._group(producer_group(topic))
         half = HalfPosition(position.broker, _ANY_QUEUE_OFFSET, position.physical_offset)
-        await group.end(half, resolution, from_check=from_check)
+        await group.end(topic, half, resolution, from_check=from_check)
 
     async def _group(self, name: str) -> ForwardedTransactions:
         group = self._groups.get(name)

@@ -19,7 +19,7 @@ from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Metric, Snapshots
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Tracer, TracerProvider
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,10 @@ class Telemetry:
     Raises:
         SettingsError: on entering, if a package is missing or an address is not valid.
         ListenError: on entering, if the page cannot listen on the address.
+
+    Attributes:
+        tracer: continues the traces of callers; None if no spans are exported.
+        tracer_provider: of this tracer and of further ones.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Telemetry:
         # Providers of the SDK: their shutdown sends the remaining data.
         self._providers: list[Any] = []
         self.tracer: Tracer | None = None
+        self.tracer_provider: TracerProvider | None = None
 
     async def __aenter__(self) -> "Telemetry":
         settings = self._settings
@@ -109,6 +114,7 @@ class Telemetry:
         tracers = otlp.tracer_provider(endpoint, self._labels)
         self._providers += [tracers, meters]
         self.tracer = tracers.get_tracer("rockoon")
+        self.tracer_provider = tracers
         log.info("metrics and traces go to %s", redacted(endpoint))
 
     async def __aexit__(
