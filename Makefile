@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -154,6 +154,10 @@ rolling: cluster  ## each service is restarted in turn under all kinds of client
 # The former commit comes from this clone's history, its kernel is compiled, once, into .compare. Five minutes on two quiet cores.
 upgrade: cluster  ## a data directory goes from a former commit's programs to these and back: FROM=8e2a733 COPIES=1|3 END=clean|kill
 	@PYTHONPATH=tests $(BIN)/python -m upgrade $(if $(FROM),--commit $(FROM)) $(if $(COPIES),--copies $(COPIES)) $(if $(END),--end $(END))
+
+# Eight minutes. The former programs are had as in `make upgrade`.
+mixed: cluster  ## services of two versions together under load, up and back, each service first and last: FROM=8e2a733 COPIES=1|3 ORDERS=all
+	@PYTHONPATH=tests $(BIN)/python -m upgrade.mixed $(if $(FROM),--commit $(FROM)) $(if $(COPIES),--copies $(COPIES)) $(if $(ORDERS),--all-orders)
 
 # Five seconds a trial, and a hundred of each kind say something about the worst in a hundred.
 failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how long producers wait, what is lost

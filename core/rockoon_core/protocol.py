@@ -10,6 +10,15 @@ PROTOCOL = 1
 misinterpret. Nameservers accept nodes of their own version and of older ones, and must be upgraded
 first."""
 
+LEVEL = 1
+"""Feature level of this program, incremented by each new behaviour that services of the former
+level cannot read. The cluster has a level of its own, in etcd: an operator raises it when all
+services support it (`rockoon upgrade finish`), and a behaviour above it is off. See ADR 106.
+
+    1   the offset service's journal stores the holder of messages in flight, the reason of a failed
+        delivery, and the receiver of the last acknowledgement
+"""
+
 # 3.5.0 to 3.5.2 lose acknowledged writes when they are killed (etcd-io/etcd#13766); in versions up
 # to 3.5.5, and in 3.4 before 3.4.22, members may diverge. Source: the project's changelogs.
 RECOMMENDED = "3.4.22 or later of 3.4, or 3.5.6 or later"

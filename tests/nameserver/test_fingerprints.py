@@ -3,7 +3,7 @@
 import pytest
 
 from rockoon_core.errors import WrongCluster
-from rockoon_core.protocol import PROTOCOL
+from rockoon_core.protocol import LEVEL, PROTOCOL
 from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE, RegisterNodeRequest
 from support.nameserver import broker_node
@@ -26,6 +26,12 @@ FINGERPRINTS = Fingerprints("shop", "ns-a", {"tls": '"mutual"', "access": '"on"'
             "upgrade the nameservers first",
         ),
         (
+            RegisterNodeRequest(node=broker_node(level=LEVEL - 1)),
+            f"'broker-a' is of a former version: it supports feature level {LEVEL - 1}, and the "
+            f"upgrade of the cluster to level {LEVEL} is finished. Start a version that supports "
+            f"level {LEVEL}",
+        ),
+        (
             RegisterNodeRequest(node=broker_node(shared_settings={"access": '"off"'})),
             "'broker-a' has access = \"off\", and nameserver 'ns-a' \"on\": it has to be the same "
             "everywhere",
@@ -36,11 +42,11 @@ def test_a_node_of_another_kind_of_cluster_is_refused_when_it_comes(
     request_: RegisterNodeRequest, reason: str
 ) -> None:
     with pytest.raises(WrongCluster) as refused:
-        FINGERPRINTS.check(request_, OURS)
+        FINGERPRINTS.check(request_, OURS, LEVEL)
     assert str(refused.value) == reason
     # One that serves already is not ended for a nameserver that was started otherwise.
     request_.lease_id = 7
-    FINGERPRINTS.check(request_, OURS)
+    FINGERPRINTS.check(request_, OURS, LEVEL)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +61,15 @@ def test_a_node_of_another_kind_of_cluster_is_refused_when_it_comes(
 def test_a_node_that_has_nothing_to_compare_or_nothing_different_is_taken(
     request_: RegisterNodeRequest,
 ) -> None:
-    FINGERPRINTS.check(request_, OURS)
+    FINGERPRINTS.check(request_, OURS, LEVEL)
+
+
+def test_a_node_of_a_former_version_is_taken_until_the_upgrade_is_finished() -> None:
+    FINGERPRINTS.check(RegisterNodeRequest(node=broker_node(level=0)), OURS, 0)
 
 
 def test_an_etcd_without_a_number_refuses_nobody() -> None:
-    FINGERPRINTS.check(RegisterNodeRequest(node=broker_node(), cluster_id=OTHER), 0)
+    FINGERPRINTS.check(RegisterNodeRequest(node=broker_node(), cluster_id=OTHER), 0, LEVEL)
 
 
 def test_differences_are_told_from_the_nameserver_and_another_node_of_the_kind() -> None:

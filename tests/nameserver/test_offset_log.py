@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rockoon_core.errors import NodeNameTaken, NotReady
+from rockoon_core.protocol import LEVEL
 from rockoon_proto.v1.logs_pb2 import DescribeLogRequest, LogState, Rank, Report, ReportLogRequest
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -24,8 +25,11 @@ OFFSET = (OFFSET_SERVICE, NAME)
 
 
 def node(who: str, *, replica: bool = True, name: str = NAME) -> Node:
-    fields = {"replica": f"{name}-{who}"} if replica else {}
-    return Node(kind=OFFSET_SERVICE, name=name, store_id=who, address=f"{who}:10912", **fields)
+    own = f"{name}-{who}" if replica else ""
+    where = f"{who}:10912"
+    return Node(
+        kind=OFFSET_SERVICE, name=name, store_id=who, address=where, replica=own, level=LEVEL
+    )
 
 
 async def register(

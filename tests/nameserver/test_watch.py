@@ -9,6 +9,7 @@ import pytest
 
 from rockoon_core.errors import NameserverUnavailable, WrongCluster
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import LEVEL
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     CreateGroupRequest,
@@ -72,6 +73,7 @@ async def test_the_first_update_is_a_snapshot_and_the_next_ones_are_changes(
                 cluster=cluster,
                 etcd_cluster_id=etcd_cluster_id,
                 cluster_id=cluster_id,
+                level=LEVEL,
             )
 
 

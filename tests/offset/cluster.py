@@ -9,6 +9,7 @@ from typing import Any
 from grpc import aio
 
 from rockoon_core.disk import Disk
+from rockoon_core.protocol import LEVEL
 from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import nameserver_pb2 as ns
@@ -65,7 +66,11 @@ class Cluster:
 
     async def register_broker(self, broker: FakeBroker) -> None:
         node = ns.Node(
-            kind=ns.BROKER, name=broker.name, address=broker.address, store_id=broker.name
+            kind=ns.BROKER,
+            name=broker.name,
+            address=broker.address,
+            store_id=broker.name,
+            level=LEVEL,
         )
         await self.nameserver.RegisterNode(ns.RegisterNodeRequest(node=node), None)
 

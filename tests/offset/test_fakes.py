@@ -11,6 +11,7 @@ from grpc import aio
 
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import LEVEL
 from rockoon_format.record import decode_record
 from rockoon_proto.v1 import broker_pb2 as bpb
 from rockoon_proto.v1 import nameserver_pb2 as ns
@@ -49,7 +50,9 @@ async def nameserver(
 
 
 async def with_broker(stub: Any) -> Any:
-    node = ns.Node(kind=ns.BROKER, name="broker-a", address="127.0.0.1:1", store_id="s1")
+    node = ns.Node(
+        kind=ns.BROKER, name="broker-a", address="127.0.0.1:1", store_id="s1", level=LEVEL
+    )
     await stub.RegisterNode(ns.RegisterNodeRequest(node=node))
     return stub
 
@@ -243,7 +246,11 @@ async def test_a_cluster_has_one_offset_service(nameserver: Any) -> None:
     def node(name: str, store_id: str) -> ns.RegisterNodeRequest:
         return ns.RegisterNodeRequest(
             node=ns.Node(
-                kind=ns.OFFSET_SERVICE, name=name, address="127.0.0.1:2", store_id=store_id
+                kind=ns.OFFSET_SERVICE,
+                name=name,
+                address="127.0.0.1:2",
+                store_id=store_id,
+                level=LEVEL,
             )
         )
 

@@ -73,6 +73,21 @@ def test_a_replica_that_does_not_count_its_starts_waits_for_nothing() -> None:
     assert isinstance(acts[-1], actions.ReportLog)
 
 
+def test_a_replica_does_not_wait_for_nameservers_that_discard_starts() -> None:
+    member = Member("a", BEFORE, ByteLog())
+    former = state(2, NO_RUN)
+    acts = member.handle(events.StateSeen(former))
+    assert isinstance(acts[-1], actions.ReportLog)
+    assert not member.facts.run_seen
+    # The nameservers are upgraded: an older snapshot is noticed again.
+    acts = member.handle(events.StateSeen(state(3, ProcessRun(5, 51))))
+    assert [type(act).__name__ for act in acts] == ["Alarm", "Persist"]
+    # Where another copy has a start, nothing is discarded.
+    waits = Member("a", BEFORE, ByteLog())
+    known = {"a": NO_RUN, "b": ProcessRun(1, 10)}
+    assert not waits.handle(events.StateSeen(LogState(**{**vars(former), "runs": known})))
+
+
 def test_an_older_snapshot_that_is_started_often_is_noticed_all_the_same() -> None:
     facts = BEFORE._replace(run_seen=True)
     for number in (60, 70, 80):

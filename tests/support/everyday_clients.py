@@ -99,7 +99,7 @@ class Received:
         gap = now - self.last_at.get(topic, now)
         self.longest_gap_seconds[topic] = max(self.longest_gap_seconds[topic], gap)
         self.last_at[topic] = now
-        if topic == ORDERED:
+        if topic.endswith(ORDERED):
             key, _, number = body.partition(b" ")
             self.order[key].append(int(number))
 
@@ -121,10 +121,13 @@ class EverydayClients:
     Args:
         cluster: the connection.
         patience_seconds: how long they wait for a call.
+        prefix: of the names of topics and groups.
     """
 
-    def __init__(self, cluster: rockoon.Cluster, patience_seconds: float) -> None:
+    def __init__(self, cluster: rockoon.Cluster, patience_seconds: float, prefix: str = "") -> None:
         self._cluster = cluster
+        self._prefix = prefix
+        self.topics = [prefix + topic for topic in TOPICS]
         self._patience_seconds = patience_seconds
         self.stopping = False
         self._newcomers = 0
@@ -139,7 +142,7 @@ class EverydayClients:
         return [failure for client in self.clients for failure in client.failures]
 
     def reader_of(self, topic: str) -> Received:
-        return self.in_order if topic == ORDERED else self.pushed
+        return self.in_order if topic.endswith(ORDERED) else self.pushed
 
     def client(self, name: str) -> Client:
         made = Client(name, name in ANY_BROKER)
@@ -148,9 +151,8 @@ class EverydayClients:
 
     def missing(self) -> dict[str, int]:
         """Acknowledged messages that a reader has not got yet, by reader and topic."""
-        readers = {f"push {topic}": (topic, self.pushed) for topic in TOPICS if topic != ORDERED}
-        readers["orderly"] = (ORDERED, self.in_order)
-        readers["pull"] = (EVERYDAY, self.pulled)
+        readers = {topic: (topic, self.reader_of(topic)) for topic in self.topics}
+        readers["pull"] = (self._prefix + EVERYDAY, self.pulled)
         counts = {
             name: len(self.acknowledged[topic] - got.bodies[topic].keys())
             for name, (topic, got) in readers.items()
@@ -159,46 +161,54 @@ class EverydayClients:
 
     async def make_topics(self, lonely_broker: str) -> None:
         admin = self._cluster.admin
-        for topic in TOPICS:
-            if topic == LONELY:
+        for topic in self.topics:
+            if topic.endswith(LONELY):
                 await admin.create_topic(topic, placements={lonely_broker: 1})
             else:
                 await admin.create_topic(topic, queues_per_broker=2)
 
     async def run(self) -> None:
-        cluster = self._cluster
+        cluster, prefix = self._cluster, self._prefix
         patient: dict[str, Any] = {"delivery_timeout_seconds": self._patience_seconds}
-        topics = [EVERYDAY, ONCE, PAID, LATER, LONELY]
+        everyday, once, ordered, paid, later, lonely = self.topics
+        topics = [everyday, once, paid, later, lonely]
+        pushed = prefix + "pushed"
         async with (
             cluster.push_consumer(
-                "pushed", dict.fromkeys(topics, "*"), self.pushed.take, consume_from="first"
+                pushed, dict.fromkeys(topics, "*"), self.pushed.take, consume_from="first"
             ),
             cluster.push_consumer(
-                "orderly", {ORDERED: "*"}, self.in_order.take, orderly=True, consume_from="first"
+                prefix + "orderly",
+                {ordered: "*"},
+                self.in_order.take,
+                orderly=True,
+                consume_from="first",
             ),
-            cluster.pull_consumer("pulled", consume_from="first") as puller,
+            cluster.pull_consumer(prefix + "pulled", consume_from="first") as puller,
             cluster.producer(**patient) as plain,
             cluster.producer(idempotent=True, **patient) as idempotent,
-            cluster.transactional_producer("payments", check=unsure, **patient) as transactional,
+            cluster.transactional_producer(
+                prefix + "payments", check=unsure, **patient
+            ) as transactional,
         ):
-            await puller.assign_all(EVERYDAY)
+            await puller.assign_all(everyday)
             senders: dict[str, Callable[[int], Awaitable[list[tuple[str, bytes]]]]] = {
-                "send": lambda n: sent(plain, EVERYDAY, b"one %d" % n),
-                "send_many": lambda n: many(plain, EVERYDAY, n),
-                "idempotent": lambda n: sent(idempotent, ONCE, b"%d" % n),
-                "by key": lambda n: keyed(plain, n),
-                "transaction": lambda n: committed(transactional, n),
-                "delayed": lambda n: sent(plain, LATER, b"%d" % n, delay_seconds=DELAY_SECONDS),
-                "one broker only": lambda n: sent(plain, LONELY, b"%d" % n),
+                "send": lambda n: sent(plain, everyday, b"one %d" % n),
+                "send_many": lambda n: many(plain, everyday, n),
+                "idempotent": lambda n: sent(idempotent, once, b"%d" % n),
+                "by key": lambda n: keyed(plain, ordered, n),
+                "transaction": lambda n: committed(transactional, paid, n),
+                "delayed": lambda n: sent(plain, later, b"%d" % n, delay_seconds=DELAY_SECONDS),
+                "one broker only": lambda n: sent(plain, lonely, b"%d" % n),
             }
             looks: dict[str, Callable[[], Awaitable[object]]] = {
                 "route": lambda: cluster.call_nameserver(
-                    "GetRoute", GetRouteRequest(topics=[EVERYDAY])
+                    "GetRoute", GetRouteRequest(topics=[everyday])
                 ),
                 "newcomer": self._come_and_go,
                 "list topics": cluster.admin.list_topics,
-                "lag": lambda: cluster.admin.lag("pushed"),
-                "members": lambda: cluster.admin.members("pushed"),
+                "lag": lambda: cluster.admin.lag(pushed),
+                "members": lambda: cluster.admin.members(pushed),
             }
             async with asyncio.TaskGroup() as tasks:
                 for name, send in senders.items():
@@ -209,11 +219,11 @@ class EverydayClients:
 
     async def _come_and_go(self) -> None:
         """What a script does: connect, send, close."""
-        body = b"newcomer %d" % self._newcomers
+        everyday, body = self._prefix + EVERYDAY, b"newcomer %d" % self._newcomers
         self._newcomers += 1
         async with rockoon.connect(self._cluster.nameservers) as cluster:
-            await cluster.producer().send(EVERYDAY, body)
-        self.acknowledged[EVERYDAY].add(body)
+            await cluster.producer().send(everyday, body)
+        self.acknowledged[everyday].add(body)
 
     async def _send(
         self, client: Client, send: Callable[[int], Awaitable[list[tuple[str, bytes]]]]
@@ -253,18 +263,18 @@ async def many(producer: rockoon.Producer, topic: str, number: int) -> list[tupl
     return [(topic, body) for body in bodies]
 
 
-async def keyed(producer: rockoon.Producer, number: int) -> list[tuple[str, bytes]]:
+async def keyed(producer: rockoon.Producer, topic: str, number: int) -> list[tuple[str, bytes]]:
     body = b"%d %d" % (number % KEYS, number)
-    await producer.send(ORDERED, body, ordering_key=str(number % KEYS))
-    return [(ORDERED, body)]
+    await producer.send(topic, body, ordering_key=str(number % KEYS))
+    return [(topic, body)]
 
 
 async def committed(
-    producer: rockoon.TransactionalProducer, number: int
+    producer: rockoon.TransactionalProducer, topic: str, number: int
 ) -> list[tuple[str, bytes]]:
-    async with producer.transaction(PAID, b"%d" % number):
+    async with producer.transaction(topic, b"%d" % number):
         pass
-    return [(PAID, b"%d" % number)]
+    return [(topic, b"%d" % number)]
 
 
 def unsure(message: Message) -> Resolution:

@@ -12,6 +12,7 @@ from typing import Any
 from grpc import aio
 
 from rockoon_core.errors import GroupNotFound, NodeNameTaken, TopicExists, TopicNotFound
+from rockoon_core.protocol import LEVEL
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import (
@@ -348,6 +349,7 @@ class FakeNameserver(NameServerServicer):
     def _snapshot(self) -> pb.RouteUpdate:
         return pb.RouteUpdate(
             revision=self.revision,
+            level=LEVEL,
             snapshot=True,
             nodes=list(self.nodes.values()),
             topics=list(self.topics.values()),
@@ -369,6 +371,7 @@ class FakeNameserver(NameServerServicer):
         self.revision += 1
         update = pb.RouteUpdate(
             revision=self.revision,
+            level=LEVEL,
             deletions_since=self.deletions_since,
             history=self.history,
             etcd_reachable=True,

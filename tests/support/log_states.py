@@ -1,7 +1,9 @@
 """States of logs and calls of their replicas, for tests of what nameservers decide."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from rockoon_core.protocol import LEVEL
 from rockoon_nameserver import elections
 from rockoon_nameserver.elections import LogDecision
 from rockoon_nameserver.log_membership import registered
@@ -11,10 +13,10 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, ReplicaFacts
 LOG = "broker-a"
 
 
-def replica_node(who: str, name: str = "", **fields: str) -> Node:
+def replica_node(who: str, name: str = "", **fields: Any) -> Node:
     """A replica with the id `who`; its name is "broker-a-" and that, unless it is given."""
     given = {"address": f"{who}:10911", "replica": name or f"{LOG}-{who}", **fields}
-    return Node(kind=BROKER, name=LOG, store_id=who, **given)
+    return Node(kind=BROKER, name=LOG, store_id=who, level=LEVEL, **given)
 
 
 def come(

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon.local.directory import choose_port
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import LEVEL
 from rockoon_nameserver.server import serve
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, RouteUpdate, WatchRoutesRequest
@@ -84,8 +85,8 @@ FAST_RECONNECT = (
 
 
 def broker_node(name: str = "broker-a", **fields: Any) -> Node:
-    given = {"kind": BROKER, "address": f"{name}:10911", "store_id": f"store of {name}", **fields}
-    return Node(name=name, **given)
+    own = {"kind": BROKER, "address": f"{name}:10911", "store_id": f"store of {name}"}
+    return Node(name=name, **{**own, "level": LEVEL, **fields})
 
 
 class RouteView:

@@ -28,7 +28,13 @@ from rockoon.admin.descriptions import (
 from rockoon.admin.reads import GroupLag, all_lags, ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.bounds import check_epoch_ms, refuses_invalid_text
-from rockoon.errors import GroupHasMembers, GroupNotFound, RockoonError, from_wire
+from rockoon.errors import (
+    GroupHasMembers,
+    GroupNotFound,
+    InvalidArgument,
+    RockoonError,
+    from_wire,
+)
 from rockoon.net.routes import TopicRoute
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
@@ -587,6 +593,27 @@ class Admin:
             NotPermitted: the access key has no permission to ask.
         """
         return await ask_status(self._cluster)
+
+    async def finish_upgrade(self) -> int:
+        """Raise the cluster's feature level to that of the nameservers; return the level.
+
+        Services of a former version are refused from then on.
+
+        Raises:
+            InvalidArgument: a nameserver of this connection or a registered service is of a former
+                version.
+        """
+        nameservers = (await self.status()).nameservers
+        former = [each.name or each.address for each in nameservers if not each.is_of_levels]
+        if former:
+            names = ", ".join(former)
+            reason = f"nameservers of a former version, or without an answer: {names}"
+            raise InvalidArgument(reason=f"{reason}. Upgrade and start them first")
+        reply = await self._cluster.call_nameserver(
+            "FinishUpgrade", nameserver_pb.FinishUpgradeRequest()
+        )
+        level: int = reply.level
+        return level
 
     async def describe_broker(self, name: str) -> NodeStatus:
         """Return the status of one broker.

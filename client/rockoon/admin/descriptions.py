@@ -7,6 +7,7 @@ from rockoon.admin.logs import LogStatus
 from rockoon.errors import RockoonError
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.protocol import LEVEL
 from rockoon_proto.v1 import offset_pb2 as offset_pb
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, QueueState
 from rockoon_proto.v1.in_flight_pb2 import Client, ListClientsReply
@@ -183,6 +184,11 @@ class NodeStatus:
     """How far the node's clock is certainly ahead of this machine's, milliseconds; negative:
     behind; None: unknown."""
 
+    @property
+    def is_of_levels(self) -> bool:
+        """Whether a nameserver answers and supports the feature level of this SDK."""
+        return self.cluster is not None and self.cluster.level_max >= LEVEL
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
@@ -207,11 +213,34 @@ class ClusterStatus:
         return any(answer.routes_in_file for answer in answers)
 
     @property
+    def level(self) -> int:
+        """Feature level of the cluster; 0 if no nameserver reports one."""
+        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
+        return max((answer.level for answer in answers), default=0)
+
+    @property
+    def level_lacking(self) -> list[str]:
+        """Names of services that do not support the highest level of the nameservers; a nameserver
+        that does not answer counts too."""
+        most = max((each.cluster.level_max for each in self.nameservers if each.cluster), default=0)
+        former = [
+            each.name or each.address
+            for each in self.nameservers
+            if each.cluster is None or each.cluster.level_max < most
+        ]
+        latest = self._latest
+        return [*former, *(latest.level_lacking if latest is not None else ())]
+
+    @property
+    def _latest(self) -> DescribeClusterReply | None:
+        """The newest reply: a nameserver without etcd reports old data."""
+        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
+        return max(answers, key=lambda answer: (answer.revision, answer.level_max), default=None)
+
+    @property
     def away_brokers(self) -> list[str]:
         """Names of brokers that have queues but are not registered."""
-        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
-        # The newest reply: a nameserver without etcd reports old data.
-        latest = max(answers, key=lambda answer: answer.revision, default=None)
+        latest = self._latest
         listed = {each.name for each in self.brokers}
         return [name for name in latest.away_brokers if name not in listed] if latest else []
 

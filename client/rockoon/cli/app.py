@@ -24,6 +24,7 @@ from rockoon.cli import (
     messages,
     offsets,
     topics,
+    upgrade,
 )
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
 from rockoon.cli.arguments import (
@@ -178,6 +179,7 @@ app.add_typer(messages.delayed_app, name="delayed")
 app.add_typer(messages.transactions_app, name="transactions")
 app.add_typer(access.app, name="access")
 app.add_typer(backup.app, name="backup")
+app.add_typer(upgrade.app, name="upgrade")
 app.add_typer(spark_app, name="spark")
 app.command()(diagnosis.doctor)
 app.add_typer(diagnosis.support_app, name="support")
@@ -747,6 +749,8 @@ EXAMPLES = {
     "spark": "rockoon spark export --help",
     "doctor": "rockoon doctor --settings broker=/etc/rockoon/broker.toml",
     "support": "rockoon support bundle --log /var/log/rockoon/broker.log",
+    "upgrade": "rockoon upgrade finish",
+    "upgrade finish": "rockoon upgrade finish --yes",
     "support bundle": "rockoon support bundle --log /var/log/rockoon/broker.log",
 }
 COMMON_OPTIONS_HINT = "Options of `rockoon --help` may come before or after the command."

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def show_status(status: "ClusterStatus") -> None:
     etcd = "reachable" if status.etcd_reachable else "NOT REACHABLE: nothing can be changed now"
     print(f"cluster {status.cluster}: {'healthy' if status.healthy else 'NOT HEALTHY'}")
-    print("routes: in a file of the nameserver\n" if status.routes_in_file else f"etcd: {etcd}\n")
+    print("routes: in a file of the nameserver" if status.routes_in_file else f"etcd: {etcd}")
+    print(f"feature level: {level_text(status)}\n")
     rows: list[tuple[Any, ...]] = [
         ("nameserver", each.name or None, each.address, *nameserver_cells(each))
         for each in status.nameservers
@@ -57,6 +58,16 @@ def show_status(status: "ClusterStatus") -> None:
         print("There is no broker: nothing can be sent.")
     if not status.offset_services:
         print("There is no offset service: consumers cannot start.")
+
+
+def level_text(status: "ClusterStatus") -> str:
+    """Return the cluster's feature level, and what an upgrade still waits for."""
+    most = max((each.cluster.level_max for each in status.nameservers if each.cluster), default=0)
+    if status.level >= most:
+        return str(status.level)
+    lacking = ", ".join(status.level_lacking)
+    waits = f"not supported by {lacking}" if lacking else "run `rockoon upgrade finish`"
+    return f"{status.level}; {most} after the upgrade: {waits}"
 
 
 def no_answer(status: "NodeStatus") -> str:
@@ -137,7 +148,7 @@ NAMESERVER_FIGURES = ("etcd_reachable", "etcd_away_seconds", "topics", "groups",
 def status_json(status: "ClusterStatus") -> dict[str, Any]:
     return {
         "cluster": status.cluster,
-        **picked(status, "healthy", "etcd_reachable", "routes_in_file"),
+        **picked(status, "healthy", "etcd_reachable", "routes_in_file", "level", "level_lacking"),
         "nameservers": [
             node_json(each)
             | (picked(each.cluster, *NAMESERVER_FIGURES) if each.cluster is not None else {})

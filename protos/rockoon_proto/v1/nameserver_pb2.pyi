@@ -71,7 +71,7 @@ GROUP_RETRY: GroupTopic
 GROUP_DEAD_LETTERS: GroupTopic
 
 class Node(_message.Message):
-    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas", "ip_address", "drained")
+    __slots__ = ("kind", "name", "address", "store_id", "started_at_ms", "version", "external_address", "place", "predecessor_lease_id", "shared_settings", "replica", "rack", "epoch", "replicas", "ip_address", "drained", "level")
     class SharedSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Node(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     IP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     kind: NodeKind
     name: str
     address: str
@@ -111,7 +112,8 @@ class Node(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaAddress]
     ip_address: str
     drained: bool
-    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ..., ip_address: _Optional[str] = ..., drained: _Optional[bool] = ...) -> None: ...
+    level: int
+    def __init__(self, kind: _Optional[_Union[NodeKind, str]] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., store_id: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., version: _Optional[str] = ..., external_address: _Optional[str] = ..., place: _Optional[str] = ..., predecessor_lease_id: _Optional[int] = ..., shared_settings: _Optional[_Mapping[str, str]] = ..., replica: _Optional[str] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaAddress, _Mapping]]] = ..., ip_address: _Optional[str] = ..., drained: _Optional[bool] = ..., level: _Optional[int] = ...) -> None: ...
 
 class ReplicaAddress(_message.Message):
     __slots__ = ("replica_id", "name", "address", "external_address", "rack", "in_sync", "ip_address")
@@ -334,7 +336,7 @@ class WatchRoutesRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., after_revision: _Optional[int] = ..., include_groups: _Optional[bool] = ..., seen_revision: _Optional[int] = ..., history: _Optional[int] = ...) -> None: ...
 
 class RouteUpdate(_message.Message):
-    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id", "cluster_id", "deletions", "deletions_since", "etcd_went_back", "history")
+    __slots__ = ("revision", "snapshot", "nodes", "topics", "groups", "subscriptions", "removed_nodes", "removed_topics", "removed_groups", "removed_subscriptions", "etcd_reachable", "cluster", "etcd_cluster_id", "cluster_id", "deletions", "deletions_since", "etcd_went_back", "history", "level")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +355,7 @@ class RouteUpdate(_message.Message):
     DELETIONS_SINCE_FIELD_NUMBER: _ClassVar[int]
     ETCD_WENT_BACK_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     revision: int
     snapshot: bool
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -371,7 +374,8 @@ class RouteUpdate(_message.Message):
     deletions_since: int
     etcd_went_back: bool
     history: int
-    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., deletions: _Optional[_Iterable[_Union[Deletion, _Mapping]]] = ..., deletions_since: _Optional[int] = ..., etcd_went_back: _Optional[bool] = ..., history: _Optional[int] = ...) -> None: ...
+    level: int
+    def __init__(self, revision: _Optional[int] = ..., snapshot: _Optional[bool] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., removed_nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., removed_topics: _Optional[_Iterable[str]] = ..., removed_groups: _Optional[_Iterable[str]] = ..., removed_subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., etcd_reachable: _Optional[bool] = ..., cluster: _Optional[str] = ..., etcd_cluster_id: _Optional[int] = ..., cluster_id: _Optional[int] = ..., deletions: _Optional[_Iterable[_Union[Deletion, _Mapping]]] = ..., deletions_since: _Optional[int] = ..., etcd_went_back: _Optional[bool] = ..., history: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class Deletion(_message.Message):
     __slots__ = ("topic", "group", "revision")
@@ -591,7 +595,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterReply(_message.Message):
-    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers", "routes_in_file", "version", "clock_ms")
+    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers", "routes_in_file", "version", "clock_ms", "level", "level_max", "level_lacking")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -604,6 +608,9 @@ class DescribeClusterReply(_message.Message):
     ROUTES_IN_FILE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_LACKING_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: int
@@ -616,7 +623,22 @@ class DescribeClusterReply(_message.Message):
     routes_in_file: bool
     version: str
     clock_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ..., version: _Optional[str] = ..., clock_ms: _Optional[int] = ...) -> None: ...
+    level: int
+    level_max: int
+    level_lacking: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ..., version: _Optional[str] = ..., clock_ms: _Optional[int] = ..., level: _Optional[int] = ..., level_max: _Optional[int] = ..., level_lacking: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FinishUpgradeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FinishUpgradeReply(_message.Message):
+    __slots__ = ("level", "revision")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    revision: int
+    def __init__(self, level: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ReadRoutesRequest(_message.Message):
     __slots__ = ()

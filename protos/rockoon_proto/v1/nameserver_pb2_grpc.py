@@ -140,6 +140,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.FromString,
                 _registered_method=True)
+        self.FinishUpgrade = channel.unary_unary(
+                '/rockoon.v1.NameServer/FinishUpgrade',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeReply.FromString,
+                _registered_method=True)
 
 
 class NameServerServicer:
@@ -300,6 +305,15 @@ class NameServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinishUpgrade(self, request, context):
+        """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
+        a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
+        supports less.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NameServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -397,6 +411,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.ReadRoutes,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.SerializeToString,
+            ),
+            'FinishUpgrade': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishUpgrade,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -923,6 +942,33 @@ class NameServer:
             '/rockoon.v1.NameServer/ReadRoutes',
             rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.ReadRoutesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishUpgrade(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.NameServer/FinishUpgrade',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.FinishUpgradeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -102,6 +102,11 @@ class NameServerStub:
     """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
     without nodes, which register again.
     """
+    FinishUpgrade: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.FinishUpgradeRequest, _nameserver_pb2.FinishUpgradeReply]
+    """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
+    a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
+    supports less.
+    """
 
 @_typing.type_check_only
 class NameServerAsyncStub(NameServerStub):
@@ -176,6 +181,11 @@ class NameServerAsyncStub(NameServerStub):
     ReadRoutes: _aio.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]  # type: ignore[assignment]
     """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
     without nodes, which register again.
+    """
+    FinishUpgrade: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.FinishUpgradeRequest, _nameserver_pb2.FinishUpgradeReply]  # type: ignore[assignment]
+    """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
+    a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
+    supports less.
     """
 
 class NameServerServicer(metaclass=_abc_1.ABCMeta):
@@ -362,6 +372,17 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_nameserver_pb2.ReadRoutesReply], _abc.AsyncIterator[_nameserver_pb2.ReadRoutesReply]]:
         """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
         without nodes, which register again.
+        """
+
+    @_abc_1.abstractmethod
+    def FinishUpgrade(
+        self,
+        request: _nameserver_pb2.FinishUpgradeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_nameserver_pb2.FinishUpgradeReply, _abc.Awaitable[_nameserver_pb2.FinishUpgradeReply]]:
+        """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
+        a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
+        supports less.
         """
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -33,7 +33,12 @@ from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import NodeLease, Registration
-from rockoon_node.store_directory import keep_private, read_or_make_store_id, store_place
+from rockoon_node.store_directory import (
+    keep_private,
+    read_or_make_store_id,
+    refuse_newer_format,
+    store_place,
+)
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.copy_process import CopyProcess
 from rockoon_replica.going_alone import leave_copies
@@ -60,6 +65,7 @@ log = logging.getLogger(__name__)
 CALLS_BESIDE_PULLS_MAX = 10_000
 # How long a start waits for the nameservers before it serves without routes.
 FIRST_ROUTES_SECONDS_MAX = 3.0
+ALL_RULES = {**RULES, **REPLICATION_RULES}
 
 
 async def serve(
@@ -87,11 +93,11 @@ async def serve(
         Fatal: the store was refused.
         SettingsError, ListenError: a setting cannot be used.
     """
+    config = settings.store_path / CONFIG_DIRECTORY
+    refuse_newer_format(config)
     clock, disk = clock or SystemClock(), disk or Disk()
     end_when_descriptor_lost(disk, stop)
-    rules = {**RULES, **REPLICATION_RULES}
-    frontend = NodeFrontend("broker", settings, rules, NodeLease("the broker"))
-    config = settings.store_path / CONFIG_DIRECTORY
+    frontend = NodeFrontend("broker", settings, ALL_RULES, NodeLease("the broker"))
     broker: Broker | None = None
     metrics = BrokerMetrics(clock)
     try:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
+from rockoon_core.protocol import LEVEL
 from rockoon_nameserver.etcd_data import (
     Header,
     KeyRange,
@@ -426,7 +427,9 @@ class EtcdFollower:
         """
         number = 0 if has_routes else secrets.randbits(63) | 1
         key = self._keyspace.identity
-        await self._etcd.transaction([absent(only(key))], [PutKey(key, identity_value(number))])
+        # A new cluster has no services of former versions.
+        value = identity_value(number, 0 if has_routes else LEVEL)
+        await self._etcd.transaction([absent(only(key))], [PutKey(key, value)])
 
     async def _follow(self) -> None:
         """Apply the events of etcd's watch to the table until the watch fails or etcd does not

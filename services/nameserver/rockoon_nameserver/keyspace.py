@@ -1,6 +1,7 @@
 """Keyspace of the routes in etcd: names of keys, contents of values.
 
-    /rockoon/{cluster}/identity                                 a number that no other etcd has
+    /rockoon/{cluster}/identity                                 a number that no other etcd has, and
+                                                                the cluster's feature level
     /rockoon/{cluster}/nodes/{broker|offset}/{name}             Node, under the node's lease
     /rockoon/{cluster}/replicas/{broker|offset}/{log}/{id}      Node of a replica, under its lease
     /rockoon/{cluster}/logs/{broker|offset}/{log}               LogState
@@ -267,8 +268,10 @@ class Keyspace:
         raise UnreadableKey(f"{key!r} is not a route")
 
 
-def identity_value(number: int) -> bytes:
-    return json_value({"number": number})
+def identity_value(number: int, level: int = 0) -> bytes:
+    """Return the value of the identity's key. Level 0 is not written: former versions had none."""
+    fields: dict[str, object] = {"number": number}
+    return json_value(fields | ({"level": level} if level else {}))
 
 
 def read_identity(value: bytes) -> int:
@@ -282,6 +285,15 @@ def read_identity(value: bytes) -> int:
     except (ValueError, KeyError, TypeError):
         pass
     raise UnreadableKey(f"{value!r} is no identity")
+
+
+def read_level(value: bytes) -> int:
+    """Return the cluster's feature level from the value of the identity's key; 0 without one."""
+    try:
+        level = json.loads(value).get("level", 0)
+    except (ValueError, AttributeError):
+        return 0
+    return level if isinstance(level, int) else 0
 
 
 def node_value(node: Node) -> bytes:

@@ -197,17 +197,19 @@ class Fingerprints:
         self._nameserver = nameserver
         self._settings = settings
 
-    def check(self, request: RegisterNodeRequest, cluster_id: int) -> None:
-        """Refuse the registration of a node whose cluster, protocol or settings differ from this
-        cluster's. Nodes that are already registered stay.
+    def check(self, request: RegisterNodeRequest, cluster_id: int, level: int) -> None:
+        """Refuse the registration of a node whose cluster, protocol, level or settings differ from
+        this cluster's. Nodes that are already registered stay.
 
         Args:
             request: of the node.
             cluster_id: the cluster's identity; 0 while unknown.
+            level: the cluster's feature level.
 
         Raises:
             WrongCluster: the node has the store of another cluster, speaks a protocol that this
-                nameserver does not know, or differs in a setting that must be equal.
+                nameserver does not know, lacks the feature level of the cluster, or differs in a
+                setting that must be equal.
         """
         if request.lease_id:
             return
@@ -221,6 +223,12 @@ class Fingerprints:
             self._refuse(
                 f"{name!r} speaks protocol {request.protocol}, and nameserver "
                 f"{self._nameserver!r} only {PROTOCOL}: upgrade the nameservers first"
+            )
+        if request.node.level < level:
+            self._refuse(
+                f"{name!r} is of a former version: it supports feature level {request.node.level}, "
+                f"and the upgrade of the cluster to level {level} is finished. Start a version "
+                f"that supports level {level}"
             )
         here = self._settings.get("access", "")
         there = request.node.shared_settings.get("access", "")

@@ -90,7 +90,11 @@ class RouteFile:
         sync_directory(path.parent)
         found = dict(execute("SELECT name, value FROM facts"))
         if found["layout"] != LAYOUT:
-            raise StoreCorrupt(path=path, reason=f"layout {found['layout']} is unknown")
+            reason = (
+                f"its layout is {found['layout']}, and this version knows {LAYOUT}: start the "
+                "newer version that wrote it"
+            )
+            raise StoreCorrupt(path=path, reason=reason)
         self.header = Header(int(found["revision"]), int(found["cluster_id"]))
         self.items = [KeyValue(*row) for row in execute("SELECT * FROM keys")]
         self.leases: dict[int, int] = dict(execute("SELECT * FROM leases"))

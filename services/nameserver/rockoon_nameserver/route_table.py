@@ -33,6 +33,7 @@ from rockoon_nameserver.keyspace import (
     read_access_key,
     read_block,
     read_group,
+    read_level,
     read_log,
     read_node,
     read_setting,
@@ -98,6 +99,10 @@ class LogTable:
     def state(self, key: LogKey) -> LogState | None:
         record = self._records.get(key)
         return None if record is None else record.state
+
+    def nodes(self) -> Iterable[Node]:
+        """Live replicas of all logs."""
+        return (node for record in self._records.values() for node in record.nodes.values())
 
     def with_state(self) -> list[LogKey]:
         """Sorted keys of the logs that have a state."""
@@ -263,6 +268,8 @@ class RouteTable:
         self._nodes: dict[NodeKey, Node] = {}
         self._registered: dict[NodeKey, Node] = {}
         self.logs = LogTable()
+        # Feature level of the cluster.
+        self.level = 0
         # Number of queue blocks of all topics, by broker.
         self._block_counts: Counter[str] = Counter()
         self._records: dict[str, TopicEntry] = {}
@@ -315,6 +322,11 @@ class RouteTable:
         added.
         """
         return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
+
+    def lacking(self, level: int) -> list[str]:
+        """Return the names of live nodes, copies included, that support only lower levels."""
+        nodes = [*self._registered.values(), *self.logs.nodes()]
+        return sorted({each.replica or each.name for each in nodes if each.level < level})
 
     def counts(self) -> "RouteCounts":
         return RouteCounts(
@@ -498,7 +510,8 @@ class RouteTable:
                 self._keys[event.key] = event.mod_revision, event.value
             try:
                 if event.key == self._keyspace.identity:
-                    # Read by the follower.
+                    # The follower reads the number.
+                    self.level = read_level(event.value or b"")
                     continue
                 key = self._keyspace.parse(event.key)
                 if isinstance(key, AccessKeyName):

@@ -16,7 +16,7 @@ from grpc import aio
 
 from rockoon_core.channels import Tls
 from rockoon_core.errors import EtcdUnavailable, StoreCorrupt, StoreLocked
-from rockoon_core.protocol import RECOMMENDED, is_recommended
+from rockoon_core.protocol import LEVEL, RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
 from rockoon_format.names import Action, Need, group_resource, topic_need
 from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
@@ -25,6 +25,7 @@ from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.follower import EtcdFollower, Rounds
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.level import ClusterLevel
 from rockoon_nameserver.live_settings import LiveSettingService
 from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
@@ -118,6 +119,7 @@ RULES: Rules = (
             "RemoveBroker": on_cluster("admin"),
             "DescribeCluster": on_cluster("read"),
             "ReadRoutes": on_cluster("admin"),
+            "FinishUpgrade": on_cluster("admin"),
         }.items()
     }
     | {
@@ -268,6 +270,7 @@ async def run_with(
             for server in servers:
                 await listening.enter_async_context(server)
             if await wait_loaded(settings, follower, stop):
+                check_level(follower.table.level)
                 await check_versions(settings, etcd)
                 guarding = freeze_when_etcd_goes_back(follower, logs)
                 tasks.create_task(guarding, name="freeze logs when etcd goes back")
@@ -311,6 +314,7 @@ def registration(
     )
     removal = BrokerRemoval(etcd, keyspace, topics, follower.table.topics_on)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
+    level = ClusterLevel(etcd, keyspace)
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
     key_service = AccessKeyService(keys, follower, is_on=frontend.gate is not None)
     live_settings = LiveSettingService(etcd, keyspace, follower, steady_clock())
@@ -327,6 +331,7 @@ def registration(
             group_topics,
             removal,
             fingerprints,
+            level,
             node_identities,
             external=external,
             routes_in_file=settings.routes_path is not None,
@@ -403,6 +408,16 @@ def etcd_tls(settings: NameserverSettings) -> Tls | None:
     if tls != Tls():
         raise SettingsError("etcd_tls_... is set, but etcd_tls = off: nothing would be encrypted")
     return None
+
+
+def check_level(level: int) -> None:
+    """Refuse to serve a cluster whose feature level this program does not support. Raises Fatal."""
+    if level > LEVEL:
+        raise Fatal(
+            ExitStatus.CONFIGURATION,
+            f"the cluster has feature level {level}, and this nameserver supports {LEVEL}: start "
+            "the version with which the upgrade was finished, or a newer one",
+        )
 
 
 async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from rockoon_core.clock import wall_clock_ms
 from rockoon_core.errors import GroupNotFound, InvalidArgument
+from rockoon_core.protocol import LEVEL
 from rockoon_format.names import (
     group_resource,
     is_dlq_topic,
@@ -19,6 +20,7 @@ from rockoon_nameserver.broker_removal import BrokerRemoval
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
+from rockoon_nameserver.level import ClusterLevel
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_nameserver.route_import import parts
@@ -51,6 +53,7 @@ class NameServer(NameServerServicer):
         name: of this nameserver.
         follower, nodes, topics, groups, group_topics, removal: implement the calls.
         fingerprints: settings that nodes must share.
+        level: the cluster's feature level in etcd.
         node_identities: required certificates of nodes; None if callers have none.
         external: whether callers are in another network.
         routes_in_file: whether there is no etcd.
@@ -67,6 +70,7 @@ class NameServer(NameServerServicer):
         group_topics: GroupTopics,
         removal: BrokerRemoval,
         fingerprints: Fingerprints,
+        level: ClusterLevel,
         node_identities: NodeIdentities | None = None,
         *,
         external: bool = False,
@@ -82,6 +86,7 @@ class NameServer(NameServerServicer):
         self._group_topics = group_topics
         self._removal = removal
         self._fingerprints = fingerprints
+        self._level = level
         self._node_identities = node_identities
         self._external = external
         self._routes_in_file = routes_in_file
@@ -91,7 +96,8 @@ class NameServer(NameServerServicer):
         self, request: pb.RegisterNodeRequest, context: Any
     ) -> pb.RegisterNodeReply:
         self._check_identity(request.node.name, context)
-        self._fingerprints.check(request, self._follower.cluster_id)
+        level = self._follower.table.level
+        self._fingerprints.check(request, self._follower.cluster_id, level)
         reply = await self._served(self._nodes.register(request))
         nodes = self._follower.table.nodes()
         reply.differences.extend(self._fingerprints.differences(request.node, nodes))
@@ -109,10 +115,7 @@ class NameServer(NameServerServicer):
             interest(list(request.topics), groups=request.include_groups)
         )
         update.etcd_reachable = self._follower.reachable
-        update.cluster = self._cluster
-        update.etcd_cluster_id = self._follower.etcd_cluster_id
-        update.cluster_id = self._follower.cluster_id
-        set_addresses(update.nodes, external=self._external)
+        self._set_facts(update)
         if current_caller() is not None:
             keep_visible(update, sees)
         return update
@@ -130,11 +133,16 @@ class NameServer(NameServerServicer):
         ):
             if caller is not None:
                 keep_visible(update, sees)
-            update.cluster = self._cluster
-            update.etcd_cluster_id = self._follower.etcd_cluster_id
-            update.cluster_id = self._follower.cluster_id
-            set_addresses(update.nodes, external=self._external)
+            self._set_facts(update)
             yield update
+
+    def _set_facts(self, update: pb.RouteUpdate) -> None:
+        """Set the facts of the cluster that each update has."""
+        update.cluster = self._cluster
+        update.etcd_cluster_id = self._follower.etcd_cluster_id
+        update.cluster_id = self._follower.cluster_id
+        update.level = self._follower.table.level
+        set_addresses(update.nodes, external=self._external)
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
         return await self._served(self._topics.create(request))
@@ -235,6 +243,9 @@ class NameServer(NameServerServicer):
             routes_in_file=self._routes_in_file,
             version=self._version,
             clock_ms=wall_clock_ms(),
+            level=table.level,
+            level_max=LEVEL,
+            level_lacking=table.lacking(LEVEL),
         )
         set_addresses(reply.nodes, external=self._external)
         return reply
@@ -246,6 +257,12 @@ class NameServer(NameServerServicer):
         found = await self._follower.stored()
         for part in parts(found, self._keyspace, self._follower.cluster_id):
             yield part
+
+    async def FinishUpgrade(
+        self, request: pb.FinishUpgradeRequest, context: Any
+    ) -> pb.FinishUpgradeReply:
+        self._follower.refuse_unloaded()
+        return await self._served(self._level.raise_it(self._follower.table.lacking(LEVEL)))
 
     async def _served(self, change: Awaitable[Reply]) -> Reply:
         """Return the reply to a change once this nameserver serves the change to clients.

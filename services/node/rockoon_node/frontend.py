@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from grpc import aio
 
+from rockoon_core.protocol import LEVEL
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import NodeLease, Registration
@@ -179,6 +180,7 @@ class NodeFrontend(Frontend):
             external_address=settings.advertise_external,
             ip_address=settings.advertise_ip,
             shared_settings=shared_settings(settings),
+            level=LEVEL,
         )
         facts = None
         if as_replica is not None:

@@ -1,4 +1,4 @@
-"""The store directory of a node: its id, its cluster, and its permissions."""
+"""The store directory of a node: its format, its id, its cluster, and its permissions."""
 
 import logging
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_core.errors import StoreCorrupt
+from rockoon_runtime.process import ExitStatus, Fatal
 from rockoon_runtime.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -18,6 +19,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STORE_ID_BYTES = 16
 STORE_ID = re.compile(rb"[0-9a-f]{%d}" % (2 * STORE_ID_BYTES))
 CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
+FORMAT_FILE = "format"
+STORE_FORMAT = 1
+"""Format of the stores of brokers and offset services, that is of all files in them. Increment it
+with a change that former programs would misread or overwrite. A program writes the number into a
+store when it first writes such a file, and reads all lower ones."""
 
 
 def keep_private(root: Path) -> None:
@@ -36,9 +42,36 @@ def keep_private(root: Path) -> None:
         log.info("removed the permissions of other users from %s", root)
 
 
+def refuse_newer_format(directory: Path) -> None:
+    """Refuse the store of a newer program, before this program changes anything in it.
+
+    Args:
+        directory: the directory of the store's id. A store without a file of the format has
+            format 1.
+
+    Raises:
+        Fatal: the format is newer, or cannot be read.
+    """
+    path = directory / FORMAT_FILE
+    try:
+        content = path.read_bytes().strip()
+    except FileNotFoundError:
+        return
+    except OSError as failure:
+        raise Fatal(ExitStatus.STORE, f"{path} cannot be read: {failure}") from failure
+    if not re.fullmatch(rb"[0-9]{1,9}", content):
+        raise Fatal(ExitStatus.STORE, f"{path} is damaged: it does not hold a number")
+    if int(content) > STORE_FORMAT:
+        raise Fatal(
+            ExitStatus.STORE,
+            f"the store has format {int(content)} (see {path}), and this version reads formats up "
+            f"to {STORE_FORMAT}: start the newer version that wrote it. Nothing was changed",
+        )
+
+
 def read_or_make_store_id(path: Path, replace_file: Callable[[Path, bytes], None]) -> str:
     """Read the id of a store, which identifies a restarted service to the nameservers. A new store
-    gets a random id, which never changes.
+    gets its format, and a random id, which never changes.
 
     Args:
         path: file of the id, in an existing directory.
@@ -56,6 +89,7 @@ def read_or_make_store_id(path: Path, replace_file: Callable[[Path, bytes], None
         if not STORE_ID.fullmatch(content):
             raise StoreCorrupt(path=path, reason="it does not hold 32 hexadecimal digits")
         return content.decode()
+    replace_file(path.with_name(FORMAT_FILE), b"%d\n" % STORE_FORMAT)
     store_id = secrets.token_hex(STORE_ID_BYTES)
     replace_file(path, store_id.encode() + b"\n")
     return store_id

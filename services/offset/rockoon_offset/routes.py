@@ -102,6 +102,7 @@ class FollowedRoutes:
     async def _apply(self, update: RouteUpdate) -> None:
         etcd = update.etcd_cluster_id
         if self._is_of_our_etcd(update):
+            self._store.raise_level(update.level)
             if self._refused:
                 log.info("the nameservers use etcd %016x again; their routes are applied", etcd)
                 self._refused, self._refusal = 0, ""

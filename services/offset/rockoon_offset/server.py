@@ -9,7 +9,7 @@ from rockoon_core.disk import LOCK_FILE, Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.registration import NodeLease
-from rockoon_node.store_directory import cluster_id, store_place
+from rockoon_node.store_directory import cluster_id, refuse_newer_format, store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.metrics import TABLE, of_process
@@ -61,6 +61,7 @@ async def serve(
         Fatal: the store cannot be used, or the cluster has another offset service.
     """
     check_values(settings)
+    refuse_newer_format(settings.store_path)
     disk = disk or Disk()
     end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}

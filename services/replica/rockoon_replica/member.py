@@ -308,6 +308,9 @@ class Member:
                 # It resumed as the only voter. Other replicas may have records of its epoch.
                 self._end(Reopen())
                 return False
+        elif self.replica in state.runs and set(state.runs.values()) == {NO_RUN}:
+            # A nameserver of a former version discards the starts of all copies.
+            self._run_is_known = True
         return self.is_registered
 
     def _join_epoch(self, state: LogState) -> None:

@@ -375,7 +375,10 @@ def decode(content: bytes) -> Kept:
         raise ValueError("the checksum does not match")
     told: Mapping[str, Any] = json.loads(line)
     if told["format"] != FORMAT:
-        raise ValueError(f"unknown format {told['format']!r}")
+        raise ValueError(
+            f"its format is {told['format']!r}, and this version knows {FORMAT}: start the newer "
+            "version that wrote it"
+        )
     in_sync = told["inSync"]
     facts = ReplicaFacts(
         promised=told["promised"],

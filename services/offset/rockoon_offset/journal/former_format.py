@@ -40,7 +40,7 @@ from rockoon_offset.journal.journal_files import (
     journal_path,
 )
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import decode, encode
+from rockoon_offset.progress.records import decode, encode, level_of
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +133,10 @@ def _write_converted(
 
 
 def _first_file(generation: int, replica: str, records: list[bytes]) -> bytes:
-    ledger = Ledger()
-    for record in records:
-        ledger.apply(decode(record))
+    ledger, level = Ledger(), 0
+    for record in map(decode, records):
+        level = level or level_of(record)
+        ledger.apply(record)
     content = bytearray(frames.encode_header(LogFileHeader(generation, 0, 0)))
     first = frames.encode_epochs(EpochPayload(True, False, replica, ((0, 0),)))
 
@@ -143,7 +144,9 @@ def _first_file(generation: int, replica: str, records: list[bytes]) -> bytes:
         content.extend(frames.encode(kind, len(content) - frames.FILE_HEADER_BYTES, 0, payload))
 
     add(FrameKind.EPOCH, first)
-    for payload in frames.state_payloads(map(encode, ledger.snapshot())):
+    # Of the level of the former records: the former version may have to read it.
+    state = (encode(record, level) for record in ledger.snapshot())
+    for payload in frames.state_payloads(state):
         add(FrameKind.STATE, payload)
     add(FrameKind.STATE_END, b"")
     return bytes(content)

@@ -123,7 +123,10 @@ def decode_header(data: bytes) -> LogFileHeader | None:
         raise ValueError("its header is not valid")
     magic, generation, position = FILE_HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError("the file is no journal of this format")
+        raise ValueError(
+            f"it is no journal of this format ({MAGIC.decode()}): it begins with {magic!r}. If a "
+            "newer version of the offset service wrote it, start that version"
+        )
     return LogFileHeader(generation, position, decode_synced(data[SYNCED_AT:FILE_HEADER_BYTES]))
 
 

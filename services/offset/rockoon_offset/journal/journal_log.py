@@ -16,7 +16,7 @@ Positions are bytes, see frames.py.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from rockoon_offset.journal.journal_files import JournalFiles, Reserve, is_short
 from rockoon_offset.journal.outline import Outline, Replay, is_first
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_store import JournalCounts
-from rockoon_offset.progress.records import encode
+from rockoon_offset.progress.records import Record, encode
 from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 ROOM_SECONDS = 1.0
@@ -331,6 +331,19 @@ class JournalLog:
 
     # Changes by a leader.
 
+    def raise_level(self, level: int) -> None:
+        """Write records that services of this feature level can read, or the level of records that
+        the journal has already, if that is higher.
+        """
+        self._replay.level = max(self._replay.level, level)
+
+    def encoded(self, records: Iterable[Record]) -> list[bytes]:
+        """Return the journal form of records, at the feature level of the journal."""
+        return [self._encode(record) for record in records]
+
+    def _encode(self, record: Record) -> bytes:
+        return encode(record, self._replay.level)
+
     def admit(self) -> None:
         """Raise an error if no change may be made now.
 
@@ -385,7 +398,7 @@ class JournalLog:
         """Start a new file. `append_state` writes the current ledger to it in parts."""
         epochs = EpochPayload(True, False, self._replica, tuple(self._outline.epochs))
         # Set until the state is complete or abandoned.
-        self._state = frames.state_payloads(map(encode, self.ledger.snapshot()))
+        self._state = frames.state_payloads(map(self._encode, self.ledger.snapshot()))
         self._append_state(FrameKind.EPOCH, frames.encode_epochs(epochs))
 
     def append_state(self) -> bool:

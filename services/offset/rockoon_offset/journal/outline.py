@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal.frames import FrameKind, LogFrame, decode_epochs, joined, unpack
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import decode
+from rockoon_offset.progress.records import decode, level_of
 
 
 class Replay:
@@ -20,11 +20,13 @@ class Replay:
     Attributes:
         ledger: the ledger; a new object if a state starts again.
         is_whole: the ledger contains all frames so far.
+        level: feature level of the services that can read all records so far.
     """
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.is_whole = False
+        self.level = 0
         self._changes: list[bytes] = []
 
     def apply(self, frame: LogFrame) -> None:
@@ -60,8 +62,10 @@ class Replay:
                     self._changes.append(frame.payload)
 
     def _apply(self, payload: bytes) -> None:
-        for record in unpack(payload):
-            self.ledger.apply(decode(record))
+        for each in unpack(payload):
+            record = decode(each)
+            self.level = self.level or level_of(record)
+            self.ledger.apply(record)
 
 
 class JournalGeneration(NamedTuple):

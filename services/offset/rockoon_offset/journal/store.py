@@ -52,7 +52,7 @@ from rockoon_offset.journal import frames
 from rockoon_offset.journal.journal_log import JournalLog, not_stored
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_store import JournalCounts
-from rockoon_offset.progress.records import Record, encode
+from rockoon_offset.progress.records import Record
 from rockoon_replica.log import LogFull
 from rockoon_replica.replica_file import AcknowledgedEnd
 
@@ -169,6 +169,9 @@ class JournalStore:
     def is_held(self) -> bool:
         return self._held is not None
 
+    def raise_level(self, level: int) -> None:
+        self._journal.raise_level(level)
+
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
 
@@ -185,7 +188,7 @@ class JournalStore:
     def write(self, records: list[Record]) -> None:
         if not records:
             return
-        encoded = [encode(record) for record in records]
+        encoded = self._journal.encoded(records)
         self._waiting += encoded
         self._waiting_bytes += sum(map(len, encoded))
         self.changes += 1

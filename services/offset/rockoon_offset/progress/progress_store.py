@@ -43,6 +43,12 @@ class ProgressStore(Protocol):
         """Number of changes written since the start."""
         ...
 
+    def raise_level(self, level: int) -> None:
+        """Set the feature level of the services that must be able to read the journal. A lower
+        level than before has no effect.
+        """
+        ...
+
     def journal_counts(self) -> JournalCounts: ...
 
     def admit(self) -> None:

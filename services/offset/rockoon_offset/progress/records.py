@@ -7,9 +7,10 @@ never change; new fields are added at the end, with a default.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.protocol import LEVEL
 from rockoon_core.start_position import StartReason
 
 
@@ -276,15 +277,49 @@ Record = (
 )
 
 # Defaults of the last fields, the last field first. Fields with defaults are not written, so former
-# versions of the service can read the record.
+# versions of the service can read the record. All of them belong to feature level 1.
 _ACQUIRED_DEFAULTS = ("", 0, "", "", "")
 _PROGRESS_DEFAULTS = (0, "")
+_SETTLED_DEFAULTS = ("",)
+
+Fields = TypeVar("Fields", bound=tuple[Any, ...])
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def encode(record: Record) -> bytes:
-    """Return the journal form of a record."""
+def level_of(record: Record) -> int:
+    """Return the feature level of the services that can read the journal form of a record."""
+    return int(record != _of_level_0(record))
+
+
+def _of_level_0(record: Record) -> Record:
+    """Return a record without the fields that services of feature level 0 cannot read."""
+    match record:
+        case ProgressPut(progress) | Reverted(progress):
+            return type(record)(_with_defaults(progress, _PROGRESS_DEFAULTS))
+        case Acquired():
+            return _with_defaults(record, _ACQUIRED_DEFAULTS)
+        case Settled():
+            return _with_defaults(record, _SETTLED_DEFAULTS)
+    return record
+
+
+def _with_defaults(record: Fields, defaults: Sequence[Any]) -> Fields:
+    first = len(record) - len(defaults)
+    if record[first:] == tuple(reversed(defaults)):
+        return record
+    return type(record)(*record[:first])
+
+
+def encode(record: Record, level: int = LEVEL) -> bytes:
+    """Return the journal form of a record.
+
+    Args:
+        record: one of this module's.
+        level: feature level of the services that must be able to read it.
+    """
+    if not level:
+        record = _of_level_0(record)
     match record:
         case OffsetCommitted():
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
@@ -319,7 +354,9 @@ def encode(record: Record) -> bytes:
             kind = "settled" if isinstance(record, Settled) else "extended"
             set_of = f"{record.messages:x}"
             fields = [kind, record.group, *record.queue, record.number, record.first, set_of]
-            fields += record[5:6] if record[-1] == "" else record[5:]
+            fields += record[5:]
+            if isinstance(record, Settled):
+                _remove_defaults(fields, _SETTLED_DEFAULTS)
         case WindowPut(group, queue, acquired_to, since, settled, skipped):
             sets = f"{settled:x}", f"{skipped:x}"
             fields = ["window", group, *queue, acquired_to, since, *sets]

@@ -24,7 +24,7 @@ from rockoon_node.store_directory import StoreCluster
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_store import JournalCounts
-from rockoon_offset.progress.records import Record, encode
+from rockoon_offset.progress.records import Record
 from rockoon_replica.log import LogFull
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
@@ -80,6 +80,9 @@ class LeaderStore:
     def changes(self) -> int:
         return self._journal.appended_batches
 
+    def raise_level(self, level: int) -> None:
+        self._journal.raise_level(level)
+
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
 
@@ -93,7 +96,7 @@ class LeaderStore:
     def write(self, records: list[Record]) -> None:
         if not records or self._refusal is not None:
             return
-        encoded = [encode(record) for record in records]
+        encoded = self._journal.encoded(records)
         if self._replica.appends_allowed and not self._waiting:
             self._append(encoded)
             return
