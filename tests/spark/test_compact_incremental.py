@@ -54,13 +54,13 @@ def test_twenty_runs_write_at_most_four_times_the_new_bytes(
     owner: Compacting, tmp_path: Path, seed: int
 ) -> None:
     choose = np.random.default_rng(seed)
-    newest = send_zipf(owner, choose, 600, 1000)
+    newest = send_zipf(owner, choose, 250, 500)
     run(place(owner.root, owner.clock.time_ms), part_bytes=WHOLE_PART_BYTES)
     owner.take_over(1)
     new_bytes = written_bytes = linked_parts = 0
     for number in range(2, 22):
         start = owner.store.visible_end
-        newest |= send_zipf(owner, choose, 40, 1000)
+        newest |= send_zipf(owner, choose, 20, 500)
         new_bytes += owner.store.visible_end - start
         now_ms, before = owner.clock.time_ms, tmp_path / "before"
         if number % 5 == 0:
