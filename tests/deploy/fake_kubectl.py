@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from support import kustomize
-
 ORDINALS = 3
 KINDS = {"pod": "Pod", "pvc": "PersistentVolumeClaim", "statefulset": "StatefulSet"}
 KINDS |= {"deployment": "Deployment", "job": "Job"}
@@ -98,6 +96,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def documents_of(options: argparse.Namespace) -> list[Any]:
+    # Imported here: most commands are for Secrets and pods, and scripts run hundreds of them.
+    from support import kustomize
+
     if options.directory:
         return kustomize.build(Path(options.directory))
     return list(kustomize.load_all(Path(options.file).read_text()))
