@@ -209,7 +209,7 @@ def run_page(stage: Stage) -> None:
     for heading in ("Logs", "Restart, upgrade, settings"):
         stage.run_section(heading)
     with stage.connection() as cluster:
-        cluster.admin.create_topic(TOPIC, if_absent=True)
+        cluster.call(cluster.admin.create_topic(TOPIC, if_absent=True))
         load = Load(cluster)
         load.start()
         try:
