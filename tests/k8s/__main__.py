@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"FAULT: {fault}", file=sys.stderr)
     if arguments.write:
         words = f"{len(report.rows)} rows in {minutes:.0f} minutes on {os.cpu_count()} cores."
+        if arguments.days:
+            words += f" SEED={arguments.seed}."
         page.write(report.rows, words, page.DAYS if arguments.days else page.STEPS)
     return 1 if report.faults else 0
 

@@ -323,15 +323,17 @@ def restart_with_policies(stage: Stage, _: Options) -> None:
 
 
 def random_days(stage: Stage, options: Options) -> None:
-    """Run random operations one after the other until the time is over."""
+    """Run random operations, none twice in succession, until the time is over."""
     chooser = random.Random(options.seed)
     print(f"{stage.name}: random operations, SEED={options.seed}", flush=True)
     steps = PRODUCTION_DAYS if stage.deployment.copies else DEV_DAYS
     # Half of the time for each overlay.
     deadline = time.monotonic() + options.days * 30
+    last = None
     while time.monotonic() < deadline:
         set_age(stage, chooser.choice(list(options.dns)))
-        chooser.choice(steps)(stage, Options((), [stage.dns], 0, chooser.randrange(1 << 30)))
+        last = chooser.choice([each for each in steps if each is not last])
+        last(stage, Options((), [stage.dns], 0, chooser.randrange(1 << 30)))
 
 
 DEV_STEPS: dict[str, Callable[[Stage, Options], None]] = {
