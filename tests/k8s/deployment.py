@@ -107,11 +107,16 @@ class Deployment:
             else:
                 yield first.endswith(": healthy") or ": healthy" in first
 
-    def create_checker(self) -> None:
-        """Create the pod of the checker, an example pod of a client, and wait until it runs."""
+    def create_checker(self, cpu: str | None = CHECKER_CPU) -> None:
+        """Create the pod of the checker, an example pod of a client, and wait until it runs.
+
+        Args:
+            cpu: its request; None: that of the example.
+        """
         pod: Any = yaml.safe_load(self._example.read_text())
         pod["metadata"]["name"] = CHECKER
-        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CHECKER_CPU
+        if cpu:
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
         # A node with the client of deploy.md, which no workload creates again, cannot be drained.
         self.kubectl("delete", "pod", CLIENT, CHECKER, "--ignore-not-found")
         self.kubectl("apply", "-f", "-", stdin=json.dumps(pod))

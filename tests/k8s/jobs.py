@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from deploy.page_runs import Ran
@@ -11,9 +10,9 @@ from pyarrow import compute, dataset
 
 from k8s import documents, images
 from k8s import operations as do
-from k8s.cluster import give, kubectl, objects
+from k8s.cluster import give, objects
 from k8s.deployment import CHECKER, Deployment
-from k8s.node import Node, existing_nodes
+from k8s.node import Node
 from k8s.shell import STATE, Clock, Failed, wait_for
 
 SPARK, LOAD_TEST = "spark", "load-test"
@@ -36,18 +35,6 @@ def give_spark(deployment: Deployment) -> str:
     name = deployment.node_of(CHECKER)
     give([images.reference(SPARK)], Clock(), [Node(int(name.removeprefix("node")))])
     return ""
-
-
-@contextmanager
-def only_node(deployment: Deployment) -> Iterator[None]:
-    """Permit new pods only on the checker's node for this time."""
-    own = deployment.node_of(CHECKER)
-    others = [node.name for node in existing_nodes() if node.name != own]
-    kubectl("cordon", *others)
-    try:
-        yield
-    finally:
-        kubectl("uncordon", *others)
 
 
 def compaction(deployment: Deployment) -> str:
@@ -127,7 +114,8 @@ def checked(ran: list[Ran]) -> str:
 
 
 def run_job(deployment: Deployment, name: str) -> str:
-    """Create a Job from a CronJob, wait until it has succeeded, and return its log.
+    """Create a Job from a CronJob on the node with its image, wait until it has succeeded, and
+    return its log.
 
     Raises:
         Failed: the Job failed, or did not end in time; the text has its log.
@@ -146,9 +134,12 @@ def run_job(deployment: Deployment, name: str) -> str:
                 raise Failed(f"{job} failed:\n{log_of(deployment, job)}")
             yield bool(status.get("succeeded"))
 
-    with only_node(deployment):
-        deployment.kubectl("create", "job", job, f"--from=cronjob/{name}")
-        wait_for(f"{job} succeeds", attempts(), JOB_SECONDS, 0.5)
+    words = ("create", "job", job, f"--from=cronjob/{name}", "--dry-run=client", "-o", "json")
+    made: Any = json.loads(deployment.kubectl(*words))
+    node = {"kubernetes.io/hostname": deployment.node_of(CHECKER)}
+    made["spec"]["template"]["spec"]["nodeSelector"] = node
+    deployment.kubectl("create", "-f", "-", stdin=json.dumps(made))
+    wait_for(f"{job} succeeds", attempts(), JOB_SECONDS, 0.5)
     return log_of(deployment, job)
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -128,16 +128,30 @@ def run_production(options: Options, report: Report, beside: Beside) -> None:
         if wanted:
             run_stage(Stage(deployment, "production", report), options, PRODUCTION_STEPS)
             set_dns_age(DEFAULT_DNS)
+        if wanted and not options.days:
+            # Spark's jobs would not fit beside the request of the checker.
+            deployment.create_checker(cpu=None)
+            deployment.create_client()
+            run_steps(deployment, "jobs", jobs.STEPS, options, report)
         if options.wants("helm") and not options.days:
             beside.begin(run_helm)
         if wanted and not options.days:
-            deployment.create_client()
-            for name, steps in (("jobs", jobs.STEPS), ("pages", PAGE_STEPS)):
-                if options.wants(name):
-                    for step, action in steps.items():
-                        report.measured("production", step, partial(action, deployment))
+            run_steps(deployment, "pages", PAGE_STEPS, options, report)
     finally:
         deployment.delete()
+
+
+def run_steps(
+    deployment: Deployment,
+    name: str,
+    steps: Mapping[str, Callable[[Deployment], str]],
+    options: Options,
+    report: Report,
+) -> None:
+    """Run steps without load if they are chosen by this name."""
+    if options.wants(name):
+        for step, action in steps.items():
+            report.measured("production", step, partial(action, deployment))
 
 
 def run_helm(_: Options, report: Report) -> None:
