@@ -112,8 +112,8 @@ conformance: cluster  ## RocketMQ's official clients, unmodified, against the ga
 grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against Rockoon's server, Rockoon's channel against grpcio and grpc-go: LANGUAGE=Go ONLY=leaves; WRITE=1 fills docs/measurements/grpc-peers.md
 	@PYTHONPATH=tests $(BIN)/python -m rpc.peers $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write)
 
-# Fifteen minutes on two busy cores.
-day2: cluster  ## backup, disaster and restore of clusters with three copies under load; the page of three machines: ONLY=backup,three-machines
+# Twenty minutes on two busy cores.
+day2: cluster  ## backup, disaster and restore of clusters with three copies under load; the page of three machines; services of two versions: ONLY=backup,three-machines,upgrade
 	@PYTHONPATH=tests $(BIN)/python -m day2 $(if $(ONLY),--only $(ONLY))
 
 # The collector is built from its Go modules into .conformance/collector, in some minutes the first time.

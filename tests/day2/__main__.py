@@ -15,12 +15,14 @@ from typing import Any
 
 from day2 import backups
 from machines import step
+from upgrade import mixed
 
 # Called with an empty directory and a function that prints a line.
 Step = Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, None]]
 STEPS: Mapping[str, Step] = {
     "backup": backups.run,
     "three-machines": step.run,
+    "upgrade": mixed.run_step,
 }
 
 

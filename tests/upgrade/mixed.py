@@ -217,6 +217,21 @@ async def trial(
     return wrong
 
 
+async def run_step(folder: Path, say: Callable[[str], None]) -> None:
+    """The step of `make day2`: three copies, commit 8e2a733, each service first and last.
+
+    Raises:
+        AssertionError: a call failed, or a message is missing.
+    """
+    try:
+        wrong = await trial(folder, COMMIT, 3, [KINDS, KINDS[::-1]])
+    except NotHere as reason:
+        say(f"not run: {reason}")
+        return
+    assert not wrong, "; ".join(wrong)
+    say(f"up and back between commit {COMMIT[:7]} and this checkout: no call failed")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mixed", description=__doc__)
     parser.add_argument("--commit", action="append", help="former ones; default: %(default)s")
