@@ -1,10 +1,10 @@
 """Blocking read calls to one broker, and the addresses of brokers, for Spark tasks.
 
-An `endpoint` is the addresses of the nameservers, in the form of `rockoon.connect`.
+An `endpoint` is a `ClusterEndpoint`, or the addresses of the nameservers as text.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -12,15 +12,12 @@ from typing import Any, Generic, Self, TypeVar
 import grpc
 
 import rockoon
-import rockoon.sync
 from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
 from rockoon.net.routes import TopicRoute
-from rockoon.net.tls import dialer
 from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
 from rockoon_core.message_queue import MessageQueue, in_calls
-from rockoon_format.names import is_system_topic
 from rockoon_proto.v1.broker_pb2 import (
     BrokerQueue,
     DescribeCompactionReply,
@@ -38,76 +35,54 @@ from rockoon_proto.v1.broker_pb2 import (
     SearchOffsetRequest,
 )
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_spark.records.selection import QueueKey
+from rockoon_spark.endpoint import AnyEndpoint, connect, endpoint_of
 
 
-def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonError]]:
+def broker_addresses(endpoint: AnyEndpoint) -> tuple[dict[str, str], dict[str, RockoonError]]:
     """Return the addresses of the brokers in the routes, and the failure of each missing broker.
 
     Raises:
         RockoonError: no nameserver answers.
     """
-    with rockoon.sync.connect(endpoint) as cluster:
+    with connect(endpoint) as cluster:
         connection = cluster.asyncio
         failures: dict[str, RockoonError] = dict(cluster.call(missing_brokers(connection)))
         addresses, unreachable = cluster.call(_addresses(connection))
     return addresses, failures | unreachable
 
 
-def live_addresses(endpoint: str) -> dict[str, str]:
+def live_addresses(endpoint: AnyEndpoint) -> dict[str, str]:
     """Return the addresses of the brokers in the routes, without a search for missing brokers.
 
     Raises:
         RockoonError: no nameserver answers, or a broker cannot be reached from here.
     """
-    with rockoon.sync.connect(endpoint) as cluster:
+    with connect(endpoint) as cluster:
         addresses, unreachable = cluster.call(_addresses(cluster.asyncio))
     for failure in unreachable.values():
         raise failure
     return addresses
 
 
-def address_now(endpoint: str, broker: str, seconds_max: float) -> str | None:
+def address_now(endpoint: AnyEndpoint, broker: str, seconds_max: float) -> str | None:
     """Return the current address of a broker; None if it cannot be found.
 
     `seconds_max`: time limit for the connection to the nameservers.
     """
     try:
-        with rockoon.sync.connect(endpoint, connect_seconds_max=seconds_max) as cluster:
+        with connect(endpoint, connect_seconds_max=seconds_max) as cluster:
             return cluster.call(_addresses(cluster.asyncio))[0].get(broker)
     except RockoonError:
         return None
 
 
-def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
-    """Return the given topics that do not exist, sorted. Internal topics are not checked.
-
-    Raises:
-        RockoonError: no nameserver answers.
-    """
-    absent = set(topics).difference(route.name for route in topic_routes(endpoint))
-    return sorted(name for name in absent if not is_system_topic(name))
-
-
-def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]:
-    """Return the given queues that do not exist, sorted. Internal topics are not checked.
-
-    Raises:
-        RockoonError: no nameserver answers.
-    """
-    queues_now = (each for route in topic_routes(endpoint) for each in route.queues)
-    known = {(each.topic, each.broker, each.queue_id) for each in queues_now}
-    known |= {(topic, "", number) for topic, _, number in known}
-    return sorted(each for each in queues if each not in known and not is_system_topic(each[0]))
-
-
-def topic_routes(endpoint: str) -> Sequence[TopicRoute]:
+def topic_routes(endpoint: AnyEndpoint) -> Sequence[TopicRoute]:
     """Return the topics of the cluster that this client may see, without internal topics.
 
     Raises:
         RockoonError: no nameserver answers.
     """
-    with rockoon.sync.connect(endpoint) as cluster:
+    with connect(endpoint) as cluster:
         return cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
 
 
@@ -173,12 +148,12 @@ class RepeatedCall(Generic[Request, Reply]):
         broker: str,
         address: str,
         retry_seconds: float,
-        endpoint: str | None = None,
+        endpoint: AnyEndpoint | None = None,
     ) -> None:
         self.broker = broker
         self.retry_seconds = retry_seconds
         self._endpoint = endpoint
-        self._dialer = dialer()
+        self._dialer = endpoint_of(endpoint or "").dialer()
         self._connect(address)
         self._request: Request | None = None
         self._call: Any = None

@@ -5,20 +5,20 @@ import json
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
 from rockoon_core.valid_text import redacted
 from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.file_names import file_name_to_offset
+from rockoon_spark.object_stores import StoreReadError, child, file_system, is_s3, store_errors
 
 Bytes = NDArray[np.uint8]
 
@@ -45,10 +45,6 @@ class LogFile:
         return redacted(self.uri)
 
 
-class StoreReadError(Exception):
-    """A directory is not a store, or the store cannot be read."""
-
-
 def list_log(path: str) -> list[LogFile]:
     """Return the CommitLog files of a store, in order.
 
@@ -60,8 +56,8 @@ def list_log(path: str) -> list[LogFile]:
     """
     files, root = _open(path)
     found = [
-        LogFile(f"{path.rstrip('/')}/commitlog/{info.base_name}", start, info.size)
-        for info in _children(files, f"{root}/commitlog")
+        LogFile(child(path, f"commitlog/{info.base_name}"), start, info.size)
+        for info in _children(path, files, f"{root}/commitlog")
         if info.type == pafs.FileType.File
         and info.base_name.isdigit()
         and (start := file_name_to_offset(info.base_name)) >= 0
@@ -90,10 +86,12 @@ def list_queues(path: str) -> dict[tuple[str, int], list[LogFile]]:
     files, root = _open(path)
     selector = pafs.FileSelector(f"{root}/consumequeue", recursive=True, allow_not_found=True)
     found: dict[tuple[str, int], list[LogFile]] = {}
-    for info in files.get_file_info(selector):
+    with store_errors(path):
+        infos = files.get_file_info(selector)
+    for info in infos:
         *_, topic, queue_id, name = info.path.rsplit("/", 3)
         if info.type == pafs.FileType.File and queue_id.isdigit() and name.isdigit():
-            uri = f"{path.rstrip('/')}/consumequeue/{topic}/{queue_id}/{name}"
+            uri = child(path, f"consumequeue/{topic}/{queue_id}/{name}")
             file = LogFile(uri, file_name_to_offset(name), info.size)
             found.setdefault((topic, int(queue_id)), []).append(file)
     return {key: sorted(own, key=lambda file: file.start) for key, own in found.items()}
@@ -144,11 +142,11 @@ def _probed_end(file: LogFile) -> int:
     return min(bisect_left(range(count), True, key=is_zero) * _PROBE_BYTES, file.bytes)
 
 
-def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return the given queues (topic, queue id) that a store does not have.
+def list_topics(path: str) -> dict[str, set[int]] | None:
+    """Return the topics of a store with their queue ids.
 
     `config/topics.json` and the directories of `consumequeue` list the queues. If both are missing,
-    as in a copy of the CommitLog alone, the result is empty.
+    as in a copy of the CommitLog alone, the result is None.
 
     Args:
         path: the store directory, a local path or a URI.
@@ -156,26 +154,26 @@ def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[s
     Raises:
         StoreReadError: topics.json cannot be read.
     """
-    content = read_small(f"{path.rstrip('/')}/{_TOPICS_FILE}")
+    content = read_small(child(path, _TOPICS_FILE))
     files, root = _open(path)
-    if content is None and not _is_directory(files, f"{root}/consumequeue"):
-        return set()
+    selector = pafs.FileSelector(f"{root}/consumequeue", recursive=True, allow_not_found=True)
+    with store_errors(path):
+        infos = files.get_file_info(selector)
+    if content is None and not infos:
+        return None
     try:
         configs = read_topics(content).topics if content is not None else {}
     except ConfigError as error:
-        raise StoreReadError(f"{redacted(path)}/{_TOPICS_FILE} cannot be read: {error}") from error
-
-    def has(topic: str, queue_id: int) -> bool:
-        config = configs.get(topic)
-        if config and 0 <= queue_id < max(config.read_queues, config.write_queues):
-            return True
-        return _is_directory(files, f"{root}/consumequeue/{topic}/{queue_id}")
-
-    return {each for each in queues if not has(*each)}
-
-
-def _is_directory(files: pafs.FileSystem, path: str) -> bool:
-    return bool(files.get_file_info(path).type == pafs.FileType.Directory)
+        raise StoreReadError(f"{redacted(path)}: {_TOPICS_FILE} cannot be read: {error}") from error
+    found = {
+        topic: set(range(max(config.read_queues, config.write_queues)))
+        for topic, config in configs.items()
+    }
+    for info in infos:
+        topic, _, queue_id = info.path.rpartition("/consumequeue/")[2].partition("/")
+        if info.type == pafs.FileType.Directory and queue_id.isdigit():
+            found.setdefault(topic, set()).add(int(queue_id))
+    return found
 
 
 def dropped_marks(path: str) -> Mapping[str, int]:
@@ -196,7 +194,7 @@ def generation_marks(path: str) -> Mapping[str, int]:
 
 
 def _marks(path: str, name: str) -> Mapping[str, int]:
-    text = read_small(f"{path.rstrip('/')}/{_MARKS_FILE}")
+    text = read_small(child(path, _MARKS_FILE))
     marks = {} if text is None else json.loads(text).get(name, {})
     return {str(topic): int(mark) for topic, mark in marks.items()}
 
@@ -231,8 +229,12 @@ def read_ranges(file: LogFile, starts: Sequence[int], stops: Sequence[int]) -> l
     if not is_remote(file):
         mapped = read_bytes(file.uri, 0, None)
         return [mapped[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    files, path = _file_system(file.uri)
-    with files.open_input_file(path) as source, ThreadPoolExecutor(_PARALLEL_READS) as pool:
+    files, path = file_system(file.uri)
+    with (
+        store_errors(file.uri),
+        files.open_input_file(path) as source,
+        ThreadPoolExecutor(_PARALLEL_READS) as pool,
+    ):
         sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
         return [np.frombuffer(found, np.uint8) for found in pool.map(source.read_at, sizes, starts)]
 
@@ -256,34 +258,24 @@ def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
         with open(uri, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(mapped, np.uint8)[start:stop]
-    files, path = _file_system(uri)
-    with files.open_input_file(path) as source:
+    files, path = file_system(uri)
+    with store_errors(uri), files.open_input_file(path) as source:
         size = (source.size() if stop is None else stop) - start
         return np.frombuffer(source.read_at(size, start), np.uint8)
 
 
 def _open(path: str) -> tuple[pafs.FileSystem, str]:
     if "://" in path:
-        files, root = _file_system(path)
+        files, root = file_system(path)
         return files, root.rstrip("/")
     return pafs.LocalFileSystem(), str(Path(path).absolute())
 
 
-def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
+def _children(location: str, files: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:
     try:
-        files, path = pafs.FileSystem.from_uri(uri)
-    except (pa.ArrowInvalid, OSError) as error:
-        # `from None`, because the cause contains the URI with its secret.
-        raise StoreReadError(
-            f"{redacted(uri)} is in no file system that can be read from here (known are paths,"
-            f" file, hdfs, viewfs, s3, gs, abfs): {redacted(error)}"
-        ) from None
-    return files, path
-
-
-def _children(files: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:
-    try:
-        children: list[pafs.FileInfo] = files.get_file_info(pafs.FileSelector(directory))
+        with store_errors(location):
+            children: list[pafs.FileInfo] = files.get_file_info(pafs.FileSelector(directory))
     except FileNotFoundError as error:
-        raise StoreReadError(f"{directory} does not exist: is this a store directory?") from error
+        shown = f"{redacted(location)}, option path: {directory}" if is_s3(location) else directory
+        raise StoreReadError(f"{shown} does not exist: is this a store directory?") from error
     return children

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from rockoon_spark.java import find_java
-from rockoon_spark.source.data_source import RockoonDataSource
 
 # All cores. Each task has four attempts, as on a cluster, because a worker can run out of memory.
 _LOCAL = "local[*,4]"
@@ -23,31 +23,40 @@ _SETTINGS = {
 
 
 def session(master: str | None = None, **settings: Any) -> SparkSession:
-    """Start a session, or return the active one, and register `format("rockoon")`.
+    """Start a session, or return the active one. Spark finds `format("rockoon")` in it.
 
     Args:
-        master: URL of the Spark master; by default the one of `spark-submit`, else this machine.
+        master: URL of the Spark master, or of a server of Spark Connect (sc://); by default the one
+            of `spark-submit`, else this machine.
         settings: of Spark, with `__` for each dot in a name.
 
     Raises:
         JavaMissing: this process must start Spark, and no Java can run it.
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not is_submitted:
+    is_remote = master is not None and master.startswith("sc://")
+    if not is_submitted and not is_remote:
         find_java()
         master = master or _LOCAL
     builder = SparkSession.builder.appName("rockoon")
     if master is not None:
-        builder = builder.master(master)
+        builder = builder.remote(master) if is_remote else builder.master(master)
         if master.startswith("local"):
             # Local workers use this process's interpreter, not the first one on PATH.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {name.replace("__", "."): str(value) for name, value in settings.items()}
     for name, value in {**_SETTINGS, **chosen}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.dataSource.register(RockoonDataSource)
-    return spark
+    return builder.getOrCreate()
+
+
+def parallel_tasks(spark: SparkSession) -> int:
+    """Return the number of tasks that a session runs at the same time."""
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    # A client of Spark Connect has no context: a range has as many partitions by default.
+    return spark.range(1 << 20).select(spark_partition_id()).distinct().count()
 
 
 _ANSWER = "number int, answer string"

@@ -35,11 +35,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-import rockoon.sync
 from rockoon.errors import InvalidArgument
-from rockoon.net.addresses import parse_addresses
 from rockoon.producer.producer import Producer
-from rockoon_spark.source.options import OptionError
+from rockoon_spark.endpoint import ClusterEndpoint, connect
+from rockoon_spark.source.option_table import OptionError, Use, given_options
+from rockoon_spark.source.options import endpoint_of
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,11 @@ class WriteOptions:
     """Options of a write: the cluster and the topic to which rows are sent.
 
     Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        endpoint: of the cluster.
         topic: of every row; empty if rows have a column `topic`.
     """
 
-    endpoint: str
+    endpoint: ClusterEndpoint
     topic: str
 
     @classmethod
@@ -84,19 +84,13 @@ class WriteOptions:
         Raises:
             OptionError: an option is missing, unknown or invalid, or a column is unknown.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        # A stream's options contain Spark's own option checkpointLocation.
-        if unknown := given.keys() - {"endpoint", "topic", "checkpointlocation"}:
-            raise OptionError(f"unknown options for writing: {', '.join(sorted(unknown))}")
-        try:
-            parse_addresses(given.get("endpoint", ""))
-        except InvalidArgument as error:
-            raise OptionError(f"option endpoint: {error}") from error
+        given = given_options(options, Use.WRITE)
+        endpoint = endpoint_of(given)
         _check_columns(schema)
         topic = given.get("topic", "")
         if bool(topic) == ("topic" in schema.names):
             raise OptionError("set exactly one of option topic and column topic")
-        return cls(given["endpoint"], topic)
+        return cls(endpoint, topic)
 
 
 def _check_columns(schema: StructType) -> None:
@@ -158,7 +152,7 @@ def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> TaskResult
     """
     sent = 0
     # The event loop has its own thread: waiting for Spark's next rows does not delay sends.
-    with rockoon.sync.connect(options.endpoint) as cluster:
+    with connect(options.endpoint) as cluster:
 
         async def opened() -> Producer:
             return cluster.asyncio.producer()

@@ -1,6 +1,7 @@
 """One Spark session and one cluster for all tests of this directory: they take seconds to start."""
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from support.spark_processes import BRIEF_JAVA, BRIEF_PYTHON, BRIEF_SETTINGS
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", BRIEF_PYTHON, prepend=os.pathsep)
         found = session(
@@ -25,6 +28,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             spark__local__dir=scratch,
             spark__sql__warehouse__dir=scratch / "warehouse",
             spark__driver__memory="1g",
+            # The same process serves clients of Spark Connect.
+            spark__plugins="org.apache.spark.sql.connect.SparkConnectPlugin",
+            spark__connect__grpc__binding__address="127.0.0.1",
+            spark__connect__grpc__binding__port=port,
             spark__driver__extraJavaOptions=BRIEF_JAVA,
             **BRIEF_SETTINGS,
         )

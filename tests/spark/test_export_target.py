@@ -218,5 +218,5 @@ def test_a_directory_of_others_and_a_broken_manifest_are_refused(tmp_path: Path)
 
 
 def test_a_file_system_that_nobody_knows_is_told() -> None:
-    with pytest.raises(ExportTargetError, match="nowhere://bucket/export: "):
+    with pytest.raises(ExportTargetError, match="nowhere://bucket/export is in no file system"):
         newest_manifest(ExportTarget.of("nowhere://bucket/export"))

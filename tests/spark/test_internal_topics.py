@@ -14,8 +14,10 @@ from rockoon_spark.export.target import ExportManifest, ExportTarget
 from rockoon_spark.jobs.export import _check_topics
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.data_source import LogReader
-from rockoon_spark.source.options import OptionError, SourceOptions, StreamOptions
+from rockoon_spark.source.option_table import OptionError
+from rockoon_spark.source.options import SourceOptions
 from rockoon_spark.stream.cluster import StreamCluster
+from rockoon_spark.stream.options import StreamOptions
 from support.fake_cluster import FakeCluster
 from support.store_directory import Owner, settings
 
@@ -107,7 +109,9 @@ async def test_the_pattern_of_a_stream_matches_internal_topics_only_on_request(
             fake.create_topic(topic)
         found = await asyncio.to_thread(look, fake.address)
     assert found == sorted(TOPICS if includes else OWN)
-    assert [options.wants(topic) for topic in INTERNAL] == [includes] * len(INTERNAL)
+    assert [options.selection.wants_topic(topic) for topic in INTERNAL] == [includes] * len(
+        INTERNAL
+    )
 
 
 # Exports.

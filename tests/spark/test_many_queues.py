@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_spark.source.options import StreamOptions
 from rockoon_spark.stream.cluster import StreamCluster
+from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import INITIAL, StreamQueue, backlog, ends_after, ranges
 from support.fake_cluster import FakeCluster
 

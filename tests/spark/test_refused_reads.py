@@ -25,7 +25,7 @@ from rockoon_spark.broker_calls import is_unreachable
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
-from rockoon_spark.source.options import OptionError
+from rockoon_spark.source.option_table import OptionError
 from support.fake_cluster import FakeCluster
 from support.fakes.broker import FakeBroker
 

@@ -21,8 +21,9 @@ from rockoon_format.batch import decode_columns
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_spark.files import StoreReadError
 from rockoon_spark.records.columns import COLUMNS
-from rockoon_spark.source.data_source import DamagedLog, LogReader, RockoonDataSource
-from rockoon_spark.source.options import OptionError, SourceOptions
+from rockoon_spark.source.data_source import LogReader, RockoonDataSource
+from rockoon_spark.source.option_table import OptionError
+from rockoon_spark.source.options import DamagedLog, SourceOptions
 from support import golden_store
 from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
@@ -147,7 +148,7 @@ def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path)
         ({"startingOffsets": "17"}, "is invalid, expected for example"),
         ({"endingTimestamp": "yesterday"}, "neither epoch milliseconds nor ISO 8601"),
         ({"splitBytes": "0"}, "not an integer of 1 or more"),
-        ({"tpoics": "T1"}, "unknown options: tpoics"),
+        ({"tpoics": "T1"}, "unknown options of batch reads: tpoics; did you mean 'topics'"),
         ({"topics": " , "}, "option topics: names no topic"),
         ({"tags": ""}, "option tags: names no tag"),
         ({"brokers": "broker-a"}, "option brokers cannot be used with a store directory"),

@@ -16,10 +16,11 @@ from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_LAST, GroupConfig, Star
 from rockoon_proto.v1.offset_pb2 import ResetTarget
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.log_source import DataLost
-from rockoon_spark.source.options import OptionError, StreamOptions
+from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.stream import cluster as stream_cluster
 from rockoon_spark.stream.listener import GroupFenced, GroupInUse
-from rockoon_spark.stream.plan import CheckpointError
+from rockoon_spark.stream.options import StreamOptions
+from rockoon_spark.stream.plan import CheckpointError, StreamOffsets
 from rockoon_spark.stream.reader import QueueStreamReader
 from support.whole_topics import every_message
 
@@ -57,6 +58,12 @@ class Played:
         end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
         self.planned = (self.offset, end)
         return bool(end != self.offset)
+
+    def planned_backlog(self) -> int:
+        """Messages that the last plan found."""
+        ends = StreamOffsets.parse(self.reader.reportLatestOffset() or {"version": 2, "queues": {}})
+        done = StreamOffsets.parse(self.offset).queues
+        return sum(each.offset - done[queue].offset for queue, each in ends.queues.items())
 
     def run(self) -> list[int]:
         """Read the batch that was planned; it is then finished."""
@@ -114,6 +121,70 @@ def test_a_stream_begins_where_it_is_told(cluster: DisposableCluster, connection
         first(startingOffsets=json.dumps({topic: {"broker-a:0": 12}}))
     with pytest.raises(OptionError, match="has no queue '7'"):
         first(startingOffsets=json.dumps({topic: {"7": 0}}))
+
+
+def test_a_stream_of_assigned_queues_reads_no_other_and_begins_at_their_times(
+    cluster: DisposableCluster, connection: Cluster
+) -> None:
+    topic = cluster.new_topic("assigned", queues_per_broker=2)
+    queues = {(queue.broker, queue.queue_id): queue for queue in connection.queues(topic)}
+    for queue in queues.values():
+        connection.send_many(topic, numbers(0, 3), queue=queue)
+    newest = max(message.store_timestamp_ms for message in every_message(connection, topic))
+    sent: list[int] = []
+    while not sent or sent[-1] == newest:
+        receipt = connection.send(topic, b"3", queue=queues["broker-a", 0])
+        sent.append(receipt.store_timestamp_ms)
+    assign = json.dumps({topic: [0, "broker-b:1"]})
+    with Played(cluster, assign=assign, startingOffsets="earliest") as stream:
+        assert stream.batch() == sorted([0, 1, 2] * 3 + [3] * len(sent))
+        connection.send(topic, b"4", queue=queues["broker-a", 1])
+        connection.send(topic, b"5", queue=queues["broker-b", 1])
+        assert until_all(stream, 1) == [5]
+        offset = stream.offset
+    # A queue that is assigned later is new: it is read from its beginning. One that is no longer
+    # assigned is no loss.
+    with Played(cluster, offset, assign=json.dumps({topic: [1]})) as stream:
+        assert stream.batch() == [0, 1, 2, 4]
+    times = json.dumps({topic: {"broker-a:0": newest + 1}})
+    with Played(cluster, topics=topic, startingOffsetsByTimestamp=times) as stream:
+        assert stream.batch() == sorted([3] + [0, 1, 2] * 3 + [4, 5])
+    with (
+        Played(cluster, assign=json.dumps({topic: [0, 7]})) as stream,
+        pytest.raises(
+            OptionError, match=r"option assign: .* has no queue '7', .*; its queues: 0, 1"
+        ),
+    ):
+        stream.plan()
+    with (
+        Played(cluster, subscribe=topic[:-1]) as stream,
+        pytest.raises(OptionError, match=f"does not exist; did you mean '{topic}'"),
+    ):
+        stream.plan()
+
+
+def test_a_batch_waits_for_enough_messages_but_not_longer_than_the_delay(
+    cluster: DisposableCluster, connection: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = cluster.new_topic("patient", queues_per_broker=1)
+    connection.send_many(topic, numbers(0, 2))
+    options = {"topics": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": 5}
+    with Played(cluster, **options, maxTriggerDelay="1h") as stream:
+        # The first batch does not wait.
+        assert stream.batch() == [0, 1]
+        connection.send_many(topic, numbers(2, 5))
+        assert not stream.plan()
+        connection.send_many(topic, numbers(5, 7))
+        assert until_all(stream, 1) == [2, 3, 4, 5, 6]
+        connection.send(topic, b"7")
+        while not stream.planned_backlog():
+            assert not stream.plan()
+        monkeypatch.setattr(stream.reader, "_batch_at", time.monotonic() - 3600)
+        assert stream.batch() == [7]
+        connection.send(topic, b"8")
+        # A trigger that reads all available messages does not wait.
+        stream.reader.prepareForTriggerAvailableNow()
+        assert stream.batch() == [8]
 
 
 def test_latest_is_the_moment_of_the_first_plan(
@@ -434,14 +505,17 @@ def test_a_stream_of_a_group_that_is_paused_ends(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "exactly one of the options topics and topicPattern"),
+        ({}, "exactly one of the options topics, topicPattern, subscribePattern and assign"),
         ({"topics": "T", "topicPattern": "*"}, "exactly one of"),
-        ({"topics": "T", "endingOffsets": "latest"}, "unknown options of a stream: endingoffsets"),
+        (
+            {"topics": "T", "endingOffsets": "latest"},
+            "option endingOffsets is an option of batch reads, not of streams",
+        ),
         ({"topics": "T", "startingOffsets": "group"}, "needs option consumerGroup"),
         ({"topics": "T", "startingOffsets": '{"T": {"0": -3}}'}, "-3 is not an offset"),
         (
             {"topics": "T", "startingOffsets": "latest", "startingTimestamp": "1"},
-            "options startingOffsets and startingTimestamp",
+            "only one of the options startingOffsets, startingTimestamp",
         ),
         ({"topics": "T", "maxOffsetsPerTrigger": "0"}, "not an integer of 1 or more"),
         ({"topics": "T", "endpoint": "nowhere"}, "not of the form host:port"),

@@ -32,7 +32,10 @@ BRIEF_SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 # Where Python finds how Spark's processes save themselves work.
-BRIEF_PYTHON = str(Path(__file__).with_name("spark_python"))
+BRIEF_PYTHON = os.pathsep.join(
+    # The second directory has pyspark_rockoon, however the packages are installed.
+    [str(Path(__file__).with_name("spark_python")), str(TESTS.parent / "spark")]
+)
 # A stream's Python has ten seconds to import PySpark, which no setting of Spark's changes.
 _WORKER_LATE = "Python worker failed to connect back"
 _STARTS_MAX = 10

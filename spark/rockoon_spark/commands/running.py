@@ -114,12 +114,12 @@ _ERASE_LINE = "\r\033[K"
 def shown_progress(spark: SparkSession, what: str, stream: TextIO = sys.stderr) -> Iterator[None]:
     """Within the block, show the tasks of the running stages and the elapsed seconds.
 
-    Shows nothing if the stream is not a terminal.
+    Shows nothing if the stream is not a terminal, or with Spark Connect.
 
     Args:
         what: the job's name.
     """
-    if not stream.isatty():
+    if not stream.isatty() or not hasattr(spark, "sparkContext"):
         yield
         return
     is_over = threading.Event()

@@ -13,6 +13,7 @@ from rockoon_format.generation import Manifest
 from rockoon_spark.compaction.plan import CompactionInput, PartWriter
 from rockoon_spark.compaction.sources import FormerPart
 from rockoon_spark.compaction.steps import KeyedMessage
+from rockoon_spark.session import parallel_tasks
 from rockoon_spark.source.log_source import ContiguousPartition
 
 Step = Callable[[Iterable[KeyedMessage]], Iterator[KeyedMessage]]
@@ -75,7 +76,7 @@ class SparkExchange:
 
     @property
     def parallel_tasks(self) -> int:
-        return int(self._spark.sparkContext.defaultParallelism)
+        return parallel_tasks(self._spark)
 
     def start(self, tasks: range, step: Callable[[int], Iterator[KeyedMessage]]) -> "SparkMessages":
         def run(batches: _Batches) -> _Batches:

@@ -36,6 +36,7 @@ import pyarrow.fs as pafs
 
 from rockoon_core.valid_text import redacted
 from rockoon_spark.export.lease import LEASE_SECONDS, DirectoryLease, LeaseLost, LeaseTaken
+from rockoon_spark.object_stores import StoreReadError, file_system
 from rockoon_spark.publish import held, sync
 from rockoon_spark.source.log_source import LastRecord
 
@@ -185,10 +186,9 @@ class ExportTarget:
         if "://" not in self.uri:
             return pafs.LocalFileSystem(), self.uri
         try:
-            files, root = pafs.FileSystem.from_uri(self.uri)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            # `from None`, because the cause contains the URI with its secret.
-            raise ExportTargetError(f"{self.shown}: {redacted(error)}") from None
+            files, root = file_system(self.uri)
+        except StoreReadError as error:
+            raise ExportTargetError(str(error)) from None
         return files, root.rstrip("/")
 
     @property

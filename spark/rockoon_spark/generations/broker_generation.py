@@ -19,6 +19,7 @@ from rockoon_spark.broker_calls import (
     CompactionClient,
     GenerationClient,
 )
+from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
 from rockoon_spark.records.columns import Bytes
 from rockoon_spark.records.selection import Coverage
@@ -41,7 +42,7 @@ class BrokerGeneration:
     broker: str
     address: str
     number: int
-    endpoint: str
+    endpoint: AnyEndpoint
 
     @property
     def name(self) -> str:
@@ -81,7 +82,9 @@ class BrokerGeneration:
         return np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), np.uint8)
 
 
-def current_generation(broker: str, address: str, endpoint: str) -> CurrentGeneration | None:
+def current_generation(
+    broker: str, address: str, endpoint: AnyEndpoint
+) -> CurrentGeneration | None:
     """Return the current generation of a broker; None if it has none.
 
     Args:

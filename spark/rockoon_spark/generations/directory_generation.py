@@ -16,6 +16,7 @@ from rockoon_format.generation import (
 )
 from rockoon_spark.files import StoreReadError, generation_marks, read_bytes, read_small
 from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
+from rockoon_spark.object_stores import child
 from rockoon_spark.records.columns import Bytes
 from rockoon_spark.records.selection import Coverage
 
@@ -36,7 +37,7 @@ class DirectoryGeneration:
 
     @property
     def name(self) -> str:
-        return redacted(self._uri("").rstrip("/"))
+        return redacted(self._uri(""))
 
     @contextmanager
     def opened(self) -> Iterator[ReadFile]:
@@ -64,8 +65,8 @@ class DirectoryGeneration:
         return found
 
     def _uri(self, name: str) -> str:
-        directory = f"{self.store.rstrip('/')}/{GENERATIONS_DIRECTORY}"
-        return f"{directory}/{generation_name(self.number)}/{name}"
+        directory = f"{GENERATIONS_DIRECTORY}/{generation_name(self.number)}"
+        return child(self.store, f"{directory}/{name}" if name else directory)
 
     def _replaced(self) -> GenerationReplaced:
         return GenerationReplaced(
@@ -83,7 +84,7 @@ def current_generation(store: str, broker: str) -> CurrentGeneration | None:
         GenerationReplaced: it was replaced during this call.
         StoreReadError: it is damaged.
     """
-    content = read_small(f"{store.rstrip('/')}/{GENERATIONS_DIRECTORY}/{CURRENT_FILE}")
+    content = read_small(child(store, f"{GENERATIONS_DIRECTORY}/{CURRENT_FILE}"))
     if content is None:
         return None
     try:

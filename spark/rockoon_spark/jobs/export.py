@@ -41,7 +41,7 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
-from rockoon_spark.session import run_tasks
+from rockoon_spark.session import parallel_tasks, run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
 # Bytes of log per task: small enough to employ every core, large enough for large files.
@@ -242,7 +242,8 @@ def _report(
 
 def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
     # Called only in the first run, because an exported topic may be deleted later.
-    absent = source.absent(topics.names or ())
+    existing = source.existing() if topics.names else None
+    absent = existing.absent_topics(topics.names or ()) if existing else ()
     if absent:
         raise ExportError(f"topic {absent[0]!r} does not exist")
 
@@ -317,7 +318,7 @@ def _starts(
 
 def _section_bytes(spark: SparkSession, logs: Collection[_NewLog]) -> int:
     total = sum(max(log.end - log.start, 0) for log in logs)
-    share = total // (spark.sparkContext.defaultParallelism * _SECTIONS_PER_CORE)
+    share = total // (parallel_tasks(spark) * _SECTIONS_PER_CORE)
     return min(max(share, SECTION_BYTES_MIN), SECTION_BYTES_MAX)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
 
 Mask = NDArray[np.bool_]
+Bound = TypeVar("Bound")
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -67,6 +69,12 @@ class Selection:
     """First queue offset per queue; queues without one are read from their beginning."""
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
     """End offset per queue, exclusive."""
+    topic_regex: str | None = None
+    """Regular expression that the whole name of a topic matches; None for all topics."""
+    assigned: frozenset[QueueKey] = frozenset()
+    """The only queues to read; empty for all."""
+    queue_times: Mapping[QueueKey, Range] = field(default_factory=dict)
+    """Range of store times per queue, in microseconds."""
 
     def ranged(self, column: str, wanted: Range) -> "Selection":
         """Return this selection with an additional range of a column."""
@@ -97,10 +105,26 @@ class Selection:
     @property
     def narrows_topics(self) -> bool:
         """True if topics are named, or a pattern of topics is given."""
-        return "topic" in self.one_of or self.topic_pattern != "*"
+        return "topic" in self.one_of or self.topic_pattern != "*" or self.topic_regex is not None
+
+    def wants_queue(self, topic: str, broker: str, queue: int) -> bool:
+        """True if records of a queue can meet the conditions."""
+        keys = {(topic, broker, queue), (topic, "", queue)}
+        is_assigned = not self.assigned or not self.assigned.isdisjoint(keys)
+        return is_assigned and self.wants_topic(topic)
+
+    def times_of(self, topic: str, broker: str, queue: int) -> Range:
+        """Return the range of store times of a queue that meets the conditions."""
+        own = _bound(self.queue_times, topic, broker, queue, Range())
+        return self.ranges.get("store_time", Range()).within(own)
 
     def offsets_of(self, topic: str, broker: str, queue: int) -> tuple[int, int]:
-        """Return the first offset of a queue, and the end offset, that meet the conditions."""
+        """Return the first offset of a queue, and the end offset, that meet the conditions.
+
+        The first offset of a queue that is not read is the greatest one.
+        """
+        if self.assigned and not self.wants_queue(topic, broker, queue):
+            return INT64_MAX, INT64_MAX
         least = _bound(self.starts, topic, broker, queue, INT64_MIN)
         return least, _bound(self.ends, topic, broker, queue, INT64_MAX)
 
@@ -113,7 +137,23 @@ class Selection:
         """True if a topic matches the pattern, and internal topics are included or it is none."""
         if not self.includes_internal and is_system_topic(topic):
             return False
+        if self.topic_regex is not None and not re.fullmatch(self.topic_regex, topic):
+            return False
         return fnmatchcase(topic, self.topic_pattern)
+
+    def _literal_part(self) -> tuple[str, bool]:
+        """Return the text with which all topics begin by pattern or regular expression, and True if
+        other text can follow.
+        """
+        if self.topic_regex is None:
+            literal, *rest = re.split(r"[*?\[]", self.topic_pattern, maxsplit=1)
+            return literal, bool(rest)
+        if "|" in self.topic_regex:
+            return "", True
+        literal, *more = re.split(r"(?=[^\w%-])", self.topic_regex, maxsplit=1)
+        # A quantifier belongs to the character before it.
+        is_quantified = bool(more) and more[0][0] in "*?{"
+        return literal[:-1] if is_quantified else literal, bool(more)
 
     @property
     def excluded_names(self) -> list[str]:
@@ -121,18 +161,18 @@ class Selection:
         if self.includes_internal:
             return []
         named = [each for each in self.one_of.get("topic", ()) if is_system_topic(each)]
-        literal, has_wildcards = _literal_part(self.topic_pattern)
+        literal, has_wildcards = self._literal_part()
         is_internal = (
             literal.startswith(SYSTEM_TOPIC_PREFIX) if has_wildcards else is_system_topic(literal)
         )
-        return sorted([*named, *([self.topic_pattern] if is_internal else [])])
+        return sorted([*named, *([self.topic_regex or self.topic_pattern] if is_internal else [])])
 
     @property
     def may_have_internal(self) -> bool:
         """True if internal topics can be among the names, or can match the pattern."""
         if "topic" in self.one_of:
             return any(map(is_system_topic, self.one_of["topic"]))
-        literal, has_wildcards = _literal_part(self.topic_pattern)
+        literal, has_wildcards = self._literal_part()
         if not has_wildcards:
             return is_system_topic(literal)
         return literal.startswith(SYSTEM_TOPIC_PREFIX) or any(
@@ -149,9 +189,9 @@ class Selection:
             wanted &= _is_one_of(NAMED[column](records), names.__contains__)
         # If other topics are named, internal ones are excluded already and need no second check.
         excludes = not self.includes_internal and self.may_have_internal
-        if self.topic_pattern != "*" or excludes:
+        if self.topic_pattern != "*" or self.topic_regex is not None or excludes:
             wanted &= _is_one_of(records.topics(), self._matches)
-        if self.starts or self.ends:
+        if self.starts or self.ends or self.assigned or self.queue_times:
             wanted &= self._within_bounds(records)
         return wanted
 
@@ -160,28 +200,29 @@ class Selection:
         topics = [topic.decode(errors="replace") for topic in encoded.dictionary.to_pylist()]
         codes = encoded.indices.to_numpy()
         queues, offsets = records.prefix("queue_id"), records.prefix("queue_offset")
-        wanted = np.ones(len(records), np.bool_)
-        for topic, queue in {(topic, queue) for topic, _, queue in [*self.starts, *self.ends]}:
+        times = RANGED["store_time"](records) if self.queue_times else None
+        # Queues that are not assigned are excluded; all others only by their bounds.
+        wanted = np.full(len(records), not self.assigned)
+        named = [*self.starts, *self.ends, *self.assigned, *self.queue_times]
+        for topic, queue in {(topic, queue) for topic, _, queue in named}:
             if topic not in topics:
                 continue
             least, end = self.offsets_of(topic, records.broker, queue)
             own = (codes == topics.index(topic)) & (queues == queue)
-            wanted &= ~own | ((offsets >= least) & (offsets < end))
+            allowed = (offsets >= least) & (offsets < end)
+            if times is not None:
+                own_times = self.times_of(topic, records.broker, queue)
+                allowed &= (times >= own_times.least) & (times <= own_times.most)
+            wanted[own] = allowed[own]
         return wanted
-
-
-def _literal_part(pattern: str) -> tuple[str, bool]:
-    """Return the text before a pattern's first wildcard, and True if it has a wildcard."""
-    literal, *rest = re.split(r"[*?\[]", pattern, maxsplit=1)
-    return literal, bool(rest)
 
 
 EVERYTHING = Selection(MappingProxyType({}), MappingProxyType({}))
 
 
 def _bound(
-    bounds: Mapping[QueueKey, int], topic: str, broker: str, queue: int, default: int
-) -> int:
+    bounds: Mapping[QueueKey, Bound], topic: str, broker: str, queue: int, default: Bound
+) -> Bound:
     found = bounds.get((topic, broker, queue))
     return bounds.get((topic, "", queue), default) if found is None else found
 

@@ -13,6 +13,7 @@ from rockoon.errors import LogTrimmed, RockoonError
 from rockoon_format.frames import IntArray
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import READ_RETRY_SECONDS, LogClient
+from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.source.log_source import (
@@ -31,7 +32,7 @@ class BrokerPartition(ContiguousPartition):
     broker: str
     address: str
     """Address of the broker when the read was planned."""
-    endpoint: str
+    endpoint: AnyEndpoint
     """Nameservers, which are asked for the broker's new address if it no longer answers."""
     wanted: ReadLogRequest = field(default_factory=ReadLogRequest)
     """Topics, queues and times of the records that the broker sends; an older broker sends all

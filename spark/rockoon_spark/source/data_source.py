@@ -1,8 +1,11 @@
 """`spark.read.format("rockoon")`: CommitLogs of a store directory or a live cluster as a DataFrame.
 
-    spark.dataSource.register(RockoonDataSource)
     spark.read.format("rockoon").option("path", "/var/lib/rockoon/store").load()
     spark.read.format("rockoon").option("endpoint", "127.0.0.1:9876").load()
+    CREATE TABLE orders USING rockoon OPTIONS (endpoint '127.0.0.1:9876', topics 'orders')
+
+Spark finds the data source by the module `pyspark_rockoon`. If a schema is given, its columns are
+read; their names and types are those of the data source.
 
 A read of a live cluster returns the messages that were acknowledged before the read was planned.
 Spark plans the read with the first action on the DataFrame and keeps the plan for later actions.
@@ -10,11 +13,15 @@ Spark plans the read with the first action on the DataFrame and keeps the plan f
 Options of a store directory:
     path: a store of Rockoon or RocketMQ; a local path, or a URI.
     broker: value of the column broker; by default the directory's name.
+    s3Endpoint, s3Region, s3AccessKey, s3SecretKey, s3SessionToken, s3Timeout (seconds): settings of
+        s3:// and s3a://; see `rockoon_spark.object_stores`.
 
 Options of a live cluster:
     endpoint: nameservers, "host:port" separated by commas.
     brokers: names separated by commas; by default all.
     onBrokerAway: "fail" (default), or "skip" brokers that do not answer when the read is planned.
+    tlsCa, tlsCertificate, tlsKey (files), tlsServerName, accessKey, accessSecret or
+        accessSecretFile: of connections to the cluster; by default those of the environment.
 
 Options of both:
     compacted: "true" (default): compacted topics are read as a consumer reads them: the newest
@@ -24,8 +31,11 @@ Options of both:
         are skipped, with a warning. If a generation of compacted topics is replaced during the
         read, the read always fails: read again.
     columns: names separated by commas; by default all. Spark does not pass the columns of a query
-        to a Python data source, so only columns excluded by this option save time.
-    topics (or topic): names separated by commas; `topicPattern`: with * and ?.
+        to a Python data source, so only columns excluded by this option or by a schema save time.
+    includeHeaders: "false" leaves out the column properties, "true" adds it to `columns`.
+    topics (or topic, subscribe): names separated by commas; topicPattern: with * and ?;
+        subscribePattern: a regular expression.
+    assign: queues, on every broker or on one: {"topic": [0, 1, "broker-a:2"]}.
     includeInternalTopics: "false" (default), or "true": internal topics of the brokers as well,
         such as SCHEDULE_TOPIC_XXXX and rmq_sys_wheel_timer with delayed messages that are not due.
     tags: names separated by commas; messages that have one of them.
@@ -33,6 +43,8 @@ Options of both:
         {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means
         earliest. The queues must exist.
     endingOffsets: "latest" (default), or end offsets by queue, exclusive; -1 means latest.
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp: store times by queue in the same form,
+        epoch milliseconds.
     startingTimestamp, endingTimestamp: store time as epoch milliseconds (11 to 13 digits) or ISO
         8601.
     onDamage: "fail" (default) with the physical offsets, or "skip" with a warning. Damage is bytes
@@ -47,26 +59,19 @@ Spark evaluates them on the rows
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
 
-import logging
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
-from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
 from rockoon_spark.source.input_partition import LogInputPartition
-from rockoon_spark.source.log_source import DamagedRange, rows
-from rockoon_spark.source.options import OptionError, SourceOptions, columns_of, no_such_queue
+from rockoon_spark.source.option_table import SECRETS, OptionError, is_of_table, of_table
+from rockoon_spark.source.options import SourceOptions, schema_of
 from rockoon_spark.stream.reader import QueueStreamReader
-
-log = logging.getLogger(__name__)
-
-
-class DamagedLog(Exception):
-    """The log that is read has damaged bytes."""
 
 
 class RockoonDataSource(DataSource):
@@ -79,15 +84,14 @@ class RockoonDataSource(DataSource):
     def schema(self) -> StructType:
         # Batch and stream have other options; Spark does not pass which one is meant here, so the
         # other options are checked later.
-        return from_arrow_schema(arrow_schema(columns_of(self.options.get("columns"))))
+        schema = from_arrow_schema(schema_of(of_table(self.options)))
+        return _with_options(schema, self.options) if is_of_table(self.options) else schema
 
     def reader(self, schema: StructType) -> "LogReader":
-        del schema
-        return LogReader(SourceOptions.parse(self.options))
+        return LogReader(SourceOptions.parse(_restored(self.options, schema), _arrow(schema)))
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:
-        del schema
-        return QueueStreamReader(self.options)
+        return QueueStreamReader(_restored(self.options, schema), _arrow(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         if overwrite:
@@ -102,6 +106,51 @@ class RockoonDataSource(DataSource):
         return MessageStreamWriter(WriteOptions.parse(self.options, schema))
 
 
+_METADATA = "rockoon.options"
+
+
+def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema of a new table, with the options in the metadata of its first column.
+
+    Spark stores a table's options, but does not pass them to a Python data source when the table is
+    read, only the schema.
+
+    Raises:
+        OptionError: an option has a secret, which a catalogue would show.
+    """
+    own = of_table(options)
+    if secret := min(SECRETS & own.keys(), default=None):
+        raise OptionError(
+            f"option {secret} cannot be stored in a table: use the environment,"
+            " accessSecretFile, or a temporary view"
+        )
+    first, *others = schema.fields
+    named = StructField(first.name, first.dataType, first.nullable, {_METADATA: json.dumps(own)})
+    return StructType([named, *others])
+
+
+def _restored(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Return the options of a read, with those of the table that is read.
+
+    Raises:
+        OptionError: the table was created with columns, so that its options are unknown.
+    """
+    stored = (field.metadata.get(_METADATA) for field in schema.fields)
+    found: dict[str, str] = next((json.loads(text) for text in stored if text), {})
+    found |= of_table(options)
+    if not found:
+        raise OptionError(
+            "Spark does not pass the options of a table that was created with a list of columns:"
+            " create it without the list, with option columns, or create a temporary view"
+        )
+    return found
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    """Convert a schema as Spark does when it checks rows."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 class LogReader(DataSourceReader):
     """Plans a read of logs, and reads its partitions in tasks.
 
@@ -114,27 +163,9 @@ class LogReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        if options.selection.is_empty:
-            return []
-        absent = options.source.absent(options.topics)
-        if absent:
-            raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
-        for name, queues in options.bounded.items():
-            if unknown := options.source.absent_queues(queues):
-                raise no_such_queue(name, unknown[0])
-        partitions = options.source.partitions(options.selection, options.split_bytes)
-        return [LogInputPartition(partition) for partition in partitions]
+        return [LogInputPartition(partition) for partition in self._options.partitions()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark creates a partition of another class if there are no partitions.
         if isinstance(partition, LogInputPartition):
-            options = self._options
-            yield from rows(
-                partition.partition.read(), options.selection, options.columns, self._report
-            )
-
-    def _report(self, damage: DamagedRange) -> None:
-        if not self._options.skips_damage:
-            raise DamagedLog(f"{damage}; option onDamage=skip skips damaged bytes")
-        log.warning("%s: skipped", damage)
+            yield from self._options.rows(partition.partition)

@@ -7,7 +7,7 @@ planning. All messages that were acknowledged before are read.
 import logging
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -16,19 +16,23 @@ from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import (
     PLAN_RETRY_SECONDS,
     LogClient,
-    absent_queues,
-    absent_topics,
     broker_addresses,
     is_unreachable,
     live_addresses,
     topic_routes,
 )
+from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.generations.broker_generation import current_generation
 from rockoon_spark.generations.parts import CurrentGeneration, with_generation
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import EVERYTHING, Coverage, QueueKey, Range, Selection
+from rockoon_spark.records.selection import EVERYTHING, Coverage, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
-from rockoon_spark.source.log_source import LastRecord, LogPartition
+from rockoon_spark.source.log_source import (
+    ExistingQueues,
+    LastRecord,
+    LogPartition,
+    existing_queues,
+)
 from rockoon_spark.source.topic_plan import SelectedTopics, queues_of
 
 log = logging.getLogger(__name__)
@@ -51,14 +55,14 @@ class LiveCluster:
     """`LogSource` for a running cluster.
 
     Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        endpoint: of the cluster.
         skips_brokers_away: True to skip brokers that cannot be reached.
         fails_on_data_loss: True to fail if messages are deleted before they are read.
         compacted: True to read compacted topics as a consumer does; see `Coverage`.
         broker: name of the only broker to read; None for all.
     """
 
-    endpoint: str
+    endpoint: AnyEndpoint
     skips_brokers_away: bool = False
     fails_on_data_loss: bool = True
     compacted: bool = False
@@ -232,21 +236,13 @@ class LiveCluster:
         begins = [*ends.time_run_starts, end]
         return _of_times(client, partitions, times, begins)
 
-    def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """Return the given topics that do not exist in the cluster; see `LogSource`.
+    def existing(self) -> ExistingQueues:
+        """Return the topics that this client may see, and their queues; see `LogSource`.
 
         Raises:
             RockoonError: no nameserver answers.
         """
-        return absent_topics(self.endpoint, topics) if topics else ()
-
-    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """Return the given queues that do not exist in the cluster; see `LogSource`.
-
-        Raises:
-            RockoonError: no nameserver answers.
-        """
-        return absent_queues(self.endpoint, queues) if queues else ()
+        return existing_queues(topic_routes(self.endpoint))
 
     def log(self) -> "BrokerLog":
         broker, address = self._only_broker()
@@ -295,7 +291,7 @@ class BrokerLog:
 
     broker: str
     address: str
-    endpoint: str
+    endpoint: AnyEndpoint
     start: int
     sealed_end: int
     end: int

@@ -15,7 +15,7 @@ properties of all messages, and so verifies all of their checksums.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -23,7 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rockoon.net.routes import TopicRoute
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.frames import IntArray
+from rockoon_format.names import is_system_topic
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.records.record_run import RecordRun
 from rockoon_spark.records.selection import Coverage, QueueKey, Selection
@@ -204,6 +207,40 @@ class ContiguousLog(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ExistingQueues:
+    """Topics and queues that exist. Internal topics may be missing."""
+
+    topics: frozenset[str]
+    queues: frozenset[QueueKey]
+    """All keys by which an option may name a queue."""
+
+    def absent_topics(self, names: Iterable[str]) -> list[str]:
+        """Return the given topics that do not exist, sorted."""
+        return sorted(
+            name for name in names if name not in self.topics and not is_system_topic(name)
+        )
+
+    def absent_queues(self, keys: Iterable[QueueKey]) -> list[QueueKey]:
+        """Return the given queues that do not exist, sorted."""
+        return sorted(key for key in keys if key not in self.queues and not is_system_topic(key[0]))
+
+
+def keys_of(queue: MessageQueue) -> set[QueueKey]:
+    """Return the keys by which an option may name a queue."""
+    return {(queue.topic, broker, queue.queue_id) for broker in ("", queue.broker)}
+
+
+def existing_queues(routes: Iterable[TopicRoute]) -> ExistingQueues:
+    """Return the topics and queues of some routes."""
+    topics, queues = set[str](), set[QueueKey]()
+    for route in routes:
+        topics.add(route.name)
+        for queue in route.queues:
+            queues |= keys_of(queue)
+    return ExistingQueues(frozenset(topics), frozenset(queues))
+
+
 class LogSource(Protocol):
     """The logs of one broker or of several. Can be pickled."""
 
@@ -217,14 +254,8 @@ class LogSource(Protocol):
             split_bytes: maximum size of a partition.
         """
 
-    def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """Return the given topics that are known not to exist."""
-
-    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """Return the given queues that are known not to exist, sorted.
-
-        Internal topics are not checked.
-        """
+    def existing(self) -> ExistingQueues | None:
+        """Return the topics and queues that exist; None if they are not known."""
 
     def log(self) -> ContiguousLog:
         """Return the current state of the only log, which may be empty.
@@ -291,6 +322,28 @@ def rows(
             records = without_damaged(records, report)
         if len(records):
             yield to_batch(records, columns)
+
+
+def rows_of_schema(
+    found: Iterable[LogRecords | DamagedRange],
+    selection: Selection,
+    schema: pa.Schema,
+    report: Callable[[DamagedRange], None],
+) -> Iterator[pa.RecordBatch]:
+    """Convert records to rows of a schema, whose columns have the types of COLUMNS.
+
+    Args:
+        found, selection, report: as in `rows`.
+        schema: of the rows.
+
+    Raises:
+        ValueError: a column of the schema may not be null, and a row has no value.
+    """
+    for batch in rows(found, selection, schema.names, report):
+        if batch.schema.equals(schema):
+            yield batch
+        else:
+            yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
 
 
 def without_damaged(records: LogRecords, report: Callable[[DamagedRange], None]) -> LogRecords:

@@ -1,27 +1,58 @@
-"""Options of `spark.read.format("rockoon")` (`source.data_source`) and of
-`spark.readStream.format("rockoon")` (`stream.reader`).
+"""Options of `spark.read.format("rockoon")` (`source.data_source`), and values of options that
+streams and writes have too.
 """
 
 import json
+import logging
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
 
+import pyarrow as pa
+
 from rockoon.errors import InvalidArgument
+from rockoon.net.access import from_environment as access_from_environment
 from rockoon.net.addresses import parse_addresses
-from rockoon.offsets.start import ConsumeFrom
+from rockoon.net.tls import Tls
 from rockoon_core.valid_text import redacted
-from rockoon_spark.records.columns import COLUMNS
-from rockoon_spark.records.selection import QueueKey, Range, Selection
+from rockoon_spark.endpoint import ClusterEndpoint
+from rockoon_spark.object_stores import with_s3_settings
+from rockoon_spark.records.columns import COLUMNS, arrow_schema
+from rockoon_spark.records.selection import (
+    INT64_MAX,
+    INT64_MIN,
+    QueueKey,
+    Range,
+    Selection,
+)
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import SPLIT_BYTES, LogSource
+from rockoon_spark.source.log_source import (
+    SPLIT_BYTES,
+    DamagedRange,
+    ExistingQueues,
+    LogPartition,
+    LogSource,
+    rows_of_schema,
+)
+from rockoon_spark.source.option_table import (
+    OF_CLUSTER,
+    OF_DIRECTORY,
+    OF_S3,
+    OF_SECURITY,
+    OptionError,
+    Use,
+    given_options,
+    nearest,
+)
 from rockoon_spark.source.store_directory import StoreDirectory
 
+log = logging.getLogger(__name__)
 
-class OptionError(ValueError):
-    """An option is missing, unknown or invalid."""
+
+class DamagedLog(Exception):
+    """The log that is read has damaged bytes."""
 
 
 @dataclass(frozen=True)
@@ -29,69 +60,85 @@ class SourceOptions:
     """Parsed options of a read."""
 
     source: LogSource
-    columns: tuple[str, ...]
-    topics: frozenset[str]
-    """The named topics; they must exist."""
+    schema: pa.Schema
+    """Schema of the rows."""
+    topics: Mapping[str, str]
+    """The named topics, with the option that names each; they must exist."""
     selection: Selection
     bounded: Mapping[str, frozenset[QueueKey]]
-    """The queues named in startingOffsets and endingOffsets, by option; they must exist."""
+    """The named queues, by option; they must exist."""
     skips_damage: bool
     split_bytes: int
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+    def parse(cls, options: Mapping[str, str], schema: pa.Schema | None = None) -> "SourceOptions":
         """Parse Spark's options; names are case-insensitive.
+
+        Args:
+            options: of the read.
+            schema: of the rows; None for the columns of the options.
 
         Raises:
             OptionError: an option is missing, unknown or invalid.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = given.keys() - {name.lower() for name in _OPTIONS}
-        if unknown:
-            raise OptionError(f"unknown options: {', '.join(sorted(unknown))}")
+        given = given_options(options, Use.BATCH)
         source = _source(given)
-        starts = _bounds(given, "startingOffsets", unbounded="earliest", empty="latest")
-        ends = _bounds(given, "endingOffsets", unbounded="latest", empty="earliest")
-        selection = _selection(given, starts, ends)
+        bounds = {
+            "startingOffsets": _bounds(
+                given, "startingOffsets", unbounded="earliest", empty="latest"
+            ),
+            "endingOffsets": _bounds(given, "endingOffsets", unbounded="latest", empty="earliest"),
+            "startingOffsetsByTimestamp": times_of(given, "startingOffsetsByTimestamp"),
+            "endingOffsetsByTimestamp": times_of(given, "endingOffsetsByTimestamp"),
+        }
+        selection = _selection(given, bounds)
         if isinstance(source, StoreDirectory):
             selected = selection.among("broker", frozenset({source.broker}))
         else:
             selected = selection
-        _refuse_unselected("startingOffsets", starts, selected)
-        _refuse_unselected("endingOffsets", ends, selected)
+        named = {**bounds, "assign": dict.fromkeys(selection.assigned, 0)}
+        for option, queues in named.items():
+            _refuse_unselected(option, queues, selected)
         return cls(
             source=source,
-            columns=columns_of(given.get("columns")),
-            topics=topics_of(given),
+            schema=schema_of(given, schema),
+            topics=named_topics(given),
             selection=selection,
-            bounded={"startingOffsets": frozenset(starts), "endingOffsets": frozenset(ends)},
+            bounded={option: frozenset(queues) for option, queues in named.items()},
             skips_damage=one_of(given, "onDamage", "fail", "skip") == "skip",
             split_bytes=whole_number("splitBytes", given.get("splitbytes"), SPLIT_BYTES),
         )
 
+    def partitions(self) -> Sequence[LogPartition]:
+        """Plan the read: divide it into partitions.
+
+        Raises:
+            OptionError: an option names a topic or queue that does not exist.
+            Exception: see `LogSource.partitions`.
+        """
+        if self.selection.is_empty:
+            return []
+        if self.topics or any(self.bounded.values()):
+            _refuse_absent(self, self.source.existing())
+        return self.source.partitions(self.selection, self.split_bytes)
+
+    def rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition.
+
+        Raises:
+            DamagedLog: damage was found, and the options do not skip it.
+            Exception: see `LogPartition.read`.
+        """
+        return rows_of_schema(partition.read(), self.selection, self.schema, self._report)
+
+    def _report(self, damage: DamagedRange) -> None:
+        if not self.skips_damage:
+            raise DamagedLog(f"{damage}; option onDamage=skip skips damaged bytes")
+        log.warning("%s: skipped", damage)
+
 
 # Special offsets, the same as in Kafka's source.
 _WORDS = {"latest": -1, "earliest": -2}
-_OF_DIRECTORY = ("path", "broker")
-_OF_CLUSTER = ("endpoint", "brokers", "onBrokerAway")
-_OPTIONS = (
-    *_OF_DIRECTORY,
-    *_OF_CLUSTER,
-    "columns",
-    "topic",
-    "topics",
-    "topicPattern",
-    "includeInternalTopics",
-    "tags",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "compacted",
-    "failOnDataLoss",
-    "onDamage",
-    "splitBytes",
-)
 
 
 def _source(given: Mapping[str, str]) -> LogSource:
@@ -100,7 +147,7 @@ def _source(given: Mapping[str, str]) -> LogSource:
         raise OptionError(
             "set either option path (a store directory) or option endpoint (a live cluster)"
         )
-    foreign = _OF_DIRECTORY if endpoint else _OF_CLUSTER
+    foreign = OF_DIRECTORY if endpoint else OF_CLUSTER
     wrong = [name for name in foreign if name.lower() in given]
     if wrong:
         kind = "live cluster" if endpoint else "store directory"
@@ -108,14 +155,62 @@ def _source(given: Mapping[str, str]) -> LogSource:
     compacted = one_of(given, "compacted", "true", "false") == "true"
     fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
     if path:
-        broker = given.get("broker") or PurePath(redacted(path)).name
-        return StoreDirectory(path, broker, compacted, fails_on_data_loss)
+        settings = {name: given[name.lower()] for name in OF_S3 if name.lower() in given}
+        try:
+            location = with_s3_settings(path, settings)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+        broker = given.get("broker") or PurePath(redacted(path).partition("?")[0]).name
+        return StoreDirectory(location, broker, compacted, fails_on_data_loss)
     return LiveCluster(
-        endpoint,
+        endpoint_of(given),
         skips_brokers_away=one_of(given, "onBrokerAway", "fail", "skip") == "skip",
         fails_on_data_loss=fails_on_data_loss,
         compacted=compacted,
     )
+
+
+_ACCESS_VARIABLES = {
+    "ROCKOON_ACCESS_KEY": "accessKey",
+    "ROCKOON_ACCESS_SECRET": "accessSecret",
+    "ROCKOON_ACCESS_SECRET_FILE": "accessSecretFile",
+}
+
+
+def endpoint_of(given: Mapping[str, str]) -> ClusterEndpoint:
+    """Parse option endpoint and the options for TLS and the access key.
+
+    Raises:
+        OptionError: an option is missing or invalid, or a file cannot be used. The text has no
+            secret.
+    """
+    try:
+        parse_addresses(given.get("endpoint", ""))
+    except InvalidArgument as error:
+        raise OptionError(f"option endpoint: {error}") from error
+    chosen = {name: given.get(name.lower(), "") for name in OF_SECURITY}
+    if empty := [name for name in OF_SECURITY if name.lower() in given and not chosen[name]]:
+        raise OptionError(f"option {empty[0]}: it is empty")
+    tls = Tls(
+        chosen["tlsCa"] or None,
+        chosen["tlsCertificate"] or None,
+        chosen["tlsKey"] or None,
+        chosen["tlsServerName"],
+    )
+    try:
+        access = access_from_environment(
+            {variable: chosen[name] for variable, name in _ACCESS_VARIABLES.items()}
+        )
+        endpoint = ClusterEndpoint(given["endpoint"], None if tls == Tls() else tls, access)
+        if endpoint.tls or endpoint.access:
+            endpoint.dialer()
+    except InvalidArgument as error:
+        text = str(error)
+        for variable, name in _ACCESS_VARIABLES.items():
+            text = re.sub(rf"\b{variable}\b", f"option {name}", text)
+        options = ", ".join(name for name in OF_SECURITY if chosen[name])
+        raise OptionError(f"options {options}: {text}") from None
+    return endpoint
 
 
 def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
@@ -125,57 +220,132 @@ def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str
         OptionError: it has another value.
     """
     chosen = given.get(name.lower(), default)
-    if chosen not in (default, other):
+    if chosen.lower() not in (default, other):
         raise OptionError(f"option {name}: {chosen!r} is neither {default} nor {other}")
-    return chosen
+    return chosen.lower()
 
 
-def columns_of(text: str | None) -> tuple[str, ...]:
-    """Parse option columns; all columns if it is not set.
+def schema_of(given: Mapping[str, str], schema: pa.Schema | None = None) -> pa.Schema:
+    """Return the schema of the rows: the one that Spark passes, or the columns of the options.
+
+    Args:
+        given: the options.
+        schema: of the user, of a table, or the result of this function without a schema.
 
     Raises:
-        OptionError: a column is unknown or named twice.
+        OptionError: the schema has an unknown column, a column of another type, or one that the
+            options exclude; or an option is invalid.
     """
-    if text is None:
-        return tuple(COLUMNS)
+    known = columns_of(given)
+    if schema is None:
+        return arrow_schema(known)
+    for each in schema:
+        if each.name not in known:
+            hint = nearest(each.name, known) or f": choose from {', '.join(known)}"
+            raise OptionError(f"the schema has column {each.name!r}, which is unknown{hint}")
+        wanted = COLUMNS[each.name].type
+        if each.type != wanted:
+            raise OptionError(
+                f"the schema has column {each.name!r} as {each.type}, but its type is {wanted}"
+            )
+    if len(set(schema.names)) < len(schema.names) or not schema.names:
+        raise OptionError(f"the schema has no column, or one twice: {', '.join(schema.names)}")
+    return schema
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Parse options columns and includeHeaders; all columns if neither is set.
+
+    Raises:
+        OptionError: a column is unknown or named twice, or the options contradict each other.
+    """
+    text = given.get("columns", ",".join(COLUMNS))
     names = tuple(name.strip() for name in text.split(","))
     wrong = [name for name in names if name not in COLUMNS]
     if wrong or len(set(names)) < len(names):
+        hint = nearest(wrong[0], COLUMNS) if wrong else ""
         raise OptionError(
-            f"option columns: {', '.join(wrong) or text}: choose from {', '.join(COLUMNS)}"
+            f"option columns: {', '.join(wrong) or text}: choose from {', '.join(COLUMNS)}{hint}"
         )
-    return names
+    if "includeheaders" not in given:
+        return names
+    if one_of(given, "includeHeaders", "false", "true") == "true":
+        return names if _HEADERS in names else (*names, _HEADERS)
+    if "columns" in given and _HEADERS in names:
+        raise OptionError(f"option includeHeaders=false contradicts column {_HEADERS}")
+    return tuple(name for name in names if name != _HEADERS)
 
 
-def topics_of(given: Mapping[str, str]) -> frozenset[str]:
-    """Parse options topics and topic, which have the same meaning; empty if neither is set.
-
-    Raises:
-        OptionError: an option is set but names no topic.
-    """
-    return _names(given, "topics", "topic") | _names(given, "topic", "topic")
+# Column with the counterpart of Kafka's headers.
+_HEADERS = "properties"
 
 
-def includes_internal(given: Mapping[str, str]) -> bool:
-    """Parse option includeInternalTopics.
-
-    Raises:
-        OptionError: it is neither true nor false.
-    """
-    return one_of(given, "includeInternalTopics", "false", "true") == "true"
-
-
-def refuse_internal(selection: Selection) -> None:
-    """Check that no named topic is an internal topic that the selection excludes.
+def named_topics(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the topics that options name, with the option that names each.
 
     Raises:
-        OptionError: one is.
+        OptionError: an option is set but names no topic or is invalid.
     """
+    assigned = {topic: "assign" for topic, _, _ in queues_of(given)}
+    return {**assigned, **dict.fromkeys(sorted(_names(given, "topics", "topic")), "topics")}
+
+
+def queues_of(given: Mapping[str, str]) -> frozenset[QueueKey]:
+    """Parse option assign; empty if it is not set.
+
+    Raises:
+        OptionError: it is invalid, or names no queue.
+    """
+    text = given.get("assign")
+    if text is None:
+        return frozenset()
+    try:
+        found = frozenset(
+            _queue(topic, str(key)) for topic, keys in json.loads(text).items() for key in keys
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        found = frozenset()
+    if not found:
+        raise OptionError(
+            f"option assign: {text!r} is invalid, expected for example"
+            ' {"orders": [0, 1], "payments": ["broker-a:0"]}'
+        )
+    return found
+
+
+def topics_selection(given: Mapping[str, str]) -> Selection:
+    """Parse the options that select topics and queues.
+
+    Raises:
+        OptionError: an option is invalid, several contradict each other, or one selects only
+            internal topics.
+    """
+    chosen = [name for name in ("topics", "subscribePattern", "assign") if name.lower() in given]
+    if len(chosen) > 1:
+        raise OptionError(f"set only one of the options {' and '.join(chosen)}")
+    regex = given.get("subscribepattern")
+    if regex is not None:
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise OptionError(
+                f"option subscribePattern: {regex!r} is not a regular expression: {error};"
+                " option topicPattern has a pattern with * and ?"
+            ) from None
+    selection = Selection(
+        topic_pattern=given.get("topicpattern", "*"),
+        topic_regex=regex,
+        assigned=queues_of(given),
+        includes_internal=one_of(given, "includeInternalTopics", "false", "true") == "true",
+    )
+    if topics := frozenset(named_topics(given)):
+        selection = selection.among("topic", topics)
     if excluded := selection.excluded_names:
         raise OptionError(
-            f"option topics: {excluded[0]!r} is an internal topic of the brokers:"
-            " option includeInternalTopics=true reads it"
+            f"option {[*chosen, 'topicPattern'][0]}: {excluded[0]!r} is an internal topic of the"
+            " brokers: option includeInternalTopics=true reads it"
         )
+    return selection
 
 
 def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
@@ -185,32 +355,38 @@ def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
     return named
 
 
-def _selection(
-    given: Mapping[str, str], starts: Mapping[QueueKey, int], ends: Mapping[QueueKey, int]
-) -> Selection:
-    words = _WORDS.values()
-    chosen = Selection(
-        topic_pattern=given.get("topicpattern", "*"),
-        includes_internal=includes_internal(given),
-        starts={queue: offset for queue, offset in starts.items() if offset not in words},
-        ends={queue: offset for queue, offset in ends.items() if offset not in words},
+def _selection(given: Mapping[str, str], bounds: Mapping[str, Mapping[QueueKey, int]]) -> Selection:
+    def offsets(option: str) -> dict[QueueKey, int]:
+        words = _WORDS.values()
+        return {queue: offset for queue, offset in bounds[option].items() if offset not in words}
+
+    least, end = bounds["startingOffsetsByTimestamp"], bounds["endingOffsetsByTimestamp"]
+    chosen = replace(
+        topics_selection(given),
+        starts=offsets("startingOffsets"),
+        ends=offsets("endingOffsets"),
+        queue_times={queue: _times_of_queue(queue, least, end) for queue in [*least, *end]},
     )
-    wanted = {
-        "topic": topics_of(given),
-        "tags": _names(given, "tags", "tag"),
-        "broker": _names(given, "brokers", "broker"),
-    }
+    wanted = {"tags": _names(given, "tags", "tag"), "broker": _names(given, "brokers", "broker")}
     for column, names in wanted.items():
         if names:
             chosen = chosen.among(column, names)
-    refuse_internal(chosen)
     if "startingtimestamp" in given:
-        least = time_us_of("startingTimestamp", given["startingtimestamp"])
-        chosen = chosen.ranged("store_time", Range(least=least))
+        first = time_us_of("startingTimestamp", given["startingtimestamp"])
+        chosen = chosen.ranged("store_time", Range(least=first))
     if "endingtimestamp" in given:
-        end = time_us_of("endingTimestamp", given["endingtimestamp"])
-        chosen = chosen.ranged("store_time", Range(most=end - 1))
+        after = time_us_of("endingTimestamp", given["endingtimestamp"])
+        chosen = chosen.ranged("store_time", Range(most=after - 1))
     return chosen
+
+
+def _times_of_queue(
+    queue: QueueKey, leasts: Mapping[QueueKey, int], ends: Mapping[QueueKey, int]
+) -> Range:
+    """Return the range of store times of a queue; bounds for all brokers apply if it has no own."""
+    topic, _, number = queue
+    least, end = (bounds.get(queue, bounds.get((topic, "", number))) for bounds in (leasts, ends))
+    return Range(INT64_MIN if least is None else least, INT64_MAX if end is None else end - 1)
 
 
 def _bounds(
@@ -229,10 +405,11 @@ def _bounds(
         OptionError: the option is invalid, or would exclude all messages.
     """
     text = given.get(name.lower(), unbounded)
-    if text == unbounded:
+    word = text.lower()
+    if word == unbounded:
         return {}
-    bounds = {} if text == empty else offsets_of(name, text)
-    if text == empty or _WORDS[empty] in bounds.values():
+    bounds = {} if word == empty else offsets_of(name, text)
+    if word == empty or _WORDS[empty] in bounds.values():
         raise OptionError(
             f"option {name}: {empty} would exclude all messages of a batch read;"
             f" {unbounded} sets no bound"
@@ -251,8 +428,10 @@ def _refuse_unselected(name: str, queues: Collection[QueueKey], selection: Selec
     """
     for topic, broker, _ in sorted(queues):
         if not selection.wants_topic(topic):
+            others = selection.one_of.get("topic", ())
             raise OptionError(
                 f"option {name}: topic {topic!r} is not among the topics that are read"
+                f"{nearest(topic, others)}"
             )
         if broker and not selection.wants_broker(broker):
             raise OptionError(
@@ -260,13 +439,49 @@ def _refuse_unselected(name: str, queues: Collection[QueueKey], selection: Selec
             )
 
 
-def no_such_queue(name: str, queue: QueueKey) -> OptionError:
-    """Return the error for an option that names a missing queue."""
+def no_such_topic(name: str, topic: str, known: Iterable[str]) -> OptionError:
+    """Return the error for an option that names a missing topic; `known` are the topics."""
+    return OptionError(f"option {name}: topic {topic!r} does not exist{nearest(topic, known)}")
+
+
+def no_such_queue(name: str, queue: QueueKey, known: Iterable[QueueKey]) -> OptionError:
+    """Return the error for an option that names a missing queue.
+
+    Args:
+        name: of the option.
+        queue: as the option names it.
+        known: the existing queues, as an option may name them.
+    """
     topic, broker, number = queue
     key = f"{broker}:{number}" if broker else str(number)
+    existing = list(known)
+    own = sorted({each for each in existing if each[0] == topic and bool(each[1]) == bool(broker)})
+    hint = nearest(topic, {each[0] for each in existing})
+    if own:
+        shown = ", ".join(f"{each[1]}:{each[2]}" if broker else str(each[2]) for each in own[:8])
+        hint = f"; its queues: {shown}{', ...' if len(own) > 8 else ''}"
     return OptionError(
-        f"option {name}: topic {topic!r} has no queue {key!r}, or the topic does not exist"
+        f"option {name}: topic {topic!r} has no queue {key!r}, or the topic does not exist{hint}"
     )
+
+
+def _refuse_absent(options: SourceOptions, existing: ExistingQueues | None) -> None:
+    """Check that the topics and queues that options name exist.
+
+    Args:
+        options: of the read.
+        existing: topics and queues of the source; None if they are not known.
+
+    Raises:
+        OptionError: one does not exist.
+    """
+    if existing is None:
+        return
+    for topic in existing.absent_topics(options.topics):
+        raise no_such_topic(options.topics[topic], topic, existing.topics)
+    for name, queues in options.bounded.items():
+        for queue in existing.absent_queues(queues):
+            raise no_such_queue(name, queue, existing.queues)
 
 
 def whole_number(name: str, text: str | None, default: int) -> int:
@@ -288,8 +503,26 @@ def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
     Raises:
         OptionError: it is invalid.
     """
-    if text is None or text in ("earliest", "latest"):
+    if text is None or text.lower() in ("earliest", "latest"):
         return {}
+    return _by_queue(name, text, "17")
+
+
+def times_of(given: Mapping[str, str], name: str) -> Mapping[QueueKey, int]:
+    """Parse an option with store times by queue; return epoch microseconds. Empty if it is not set.
+
+    Raises:
+        OptionError: it is invalid.
+    """
+    text = given.get(name.lower())
+    if text is None:
+        return {}
+    found = _by_queue(name, text, "1790000000000")
+    return {queue: time_us_of(name, str(time_ms)) for queue, time_ms in found.items()}
+
+
+def _by_queue(name: str, text: str, example: str) -> Mapping[QueueKey, int]:
+    """Parse an option with integers by queue; `example` is one."""
     try:
         return {
             _queue(topic, key): _offset(offset)
@@ -299,7 +532,7 @@ def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise OptionError(
             f"option {name}: {text!r} is invalid, expected for example "
-            '{"orders": {"0": 17, "broker-a:1": 5}}'
+            f'{{"orders": {{"0": {example}, "broker-a:1": {example}}}}}'
         ) from error
 
 
@@ -342,127 +575,3 @@ def time_us_of(name: str, text: str) -> int:
             f"option {name}: {text!r} is neither epoch milliseconds nor ISO 8601"
         ) from error
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-
-
-EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
-# Special offsets in startingOffsets, the same as in Kafka's source.
-OFFSET_LATEST, OFFSET_EARLIEST = -1, -2
-
-_STREAM_OPTIONS = (
-    "endpoint",
-    "topic",
-    "topics",
-    "topicPattern",
-    "includeInternalTopics",
-    "startingOffsets",
-    "startingTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "consumerGroup",
-    "columns",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """Start positions of the queues that exist when the first batch is planned.
-
-    Args:
-        policy: for all queues; GROUP means the progress of the consumer group.
-        offsets: overrides the policy for some queues; may be OFFSET_LATEST or OFFSET_EARLIEST.
-    """
-
-    policy: ConsumeFrom
-    offsets: Mapping[QueueKey, int]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Parsed options of a stream."""
-
-    endpoint: str
-    topics: tuple[str, ...]
-    """Names of the topics; empty if a pattern is given."""
-    selection: Selection
-    """Selection of the topics by the options."""
-    starting: Starting
-    messages_max: int | None
-    """Maximum number of messages in a batch; None for no limit."""
-    bytes_max: int | None
-    """Approximate maximum size of a batch; None for no limit."""
-    partitions_min: int
-    fails_on_data_loss: bool
-    group: str
-    """Consumer group for which offsets are committed; empty: none."""
-    columns: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "StreamOptions":
-        """Parse Spark's options; names are case-insensitive.
-
-        Raises:
-            OptionError: an option is missing, unknown or invalid.
-        """
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = given.keys() - {name.lower() for name in _STREAM_OPTIONS}
-        if unknown:
-            raise OptionError(f"unknown options of a stream: {', '.join(sorted(unknown))}")
-        try:
-            parse_addresses(given.get("endpoint", ""))
-        except InvalidArgument as error:
-            raise OptionError(f"option endpoint: {error}") from error
-        topics = tuple(sorted(topics_of(given)))
-        if bool(topics) == bool(given.get("topicpattern")):
-            raise OptionError("set exactly one of the options topics and topicPattern")
-        selection = Selection(
-            topic_pattern=given.get("topicpattern", "*"), includes_internal=includes_internal(given)
-        )
-        if topics:
-            selection = selection.among("topic", frozenset(topics))
-        refuse_internal(selection)
-        return cls(
-            endpoint=given["endpoint"],
-            topics=topics,
-            selection=selection,
-            starting=_starting(given),
-            messages_max=_limit(given, "maxOffsetsPerTrigger"),
-            bytes_max=_limit(given, "maxBytesPerTrigger"),
-            partitions_min=whole_number("minPartitions", given.get("minpartitions"), 1),
-            fails_on_data_loss=one_of(given, "failOnDataLoss", "true", "false") == "true",
-            group=given.get("consumergroup", ""),
-            columns=columns_of(given.get("columns")),
-        )
-
-    def wants(self, topic: str) -> bool:
-        """True if the stream reads the messages of a topic."""
-        return self.selection.wants_topic(topic)
-
-
-def _limit(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    return None if text is None else whole_number(name, text, 1)
-
-
-def _starting(given: Mapping[str, str]) -> Starting:
-    text = given.get("startingoffsets")
-    when = given.get("startingtimestamp")
-    if text is not None and when is not None:
-        raise OptionError("set only one of the options startingOffsets and startingTimestamp")
-    if when is not None:
-        # Rounded up to milliseconds, so that no earlier message is read.
-        return Starting(
-            ConsumeFrom.timestamp(-(-time_us_of("startingTimestamp", when) // 1000)), {}
-        )
-    if text == GROUP:
-        if not given.get("consumergroup"):
-            raise OptionError("option startingOffsets=group needs option consumerGroup")
-        return Starting(ConsumeFrom.GROUP, {})
-    if text in (None, LATEST):
-        return Starting(ConsumeFrom.LAST, {})
-    offsets = offsets_of("startingOffsets", text)
-    wrong = [offset for offset in offsets.values() if offset < OFFSET_EARLIEST]
-    if wrong:
-        raise OptionError(f"option startingOffsets: {wrong[0]} is not an offset")
-    return Starting(ConsumeFrom.FIRST, offsets)

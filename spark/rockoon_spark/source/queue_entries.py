@@ -18,6 +18,7 @@ from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, EntryA
 from rockoon_format.frames import IntArray
 from rockoon_format.recovery_point import RECOVERY_POINT_FILE, RecoveryPoint, decode_newest_point
 from rockoon_spark.files import LogFile, is_remote, list_queues, read_bytes, read_small
+from rockoon_spark.object_stores import child
 from rockoon_spark.records.columns import LogRecords, are_whole
 from rockoon_spark.records.selection import Selection
 
@@ -119,12 +120,11 @@ def _recovery_point(path: str) -> RecoveryPoint | None:
     """Return the recovery point of a store if no other broker wrote to the store after it; the
     same rule as at a broker's start.
     """
-    root = path.rstrip("/")
-    point = decode_newest_point(read_small(f"{root}/{RECOVERY_POINT_FILE}") or b"")
-    checkpoint = read_small(f"{root}/checkpoint")
+    point = decode_newest_point(read_small(child(path, RECOVERY_POINT_FILE)) or b"")
+    checkpoint = read_small(child(path, "checkpoint"))
     if point is None or checkpoint is None or point.first_count < 0:
         return None
-    abort = read_small(f"{root}/abort")
+    abort = read_small(child(path, "abort"))
     own_abort = f"lineage {point.lineage.hex()}".encode()
     is_own = point.clean if abort is None else own_abort in abort.splitlines()
     try:

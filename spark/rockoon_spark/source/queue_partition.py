@@ -21,6 +21,7 @@ from rockoon_proto.v1.broker_pb2 import (
     QueueState,
 )
 from rockoon_spark.broker_calls import READ_RETRY_SECONDS, PullClient, StatusClient
+from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.generations.parts import GenerationReplaced
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.log_source import DamagedRange, in_batches, report_loss
@@ -68,7 +69,7 @@ class QueuePartition:
     address: str
     route_revision: int
     fails_on_data_loss: bool
-    endpoint: str | None = None
+    endpoint: AnyEndpoint | None = None
 
     def client(self) -> PullClient:
         """Return a new connection to the broker."""

@@ -2,19 +2,18 @@
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from rockoon_format.names import is_system_topic
 from rockoon_format.record import MAGIC_BLANK
-from rockoon_spark.files import LogFile, absent_queues, dropped_marks, list_log, read_range
+from rockoon_spark.files import LogFile, dropped_marks, list_log, list_topics, read_range
 from rockoon_spark.generations.directory_generation import current_generation
 from rockoon_spark.generations.parts import CurrentGeneration, with_generation
 from rockoon_spark.records.record_run import LogBroken, no_record
-from rockoon_spark.records.selection import Coverage, QueueKey, Selection
+from rockoon_spark.records.selection import Coverage, Selection
 from rockoon_spark.source.file_partition import (
     FilePartition,
     deleted_text,
@@ -24,6 +23,7 @@ from rockoon_spark.source.file_partition import (
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
     ContiguousLog,
+    ExistingQueues,
     LastRecord,
     LogPartition,
     LogSource,
@@ -88,22 +88,22 @@ class StoreDirectory:
             found = [each for each in found if each.file in kept]
         return [replace(each, coverage=coverage) for each in found]
 
-    def absent(self, topics: Collection[str]) -> Sequence[str]:
-        """Return no missing topics, because the topics of a log are known only after reading it;
-        see `LogSource`.
-        """
-        del topics
-        return ()
-
-    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """Return the given queues that the store does not have; see `LogSource`.
+    def existing(self) -> ExistingQueues | None:
+        """Return the topics and queues of the store; see `LogSource`.
 
         Raises:
             StoreReadError: the store's topics cannot be read.
         """
-        named = {(topic, number) for topic, _, number in queues if not is_system_topic(topic)}
-        absent = absent_queues(self.path, named) if named else set()
-        return sorted(each for each in queues if (each[0], each[2]) in absent)
+        topics = list_topics(self.path)
+        if topics is None:
+            return None
+        keys = (
+            (topic, broker, number)
+            for topic, numbers in topics.items()
+            for number in numbers
+            for broker in ("", self.broker)
+        )
+        return ExistingQueues(frozenset(topics), frozenset(keys))
 
     def log(self) -> "DirectoryLog":
         files = list_log(self.path)

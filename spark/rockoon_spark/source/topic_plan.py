@@ -5,6 +5,7 @@ Otherwise the log is read, and the broker leaves out the records of other topics
 on the topics is enough for both.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue
 from rockoon_proto.v1.broker_pb2 import LogQueueRange, QueueState, ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import LogClient, SearchClient, StatusClient
+from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.selection import INT64_MAX, INT64_MIN, Range, Selection
 from rockoon_spark.source.queue_partition import (
     BatchRange,
@@ -113,7 +115,7 @@ class BrokerQueues:
         split_bytes: int,
         *,
         fails_on_data_loss: bool,
-        endpoint: str,
+        endpoint: AnyEndpoint,
     ) -> list[QueuesPartition]:
         """Divide the messages into partitions of about `split_bytes`."""
         log_bytes = ends.visible_end - ends.log_min_offset
@@ -137,7 +139,7 @@ def queues_of(
     ends: ReadLogReply,
     topics: SelectedTopics,
     selection: Selection,
-    endpoint: str,
+    endpoint: AnyEndpoint,
 ) -> BrokerQueues:
     """Return the selected messages of a broker.
 
@@ -155,12 +157,13 @@ def queues_of(
         with StatusClient(client.broker, client.address, client.retry_seconds, endpoint) as status:
             states = status.states(own, topics.route_revision)
             found = {queue: each for queue, each in states.items() if not each.HasField("error")}
-    times = selection.ranges.get("store_time", Range())
     # Within one run of the log, store times ascend in each queue, so a search by time is exact.
-    searches = [] if ends.time_run_starts else [_first_ms(times), _end_ms(times)]
-    firsts, stops = (
-        ({}, {}) if not any(searches) else _search(client, found, topics, searches, endpoint)
-    )
+    searched = () if ends.time_run_starts else found
+    times = {queue: selection.times_of(*queue) for queue in searched}
+    first_ms = {queue: _first_ms(each) for queue, each in times.items()}
+    end_ms = {queue: _end_ms(each) for queue, each in times.items()}
+    firsts = _search(client, first_ms, topics, endpoint)
+    stops = _search(client, end_ms, topics, endpoint)
     ranges = []
     for queue, state in sorted(found.items()):
         least, end = selection.offsets_of(*queue)
@@ -173,17 +176,22 @@ def queues_of(
 
 def _search(
     client: LogClient,
-    queues: Iterable[MessageQueue],
+    times_ms: Mapping[MessageQueue, int],
     topics: SelectedTopics,
-    times_ms: Sequence[int],
-    endpoint: str,
-) -> list[dict[MessageQueue, int]]:
-    """Return the first offset at each time in each queue; none for the time 0."""
+    endpoint: AnyEndpoint,
+) -> dict[MessageQueue, int]:
+    """Return the first offset of each queue at its time; none for the time 0."""
+    by_time: dict[int, list[MessageQueue]] = defaultdict(list)
+    for queue, time_ms in times_ms.items():
+        if time_ms:
+            by_time[time_ms].append(queue)
+    found: dict[MessageQueue, int] = {}
+    if not by_time:
+        return found
     with SearchClient(client.broker, client.address, client.retry_seconds, endpoint) as search:
-        return [
-            search.offsets(queues, topics.route_revision, time_ms) if time_ms else {}
-            for time_ms in times_ms
-        ]
+        for time_ms, queues in by_time.items():
+            found |= search.offsets(queues, topics.route_revision, time_ms)
+    return found
 
 
 def _first_ms(times: Range) -> int:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import rockoon.sync
 from rockoon.cluster import Cluster
 from rockoon.errors import (
     BrokerUnavailable,
@@ -20,15 +19,14 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
+from rockoon_spark.endpoint import connect
+from rockoon_spark.records.selection import QueueKey
 from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.options import (
-    OFFSET_EARLIEST,
-    OFFSET_LATEST,
-    StreamOptions,
-    no_such_queue,
-)
+from rockoon_spark.source.log_source import existing_queues, keys_of
+from rockoon_spark.source.options import no_such_queue, no_such_topic
 from rockoon_spark.source.queue_partition import BatchRange, QueuePartition
 from rockoon_spark.stream.listener import GroupProgress
+from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
 from rockoon_spark.stream.plan import StreamQueue
 
 # For how long calls are repeated: long enough for a restart of a broker.
@@ -56,7 +54,7 @@ class StreamCluster:
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._blocking = rockoon.sync.connect(options.endpoint)
+        self._blocking = connect(options.endpoint)
         self._blocking.__enter__()
         self._cluster: Cluster = self._blocking.asyncio
         self._progress = GroupProgress(self._cluster, options.group) if options.group else None
@@ -75,7 +73,12 @@ class StreamCluster:
         return self._call(self._queues)
 
     async def _queues(self) -> dict[MessageQueue, StreamQueue]:
-        create_revisions = await self._create_revisions(await self._topics())
+        selection = self._options.selection
+        create_revisions = {
+            queue: at
+            for queue, at in (await self._create_revisions(await self._topics())).items()
+            if selection.wants_queue(*queue)
+        }
         ends = await OffsetLookup(self._cluster).ends(create_revisions)
         return {
             queue: StreamQueue(create_revisions[queue], *ends[queue])
@@ -84,13 +87,38 @@ class StreamCluster:
 
     async def _topics(self) -> Sequence[str]:
         if self._options.topics:
-            return self._options.topics
+            return sorted(self._options.topics)
         listed = await self._cluster.admin.list_topics(
             include_system=self._options.selection.includes_internal
         )
         return [
-            route.name for route in listed if route.readable and self._options.wants(route.name)
+            route.name
+            for route in listed
+            if route.readable and self._options.selection.wants_topic(route.name)
         ]
+
+    def check_names(self, now: Mapping[MessageQueue, StreamQueue]) -> None:
+        """Check that the topics and queues that options name exist; `now` is the result of
+        `queues`.
+
+        Raises:
+            OptionError: one does not exist.
+        """
+        topics, assigned = self._options.topics, self._options.selection.assigned
+        found = {queue.topic for queue in now}
+        absent = [name for name in sorted(topics) if name not in found]
+        keys = {key for queue in now for key in keys_of(queue)}
+        if not absent and assigned <= keys:
+            return
+        routes = self._call(lambda: self._cluster.admin.list_topics(include_system=True))
+        existing = existing_queues(routes)
+        for name in absent:
+            if name not in existing.topics:
+                raise no_such_topic(topics[name], name, existing.topics)
+        for key in sorted(assigned - keys):
+            raise no_such_queue("assign", key, existing.queues)
+        for name in absent:
+            raise no_such_topic(topics[name], name, ())
 
     def starting(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
         """Return the start offset of each queue, by the options; `now` is the result of `queues`.
@@ -109,23 +137,15 @@ class StreamCluster:
         else:
             chosen = self._call(lambda: OffsetLookup(self._cluster).choose(now, policy))
             found = {queue: start.offset for queue, start in chosen.items()}
-        return {**found, **self._named(now)}
-
-    def _named(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
-        named: dict[MessageQueue, int] = {}
-        # Sorted: offsets for one broker follow those for all brokers, and override them.
-        for (topic, broker, number), offset in sorted(self._options.starting.offsets.items()):
-            meant = [
-                queue
-                for queue in now
-                if (queue.topic, queue.queue_id) == (topic, number) and broker in ("", queue.broker)
-            ]
-            if not meant:
-                raise no_such_queue("startingOffsets", (topic, broker, number))
-            for queue in meant:
-                special = {OFFSET_LATEST: now[queue].end, OFFSET_EARLIEST: now[queue].min_offset}
-                named[queue] = special.get(offset, offset)
-        return named
+        starting = self._options.starting
+        named = dict(_named(now, "startingOffsets", starting.offsets))
+        for queue, offset in named.items():
+            special = {OFFSET_LATEST: now[queue].end, OFFSET_EARLIEST: now[queue].min_offset}
+            named[queue] = special.get(offset, offset)
+        times_ms = _named(now, "startingOffsetsByTimestamp", starting.times_ms)
+        if times_ms:
+            named |= self._call(lambda: OffsetLookup(self._cluster).search(times_ms))
+        return {**found, **named}
 
     def join_group(self, now: Mapping[MessageQueue, StreamQueue]) -> None:
         """Join the consumer group, if there is one; see `GroupProgress.join`."""
@@ -247,3 +267,27 @@ class StreamCluster:
                         ) from error
                     raise
             time.sleep(pause)
+
+
+def _named(
+    now: Iterable[MessageQueue], option: str, given: Mapping[QueueKey, int]
+) -> dict[MessageQueue, int]:
+    """Return the value of an option for each queue that it names.
+
+    Raises:
+        OptionError: a queue does not exist.
+    """
+    existing = list(now)
+    named: dict[MessageQueue, int] = {}
+    # Sorted: values for one broker follow those for all brokers, and override them.
+    for key, value in sorted(given.items()):
+        topic, broker, number = key
+        meant = [
+            queue
+            for queue in existing
+            if (queue.topic, queue.queue_id) == (topic, number) and broker in ("", queue.broker)
+        ]
+        if not meant:
+            raise no_such_queue(option, key, {key for queue in existing for key in keys_of(queue)})
+        named.update(dict.fromkeys(meant, value))
+    return named

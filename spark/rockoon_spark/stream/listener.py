@@ -23,7 +23,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-import rockoon.sync
 from rockoon.cluster import Cluster
 from rockoon.errors import ConsumeDisabled, Fenced, OffsetServiceUnavailable, RockoonError
 from rockoon.offsets.offset_store import RemoteOffsetStore
@@ -31,6 +30,7 @@ from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ListMembersRequest
+from rockoon_spark.endpoint import AnyEndpoint, connect
 from rockoon_spark.stream.plan import CheckpointError, StreamOffsets
 
 log = logging.getLogger(__name__)
@@ -213,14 +213,14 @@ class BatchEnds(StreamingQueryListener):
     """Commits the offsets of finished batches. Spark calls it from one thread.
 
     Args:
-        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        endpoint: of the cluster.
 
     Raises:
         NameserverUnavailable: no nameserver answers.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        self._blocking = rockoon.sync.connect(endpoint)
+    def __init__(self, endpoint: AnyEndpoint) -> None:
+        self._blocking = connect(endpoint)
         self._blocking.__enter__()
         self._groups: dict[str, GroupProgress] = {}
 

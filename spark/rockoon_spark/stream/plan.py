@@ -82,9 +82,9 @@ class StreamOffsets:
             ) from error
         return cls(found, bool(content.get("initial")))
 
-    def of_topics(self, is_wanted: Callable[[str], bool]) -> "StreamOffsets":
-        """Return the offsets of the queues of some topics."""
-        queues = {queue: each for queue, each in self.queues.items() if is_wanted(queue.topic)}
+    def of_queues(self, is_wanted: Callable[[str, str, int], bool]) -> "StreamOffsets":
+        """Return the offsets of some queues, which are chosen by topic, broker and queue id."""
+        queues = {queue: each for queue, each in self.queues.items() if is_wanted(*queue)}
         return StreamOffsets(queues, self.is_initial)
 
     def to_json(self) -> dict[str, Any]:

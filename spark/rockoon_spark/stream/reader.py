@@ -10,13 +10,17 @@ stream runs are read from their beginning.
 
 Options:
     endpoint: nameservers, "host:port" separated by commas.
-    topics: names separated by commas; or topicPattern: with * and ?.
-    includeInternalTopics, columns: as for `spark.read`.
+    topics (or topic, subscribe), topicPattern, subscribePattern, or assign: as for `spark.read`.
+    includeInternalTopics, columns, includeHeaders, and the options for TLS and the access key: as
+        for `spark.read`.
     startingOffsets: start positions without a checkpoint. "latest" (default), "earliest", "group"
         (the consumer group's progress), or {"topic": {"0": 17, "broker-a:1": 5}} by queue, on every
         broker or on one, with -2 for earliest and -1 for latest; then other queues are read from
         their beginning.
     startingTimestamp: start position by store time, as epoch milliseconds or ISO 8601.
+    startingOffsetsByTimestamp: the same by queue; other queues are read from their beginning.
+    minOffsetsPerTrigger: number of messages for which a batch waits, at most maxTriggerDelay (15m
+        by default). The first batch, and triggers that read all available messages, do not wait.
     maxOffsetsPerTrigger: maximum number of messages in a batch; it is divided among the queues in
         proportion to their unread messages.
     maxBytesPerTrigger: approximate maximum size of a batch, at least one message. The number of
@@ -45,6 +49,7 @@ checkpoint and startingOffsets=group.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -57,16 +62,17 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.input_partition import LogInputPartition
-from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
-from rockoon_spark.source.options import OptionError, StreamOptions
+from rockoon_spark.source.log_source import DamagedRange, DataLost, rows_of_schema
 from rockoon_spark.source.queue_partition import BatchRange
 from rockoon_spark.stream.cluster import StreamCluster
+from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
     INITIAL,
     Backlog,
@@ -95,15 +101,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     `commit` later than that, and not for the last batch of a run; it may not call `stop` at all.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        """Store Spark's options, which are parsed later; see `_options`."""
+    def __init__(self, given: Mapping[str, str], schema: pa.Schema | None = None) -> None:
+        """Store Spark's options and schema, which are parsed later; see `_options`."""
         self._given = dict(given)
+        self._schema = schema
         # Created on first use in the driver; tasks have none.
         self._cluster: StreamCluster | None = None
         # With AvailableNow: the queues and their ends at the start of the run.
         self._targets: Mapping[MessageQueue, StreamQueue] | None = None
         self._polled_at = -_POLL_INTERVAL_SECONDS
         self._latest: Mapping[MessageQueue, StreamQueue] = {}
+        # Time since which messages can wait for more.
+        self._batch_at = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
         return INITIAL.to_json()
@@ -114,6 +123,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
             return ReadMaxBytes(self._options.bytes_max)
+        if self._options.messages_min > 1:
+            return ReadMinRows(self._options.messages_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -122,9 +133,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         finished = StreamOffsets.parse(start)
         now = self._latest = self._poll()
-        missing = set(self._options.topics).difference(queue.topic for queue in now)
-        if finished.is_initial and missing:
-            raise OptionError(f"option topics: topic {min(missing)!r} does not exist")
+        if finished.is_initial:
+            self._planner.check_names(now)
         # Before a batch is planned, so that a fenced or used group ends the stream now, not after
         # another batch.
         self._planner.join_group(now)
@@ -136,11 +146,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         )
         starting = self._planner.starting(now) if finished.is_initial else {}
-        # Queues of topics that the options no longer select are not reported as lost.
-        wanted = finished.of_topics(self._options.wants)
+        # Queues that the options no longer select are not reported as lost.
+        wanted = finished.of_queues(self._options.selection.wants_queue)
         found = backlog(wanted, now, starting)
         # Before Spark writes the new end to the checkpoint, because the end is after the gap.
         self._report(found.losses)
+        if self._waits_for_more(finished, found, limit):
+            return start
         end = ends_after(finished, found, self._limited(finished, found, limit))
         if end is finished:
             # The same object: Spark compares texts, and another text would start an empty batch.
@@ -148,6 +160,24 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # For listeners of the query's progress.
         group = {"group": self._options.group} if self._options.group else {}
         return {**end.to_json(), **group}
+
+    def _waits_for_more(self, finished: StreamOffsets, found: Backlog, limit: ReadLimit) -> bool:
+        """True if the next batch waits for minOffsetsPerTrigger messages.
+
+        The first batch of a query does not wait, nor does a trigger that reads all available
+        messages.
+        """
+        options, now = self._options, time.monotonic()
+        waits = (
+            not finished.is_initial
+            and self._targets is None
+            and not isinstance(limit, ReadAllAvailable)
+            and sum(found.messages.values()) < options.messages_min
+            and now < self._batch_at + options.delay_seconds_max
+        )
+        if not waits:
+            self._batch_at = now
+        return waits
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         ends = {
@@ -213,8 +243,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogInputPartition)
-        yield from rows(
-            partition.partition.read(), EVERYTHING, self._options.columns, self._report_damage
+        yield from rows_of_schema(
+            partition.partition.read(), EVERYTHING, self._options.schema, self._report_damage
         )
 
     def stop(self) -> None:
@@ -232,7 +262,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: an option is missing, unknown or wrong.
         """
-        return StreamOptions.parse(self._given)
+        return StreamOptions.parse(self._given, self._schema)
 
     @property
     def _planner(self) -> StreamCluster:
