@@ -31,14 +31,15 @@ from bench.spark.jobs import (
     spark_on,
 )
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
+from bench.spark.scan import measure_scans
 from bench.spark.stores import StoreMade, make_store
 from bench.spark.topics import measure_topics, to_json
 from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
-PARTS = ("topics", "compactions", "process", "spark", *JOBS)
+PARTS = ("topics", "scan", "compactions", "process", "spark", *JOBS)
 # Parts that make stores of their own.
-OWN_STORES = frozenset({"topics", "compactions"})
+OWN_STORES = frozenset({"topics", "scan", "compactions"})
 COMPACTIONS = 20
 FILE_BYTES = 1 << 30
 QUICK_FILE_BYTES = 64 << 20
@@ -144,6 +145,9 @@ def main(given: Sequence[str] | None = None) -> int:
     figures: list[dict[str, Any]] = []
     if "topics" in parts:
         figures += to_json(measure_topics(console, file_bytes // TOPICS_LOG_PART, arguments.rounds))
+    if "scan" in parts:
+        scans = measure_scans(console, file_bytes, arguments.rounds)
+        figures += [asdict(each) for each in scans]
     try:
         if "compactions" in parts:
             with stores(directory) as folder, spark_on(max(CORES), folder) as spark:
