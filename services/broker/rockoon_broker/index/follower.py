@@ -308,7 +308,6 @@ class IndexFollower:
                 work_seconds,
                 processor_seconds=own_seconds,
                 busy_ratio=self._busy_ratio,
-                # Nobody waits for gaps: however large they are, they have the least share.
                 # No query waits for gaps, so they get the smallest share whatever their size.
                 behind_bytes=max(behind_bytes, PIECE_BYTES_MIN if index.gaps else 0),
                 somebody_waits=self._waiting > 0,
