@@ -117,8 +117,9 @@ day2: cluster  ## backup, disaster and restore of clusters with three copies und
 	@PYTHONPATH=tests $(BIN)/python -m day2 $(if $(ONLY),--only $(ONLY))
 
 # The collector is built from its Go modules into .conformance/collector, in some minutes the first time.
-telemetry: cluster  ## traces and metrics of a cluster and its gateway, read back from a real OpenTelemetry collector
-	$(BIN)/python -m pytest -m collector -o addopts="-rs --strict-markers --import-mode=importlib -p no:locust" tests/telemetry/test_real_collector.py
+# Prometheus is Debian's package: an installed one, or downloaded into .conformance/prometheus.
+telemetry: cluster  ## traces and metrics, read back from a real OpenTelemetry collector; each query of the dashboards and each alert rule, by a real Prometheus
+	$(BIN)/python -m pytest -m collector -o addopts="-rs --strict-markers --import-mode=importlib -p no:locust" tests/telemetry/test_real_collector.py tests/telemetry/test_real_prometheus.py
 
 # Spring and its starter come from Maven Central. Two minutes.
 spring: cluster  ## the Spring application of docs/use/gateway-spring.md sends and consumes through a gateway, with TLS
