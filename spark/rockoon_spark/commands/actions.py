@@ -17,7 +17,7 @@ from rockoon_spark.compaction.exchange import CompactionTarget
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.export.rows import ExportError, TopicChoice, gap_text
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
-from rockoon_spark.files import StoreReadError, list_log
+from rockoon_spark.files import list_log
 from rockoon_spark.index.target import (
     IndexTargetError,
     index_paths,
@@ -30,6 +30,7 @@ from rockoon_spark.jobs.export import export as export_log
 from rockoon_spark.jobs.index import IndexBuildError, build_index, verify_index
 from rockoon_spark.jobs.rebuild import QueueDisorder, queue_files, rebuild_queues, verify_queues
 from rockoon_spark.jobs.verify_export import verify_export
+from rockoon_spark.object_stores import StoreReadError
 from rockoon_spark.publish import TargetExists
 from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable

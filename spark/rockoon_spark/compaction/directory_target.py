@@ -43,8 +43,9 @@ from rockoon_spark.compaction.exchange import Exchange, Incoming
 from rockoon_spark.compaction.plan import CompactionInput, PartWriter
 from rockoon_spark.compaction.sources import CompactionError, FormerPart, first_stored_after
 from rockoon_spark.compaction.steps import KeyedMessage, MessageKind
-from rockoon_spark.files import LogFile, StoreReadError, generation_marks, list_log, read_range
+from rockoon_spark.files import LogFile, generation_marks, list_log, read_range
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
+from rockoon_spark.object_stores import StoreReadError
 from rockoon_spark.publish import Replace, held, sync, sync_tree
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.file_partition import FilePartition

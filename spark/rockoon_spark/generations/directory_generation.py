@@ -14,9 +14,9 @@ from rockoon_format.generation import (
     decode_current,
     generation_name,
 )
-from rockoon_spark.files import StoreReadError, generation_marks, read_bytes, read_small
+from rockoon_spark.files import generation_marks, read_bytes, read_small
 from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
-from rockoon_spark.object_stores import child
+from rockoon_spark.object_stores import StoreReadError, child
 from rockoon_spark.records.columns import Bytes
 from rockoon_spark.records.selection import Coverage
 
