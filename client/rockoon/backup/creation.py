@@ -12,7 +12,7 @@ So no offset is beyond the end of its queue, and the routes have each topic of t
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -261,6 +261,6 @@ class RoutesStub:
         return collected(self._stub.ReadRoutes(request, **options))
 
 
-async def collected(stream: AsyncIterable[Any]) -> list[Any]:
+async def collected(stream: Any) -> list[Any]:
     """Return all replies of a stream."""
     return [reply async for reply in stream]

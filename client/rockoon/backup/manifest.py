@@ -193,7 +193,8 @@ def log_of(found: dict[str, Any]) -> LogBackup:
 
 
 def part_of(found: dict[str, Any]) -> LogPart:
-    return LogPart(**found | {"file": BackupFile(**found["file"])})
+    others = {name: value for name, value in found.items() if name != "file"}
+    return LogPart(BackupFile(**found["file"]), **others)
 
 
 class Backups:
