@@ -39,7 +39,7 @@ def measure_scans(console: Console, column_bytes: int, rounds: int) -> list[Scan
         column_bytes: approximate size of the columns.
         rounds: number of scans of each; the one with the least CPU counts.
     """
-    # A measure of reads needs no room on the disk afterwards.
+    # After its end, a measure of reads uses no room on the disk.
     broker = {"disk_full_percent": 100, "disk_forced_percent": 100}
     with DisposableCluster(settings={"broker": broker}) as cluster:
         with cluster.connect() as connection:

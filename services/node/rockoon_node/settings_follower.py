@@ -1,4 +1,4 @@
-"""Follower of the live settings of a node, which keeps a copy of them in the node's store."""
+"""Follower of a node's live settings, which keeps a copy in the node's store."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ class SettingsFollower:
             directory: of the file in the store.
             disk: writes the file.
             stop: ends the wait for the first settings.
-            seconds: maximum duration of that wait.
+            seconds: time limit of the wait.
         """
         self._read(directory / FILE)
         failure: BaseException | None = None

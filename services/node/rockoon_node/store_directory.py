@@ -21,9 +21,9 @@ STORE_ID = re.compile(rb"[0-9a-f]{%d}" % (2 * STORE_ID_BYTES))
 CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 FORMAT_FILE = "format"
 STORE_FORMAT = 1
-"""Format of the stores of brokers and offset services, that is of all files in them. Increment it
-with a change that former programs would misread or overwrite. A program writes the number into a
-store when it first writes such a file, and reads all lower ones."""
+"""Format of all files in a store of a broker or offset service. Increment the number with a change
+that former programs would misread or overwrite. A program writes its number into a store, and reads
+stores with lower numbers."""
 
 
 def keep_private(root: Path) -> None:
