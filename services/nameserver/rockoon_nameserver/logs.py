@@ -266,7 +266,7 @@ class Logs:
             self.changes["election"] += 1
         if after.leader and after.leader != before.leader:
             self.changes["leader"] += 1
-            log.info("%s: %s leads, %s before", name, after.leader, before.leader or "nobody")
+            log.info("%s: %s leads; former leader: %s", name, after.leader, before.leader or "none")
 
 
 async def freeze_when_etcd_goes_back(follower: EtcdFollower, logs: Logs) -> None:
