@@ -12,6 +12,7 @@ from grpc import aio
 
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.protocol import LEVEL
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from support.etcd import EtcdServer
@@ -69,7 +70,9 @@ async def scripted(_: Path) -> AsyncIterator[Contender]:
 async def real(directory: Path) -> AsyncIterator[Contender]:
     with EtcdServer(directory) as etcd:
         async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
-            node = pb.Node(kind=pb.BROKER, name="broker-a", address="a:1", store_id="s")
+            node = pb.Node(
+                kind=pb.BROKER, name="broker-a", address="a:1", store_id="s", level=LEVEL
+            )
             await nameserver.stub.RegisterNode(pb.RegisterNodeRequest(node=node))
             yield Real(nameserver.stub)
 

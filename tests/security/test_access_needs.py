@@ -46,7 +46,8 @@ NEEDS = {
         "OffsetService/Import OffsetService/ReadState NameServer/ReadRoutes Logs/MoveReplica "
         "Logs/RemoveReplica "
         "Logs/SetCopies Logs/ElectLog Logs/AdoptLog "
-        "Settings/DescribeSettings Settings/ChangeSetting NameServer/RemoveBroker"
+        "Settings/DescribeSettings Settings/ChangeSetting NameServer/RemoveBroker "
+        "NameServer/FinishUpgrade"
     ),
     "the cluster secret": (
         "OffsetService/Unread "
