@@ -99,7 +99,7 @@ def test_a_later_format_is_told_and_not_taken_for_damage(tmp_path: Path) -> None
 
     line = b'{"format":2,"promised":9}\n'
     (tmp_path / "replica").write_bytes(line + b"%08x\n" % zlib.crc32(line))
-    with pytest.raises(StoreCorrupt, match="format 2"):
+    with pytest.raises(StoreCorrupt, match="format is 2"):
         read(tmp_path)
 
 
