@@ -29,14 +29,18 @@ FIRST_SECONDS_MAX = 30.0
 BLOCK_SECONDS_MAX = 600.0
 
 
+def helm_program() -> str | None:
+    """Return the path of helm, or None if this machine has none."""
+    return shutil.which("helm") or shutil.which("helm", path=f"{Path.home()}/go/bin")
+
+
 def helm_words() -> Sequence[str]:
     """Return the helm command for the cluster.
 
     Raises:
         Failed: this machine has no helm.
     """
-    places = f"{Path.home()}/go/bin"
-    program = shutil.which("helm") or shutil.which("helm", path=places)
+    program = helm_program()
     if program is None:
         raise Failed("there is no helm: `make helm` compiles it")
     return Node(0).network(program, "--kubeconfig", PKI / "admin.kubeconfig")
@@ -143,7 +147,8 @@ def run_blocks(name: str, chosen: Callable[[Block], bool] = lambda _: True) -> l
             workspace=workspace,
             features=FEATURES,
             seconds_max=BLOCK_SECONDS_MAX,
-            helm=shlex.join(helm_words()) if name == "helm" else "helm",
+            # Pages that run at the same time share one command `helm`.
+            helm=shlex.join(helm_words()) if helm_program() or name == "helm" else "helm",
             etcdctl=shlex.join(Node(0).network(etcd_binary("etcdctl"))),
             chosen=chosen,
         )
