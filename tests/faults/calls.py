@@ -20,11 +20,17 @@ from rockoon_proto.v1 import (
     logs_pb2,
     nameserver_pb2,
     offset_pb2,
+    settings_pb2,
 )
 from rockoon_proto.v1.errors_pb2 import Error
 
 FILES: Mapping[str, Sequence[Any]] = {
-    "nameserver-a": (nameserver_pb2.DESCRIPTOR, access_pb2.DESCRIPTOR, logs_pb2.DESCRIPTOR),
+    "nameserver-a": (
+        nameserver_pb2.DESCRIPTOR,
+        access_pb2.DESCRIPTOR,
+        logs_pb2.DESCRIPTOR,
+        settings_pb2.DESCRIPTOR,
+    ),
     "broker-a": (broker_pb2.DESCRIPTOR,),
     "offset": (offset_pb2.DESCRIPTOR, in_flight_pb2.DESCRIPTOR),
 }

@@ -151,7 +151,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
             **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
             **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),
-            "DescribeBroker": CLUSTER_READER,
+            **dict.fromkeys(("DescribeBroker", "DescribeDrain"), CLUSTER_READER),
             # Whose it would be is known when it is found.
             "CancelDelayed": KEYED,
             **dict.fromkeys(("DescribeCompaction", "ReadGeneration"), CLUSTER_ADMIN),
@@ -164,7 +164,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("ListLocks", "Export"), SEES),
             **dict.fromkeys(("PlanReset", "Reset"), WRITER),
             **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
-            "Import": CLUSTER_ADMIN,
+            **dict.fromkeys(("Import", "ReadState"), CLUSTER_ADMIN),
             "Unread": NOBODY,
         },
         "InFlightService": {
@@ -188,7 +188,10 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), OWNER),
             **dict.fromkeys(("Subscribe", "ProvideGroupTopic"), READER),
             "DescribeCluster": CLUSTER_READER,
+            **dict.fromkeys(("ReadRoutes", "RemoveBroker", "FinishUpgrade"), CLUSTER_ADMIN),
         },
+        "Settings": dict.fromkeys(("DescribeSettings", "ChangeSetting"), CLUSTER_ADMIN),
+        "LiveSettings": dict.fromkeys(("StoreSetting", "WatchSettings"), NOBODY),
         "AccessKeys": {
             **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), CLUSTER_ADMIN),
             **dict.fromkeys(("RotateKey", "DeleteKey"), CLUSTER_ADMIN),
