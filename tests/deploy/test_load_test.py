@@ -58,7 +58,7 @@ def test_master_and_workers_are_told_what_there_is(overlay: Overlay) -> None:
     plan = plan_of(options, options.endpoint)
     assert options.endpoint in services
     # The page overrides both for the dev overlay, and the minutes for production.
-    expected = ("produce", 600) if overlay.namespace == "rockoon-dev" else ("mixed", 60)
+    expected = ("produce", 600) if overlay.namespace == "rockoon-dev" else ("mixed", 30)
     assert (plan.scenario, plan.seconds) == expected
     known = {f"LOAD_{name}".upper() for name in vars(options)}
     assert environment.keys() <= known

@@ -29,7 +29,7 @@ KEY = "client"
 QUIET_SECONDS = 5.0
 DEFAULT_DNS = 5.0
 # Kubelets measure pods every 10 to 15 s.
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 10.0
 # From the end of the dev overlay's nameserver until its successor answers.
 ONLY_NAMESERVER_SECONDS_MAX = 5.0
 
