@@ -35,7 +35,7 @@ async def register(
     *,
     lease_id: int = 0,
     facts: ReplicaFacts | None = None,
-    **fields: str,
+    **fields: Any,
 ) -> Any:
     """A replica registers; it is empty and one of three unless `facts` say otherwise."""
     request = RegisterNodeRequest(

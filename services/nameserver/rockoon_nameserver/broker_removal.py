@@ -1,10 +1,10 @@
 """Removal of a broker from the routes in etcd: its queues, its log and its live settings."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from rockoon_core.errors import Busy, InvalidArgument
 from rockoon_format.names import is_dlq_topic, is_retry_topic
-from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, unchanged
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, only, unchanged
 from rockoon_nameserver.keyspace import (
     PATH_PART,
     Keyspace,
@@ -28,6 +28,7 @@ class BrokerRemoval:
         keyspace: the cluster's keys.
         topics: finds the live brokers, and reads topics.
         topics_on: returns the topics that have queues on a broker, from the route table.
+        reached: waits until the route table includes a revision of etcd.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class BrokerRemoval:
         keyspace: Keyspace,
         topics: TopicRecords,
         topics_on: Callable[[str], list[Topic]],
+        reached: Callable[[int], Awaitable[None]],
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._topics = topics
         self._topics_on = topics_on
+        self._reached = reached
 
     async def remove(self, request: RemoveBrokerRequest) -> RemoveBrokerReply:
         """Remove a broker; see RemoveBroker in nameserver.proto.
@@ -50,6 +53,7 @@ class BrokerRemoval:
                 broker.
             Busy: concurrent changes of a topic won `ATTEMPTS_MAX` times; some queues may be
                 removed.
+            NotReady, RouteNotReached: the route table is older than etcd.
         """
         name = request.broker
         if not PATH_PART.fullmatch(name):
@@ -59,6 +63,8 @@ class BrokerRemoval:
             raise InvalidArgument(
                 reason=f"broker {name!r} is live and not drained: run `rockoon broker drain {name}`"
             )
+        # A queue that the table does not have yet would stay.
+        await self._reached((await self._etcd.header()).revision)
         topics = self._topics_on(name)
         refuse_last_queues(name, topics)
         reply = RemoveBrokerReply(topics=len(topics), live=name in alive)
@@ -93,14 +99,16 @@ class BrokerRemoval:
 
     async def _remove_log(self, name: str) -> int:
         """Remove the state of a log and its settings, unless a replica has registered."""
-        keyspace = self._keyspace
+        keyspace, log = self._keyspace, LogKey(BROKER, name)
         outcome = await self._etcd.transaction(
             [
                 absent(keyspace.one(NodeKey(BROKER, name))),
                 absent(keyspace.replicas(BROKER, name)),
             ],
             [
-                DeleteKey(keyspace.one(LogKey(BROKER, name))),
+                DeleteKey(keyspace.one(log)),
+                # A new log with this name would need the records of the removed one.
+                DeleteKey(only(keyspace.committed_end(log))),
                 DeleteKey(keyspace.live_settings("broker", name)),
             ],
         )

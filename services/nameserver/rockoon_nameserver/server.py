@@ -312,7 +312,7 @@ def registration(
         GroupRecords(etcd, keyspace, oldest_deletions),
         GroupTopics(etcd, keyspace, topics),
     )
-    removal = BrokerRemoval(etcd, keyspace, topics, follower.table.topics_on)
+    removal = BrokerRemoval(etcd, keyspace, topics, follower.table.topics_on, follower.wait_reached)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     level = ClusterLevel(etcd, keyspace)
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())

@@ -220,7 +220,6 @@ class NameServer(NameServerServicer):
     async def RemoveBroker(
         self, request: pb.RemoveBrokerRequest, context: Any
     ) -> pb.RemoveBrokerReply:
-        self._follower.refuse_unloaded()
         return await self._served(self._removal.remove(request))
 
     async def DescribeCluster(

@@ -276,7 +276,10 @@ class TopicRecords:
         return [PutKey(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
     async def live_brokers(self, *, wait: bool = False) -> Mapping[str, bool]:
-        """Return the names of live brokers, and whether each is drained; `wait` as in `create`."""
+        """Return the names of live brokers, and whether each is drained; `wait` as in `create`.
+
+        A log with copies is drained once all its live replicas know of it.
+        """
         alive = await self._live_brokers()
         if wait and not alive:
             await self._wait_broker()
@@ -288,12 +291,12 @@ class TopicRecords:
         nodes, replicas = await self._etcd.read_at_once(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
         )
-        found = {}
+        found: dict[str, bool] = {}
         for item in (*nodes, *replicas):
             key = self._keyspace.parse(item.key)
             if isinstance(key, NodeKey | ReplicaKey):
                 node = read_node(key, item.value)
-                found[node.name] = node.drained
+                found[node.name] = node.drained and found.get(node.name, True)
         return found
 
     def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[PutKey]:

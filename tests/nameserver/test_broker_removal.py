@@ -1,0 +1,181 @@
+"""Removal of a broker from the routes: nothing of it stays, whatever changes meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from rockoon_core.errors import InvalidArgument
+from rockoon_nameserver.broker_removal import BrokerRemoval
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import DeleteKey, KeyRange, KeyValue, PutKey, only
+from rockoon_nameserver.follower import EtcdFollower
+from rockoon_nameserver.keyspace import BlockKey, Keyspace, TopicKey, block_value, topic_value
+from rockoon_nameserver.topics import TopicRecords
+from rockoon_proto.v1.logs_pb2 import (
+    LogState,
+    Rank,
+    RecordCommittedEndRequest,
+    Report,
+    ReportLogRequest,
+)
+from rockoon_proto.v1.nameserver_pb2 import (
+    BROKER,
+    Node,
+    RemoveBrokerReply,
+    RemoveBrokerRequest,
+    TopicConfig,
+    UnregisterNodeRequest,
+)
+from support.etcd import EtcdServer
+from support.log_states import LOG, call, replica_node
+from support.log_watch import call_logs, register
+from support.nameserver import Nameserver, running_nameserver
+from support.waiting import DEADLINE_SECONDS
+
+OTHER, TOPIC = "broker-z", "orders"
+KEYSPACE = Keyspace("rockoon")
+TOPIC_KEY = KEYSPACE.key(TopicKey(TOPIC))
+
+
+async def remove(nameserver: Nameserver, broker: str) -> RemoveBrokerReply:
+    reply: RemoveBrokerReply = await nameserver.call(
+        "RemoveBroker", RemoveBrokerRequest(broker=broker)
+    )
+    return reply
+
+
+async def elected(nameserver: Nameserver, store: str) -> LogState:
+    """Register three empty replicas of a new log, and let them report; return the log's state."""
+    for who in "abc":
+        await register(nameserver, who + store)
+    state = LogState(kind=BROKER, log=LOG, epoch=1)
+    for who in "ab":
+        told = Report(rank=Rank(epoch=0, end=0), sound=True)
+        request = ReportLogRequest(caller=call(state, who + store), report=told)
+        state = (await call_logs(nameserver, "ReportLog", request)).state
+    return state
+
+
+async def unregister(nameserver: Nameserver, node: Node) -> None:
+    request = UnregisterNodeRequest(kind=BROKER, name=node.name, store_id=node.store_id)
+    await nameserver.call("UnregisterNode", request)
+
+
+async def test_a_new_log_with_the_name_of_a_removed_one_elects_a_leader(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        state = await elected(nameserver, "1")
+        end = RecordCommittedEndRequest(caller=call(state, state.leader), end=100)
+        assert (await call_logs(nameserver, "RecordCommittedEnd", end)).done
+        for who in "abc":
+            await unregister(nameserver, replica_node(who + "1"))
+        assert not (await remove(nameserver, LOG)).live
+        state = await elected(nameserver, "2")
+        assert (bool(state.leader), state.held) == (True, "")
+
+
+async def test_a_log_is_drained_once_all_its_replicas_know_of_it(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        replies = {who: await register(nameserver, who, drained=who != "a") for who in "abc"}
+        with pytest.raises(InvalidArgument, match="live and not drained"):
+            await remove(nameserver, LOG)
+        await register(nameserver, "a", lease_id=replies["a"].lease_id, drained=True)
+        assert (await remove(nameserver, LOG)).live
+
+
+class Overtaken(Etcd):
+    """A connection to etcd; once, after a read of a topic, another caller is faster."""
+
+    def __init__(self, endpoint: str, change: Sequence[PutKey | DeleteKey]) -> None:
+        super().__init__([endpoint])
+        self._change = change
+
+    async def read_at_once(self, *key_ranges: KeyRange) -> list[list[KeyValue]]:
+        found = await super().read_at_once(*key_ranges)
+        if any(each.key == TOPIC_KEY for items in found for each in items):
+            change, self._change = self._change, ()
+            if change:
+                await self.transaction([], change)
+        return found
+
+
+async def stored_topic(etcd: Etcd) -> None:
+    """Store a topic with a queue on each of two brokers."""
+    queues = [BlockKey(TOPIC, broker, 0) for broker in (LOG, OTHER)]
+    topic = PutKey(TOPIC_KEY, topic_value(TopicConfig()))
+    await etcd.transaction(
+        [], [topic, *(PutKey(KEYSPACE.key(each), block_value(1)) for each in queues)]
+    )
+
+
+async def keys_of_topic(etcd: Etcd) -> list[str]:
+    blocks = await etcd.read_at_once(only(TOPIC_KEY), KEYSPACE.blocks(TOPIC))
+    return [each.key for items in blocks for each in items]
+
+
+def removal_by(etcd: Etcd, follower: EtcdFollower) -> BrokerRemoval:
+    topics = TopicRecords(etcd, KEYSPACE, lambda _: [], follower.wait_broker)
+    return BrokerRemoval(etcd, KEYSPACE, topics, follower.table.topics_on, follower.wait_reached)
+
+
+CHANGED = TopicConfig(attributes={"description": "changed"})
+
+
+@pytest.mark.parametrize(
+    ("change", "remaining"),
+    [
+        (
+            [
+                PutKey(TOPIC_KEY, topic_value(CHANGED)),
+                PutKey(KEYSPACE.key(BlockKey(TOPIC, LOG, 1)), block_value(1)),
+                PutKey(KEYSPACE.key(BlockKey(TOPIC, OTHER, 1)), block_value(1)),
+            ],
+            [TOPIC_KEY, *(KEYSPACE.key(BlockKey(TOPIC, OTHER, first)) for first in (0, 1))],
+        ),
+        ([DeleteKey(only(TOPIC_KEY)), DeleteKey(KEYSPACE.blocks(TOPIC))], []),
+    ],
+    ids=["changed", "deleted"],
+)
+async def test_a_concurrent_change_of_a_topic_is_kept(
+    own_etcd: EtcdServer, change: list[PutKey | DeleteKey], remaining: list[str]
+) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        Overtaken(own_etcd.endpoint, change) as etcd,
+        Etcd([own_etcd.endpoint]) as reader,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await stored_topic(reader)
+        follower = EtcdFollower(reader, KEYSPACE, time.monotonic)
+        following = tasks.create_task(follower.run())
+        await follower.wait_loaded()
+        await removal_by(etcd, follower).remove(RemoveBrokerRequest(broker=LOG))
+        following.cancel()
+        assert await keys_of_topic(reader) == remaining
+        for item in (await reader.read(only(TOPIC_KEY))).items:
+            assert item.value == topic_value(CHANGED)
+
+
+async def test_queues_that_a_nameserver_does_not_know_yet_are_removed_too(
+    own_etcd: EtcdServer,
+) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS), Etcd([own_etcd.endpoint]) as etcd:
+        follower = EtcdFollower(etcd, KEYSPACE, time.monotonic)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follower.run())
+            await follower.wait_loaded()
+            following.cancel()
+        await stored_topic(etcd)
+        async with asyncio.TaskGroup() as tasks:
+            removal = removal_by(etcd, follower).remove(RemoveBrokerRequest(broker=LOG))
+            removing = tasks.create_task(removal)
+            await etcd.header()
+            following = tasks.create_task(follower.run())
+            assert (await removing).topics == 1
+            following.cancel()
+        assert await keys_of_topic(etcd) == [TOPIC_KEY, KEYSPACE.key(BlockKey(TOPIC, OTHER, 0))]
