@@ -25,7 +25,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels")
     options = parser.parse_args()
     if shutil.which("cargo") is None:
-        print("wheels: the kernel needs a Rust compiler, and there is no cargo on PATH")
+        print(
+            "wheels: there is no cargo on PATH: install Rust 1.83 or newer to compile the kernel. "
+            "`make demo` and `make test` run without it"
+        )
         return 1
     # pip might choose an old wheel in the folder.
     shutil.rmtree(options.out, ignore_errors=True)
@@ -52,6 +55,8 @@ def build_python_wheels(folders: list[str], out: Path) -> None:
 
 
 def build_kernel(out: Path) -> None:
+    # An environment that was made before Rust was installed has no maturin.
+    pip(sys.executable, "install", "-c", str(ROOT / "constraints.txt"), "maturin")
     maturin = [sys.executable, "-m", "maturin"]
     target = os.environ | {"CARGO_TARGET_DIR": str(Path(sys.prefix) / "kernel")}
     for command in (["build", "--release", "--strip"], ["sdist"]):
