@@ -1,5 +1,6 @@
 """Stores of brokers after a restore: facts that are not in the log are restored too."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rockoon.backup.copying import READ_BYTES, LogCopier, Pace, SourceLog
-from rockoon.backup.destination import BackupError, DirectoryDestination
+from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError, DirectoryDestination
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup, LogPart
 from rockoon.backup.restoring import Restore, RestoreSources
 from rockoon.errors import LogTrimmed
@@ -176,6 +177,70 @@ async def test_a_log_begins_later_if_retention_is_faster_than_the_copy(tmp_path:
     assert [(at, body[:1]) for at, body in again.read("T", 0, 3)] == [(3, b"4"), (4, b"5")]
     assert ends_of(again.store) == {("T", 0): (3, 5)}
     again.close()
+
+
+class Shortened(OfBroker):
+    """A log that another, shorter log replaces after the first read: the broker lost its disk.
+
+    Args:
+        broker: the former broker.
+        other: the broker with the shorter log.
+    """
+
+    def __init__(self, broker: RunningBroker, other: RunningBroker) -> None:
+        super().__init__(broker)
+        self._other = other
+
+    async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
+        reply = await super().read(position, end, bytes_max)
+        self.broker = self._other
+        return reply
+
+
+async def test_a_log_that_becomes_shorter_during_the_copy_ends_the_backup(tmp_path: Path) -> None:
+    place = DirectoryDestination(tmp_path / "backups")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    filled(tmp_path / "a" / "store", b"1", b"2", b"3")
+    filled(tmp_path / "b" / "store", b"4")
+    async with (
+        source_of(tmp_path / "a" / "store") as source,
+        source_of(tmp_path / "b" / "store") as other,
+        asyncio.timeout(DEADLINE_SECONDS),
+    ):
+        with pytest.raises(BackupError, match="it has lost records during the backup"):
+            await copied(Shortened(source.broker, other.broker), place)
+    assert not [name for name in place.names() if name.endswith(PARTIAL_SUFFIX)]
+
+
+class Unsynced(OfBroker):
+    """A log whose end is not synced at the cut."""
+
+    syncs = 0
+
+    async def ends(self) -> ReadLogReply:
+        reply = await super().ends()
+        if self.syncs < 2:
+            reply.durable_end = 0
+            self.syncs += 1
+        return reply
+
+    async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
+        assert self.syncs == 2, "it was read before it was synced"
+        return await super().read(position, end, bytes_max)
+
+
+async def test_records_are_copied_once_the_broker_has_synced_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "store", b"1")
+    place = DirectoryDestination(tmp_path / "backups")
+    async with source_of(tmp_path / "store") as source:
+        await copied(Unsynced(source.broker), place)
+        monkeypatch.setattr("rockoon.backup.copying.DURABLE_SECONDS_MAX", 0.0)
+        unsynced = Unsynced(source.broker)
+        with pytest.raises(BackupError, match="has not synced its log"):
+            await copied(unsynced, place)
 
 
 async def test_a_damaged_log_is_not_backed_up(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 READ_BYTES = 4 << 20
+# A broker with `flush = async` syncs within a second, unless its disk is busy.
+DURABLE_SECONDS_MAX = 60.0
+DURABLE_CHECK_SECONDS = 0.2
 
 
 class Pace:
@@ -217,10 +220,12 @@ class LogCopier:
             files: names and sizes of the destination's files.
 
         Raises:
-            BackupError: the log is damaged, or a compaction or retention was faster.
+            BackupError: the log is damaged or has become shorter, or a compaction or retention
+                was faster.
         """
         ends = self._ends
         begin = ends.log_min_offset
+        await self._wait_durable()
         generation = await self._copy_generation()
         parts = await self._reused(begin, known, files)
         position = parts[-1].end if parts else begin
@@ -256,6 +261,8 @@ class LogCopier:
                     )
                     writer.add(reply)
                     await self._pace.spend(len(reply.frames))
+                if reply.next_offset == position:
+                    raise self._shorter(reply.visible_end)
                 position = reply.next_offset
             if writer is not None:
                 parts.append(writer.finish())
@@ -266,6 +273,32 @@ class LogCopier:
         self._on_parts(self._reader.name, parts)
         self._check_generation(begin)
         return self._result(begin, parts, generation)
+
+    async def _wait_durable(self) -> None:
+        """Wait until the cut is durable. Otherwise a crash of the broker's machine may remove
+        records before the cut, and the copy would mix them with the records that replace them.
+        """
+        deadline = time.monotonic() + DURABLE_SECONDS_MAX
+        while True:
+            reply = await self._reader.ends()
+            if reply.visible_end < self._ends.visible_end:
+                raise self._shorter(reply.visible_end)
+            if reply.durable_end >= self._ends.visible_end:
+                return
+            if time.monotonic() > deadline:
+                raise BackupError(
+                    f"{self._reader.name} has not synced its log up to {self._ends.visible_end} "
+                    f"within {DURABLE_SECONDS_MAX:.0f} s: look at its disk, and run the backup "
+                    "again"
+                )
+            await asyncio.sleep(DURABLE_CHECK_SECONDS)
+
+    def _shorter(self, end: int) -> BackupError:
+        return BackupError(
+            f"the log of {self._reader.name} ends at {end}, and ended at "
+            f"{self._ends.visible_end} at the cut: it has lost records during the backup; run the "
+            "backup again"
+        )
 
     async def _reused(
         self, begin: int, known: Sequence[Sequence[LogPart]], files: Mapping[str, int]
