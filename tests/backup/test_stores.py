@@ -12,8 +12,9 @@ from rockoon.backup.copying import READ_BYTES, LogCopier, Pace, SourceLog
 from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError, DirectoryDestination
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup, LogPart
 from rockoon.backup.restoring import Restore, RestoreSources
-from rockoon.errors import LogTrimmed
+from rockoon.errors import LogTrimmed, NotLeader
 from rockoon.net.connection import Connection
+from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.store.store import Store
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from support.broker import RunningBroker, running_broker
@@ -268,3 +269,23 @@ async def test_the_ends_of_queues_are_reported_on_request_only(tmp_path: Path) -
             [1, 2],
         )
         assert not (await source.call("ReadLog", ReadLogRequest())).queue_ends
+
+
+async def test_a_deposed_leader_makes_no_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = BrokerService.serve
+
+    async def confirmed() -> None:
+        raise NotLeader(replica="broker-a-0", log="broker-a")
+
+    monkeypatch.setattr(
+        BrokerService, "serve", lambda service, broker: serve(service, broker, confirmed)
+    )
+    filled(tmp_path / "store", b"1")
+    async with source_of(tmp_path / "store") as source:
+        # Its end may be older than progress that the offset service has.
+        with pytest.raises(NotLeader):
+            await source.ends()
+        # Committed records are the same at all leaders.
+        assert (await source.read(0, FILE_BYTES)).frames

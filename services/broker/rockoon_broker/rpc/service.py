@@ -431,7 +431,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def ReadLog(
         self, request: broker_pb2.ReadLogRequest, context: object
     ) -> broker_pb2.ReadLogReply:
-        return await read_log(self._open(), request)
+        broker = await self._confirmed_leader() if request.with_queue_ends else self._open()
+        return await read_log(broker, request)
 
     async def DescribeCompaction(
         self, request: broker_pb2.DescribeCompactionRequest, context: object
