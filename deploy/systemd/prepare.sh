@@ -9,16 +9,33 @@ umask 077
 directory=$1; shift
 machines=("$@")
 read -ra logs <<<"${LOGS:-broker-a}"
+services=(nameserver offset gateway)
+
+different() { # NAME...: refuses a name that is given twice
+  local twice
+  twice=$(printf '%s\n' "$@" | sort | uniq -d | paste -sd ' ')
+  [ -z "$twice" ] || { echo "prepare.sh: machines, logs and services need different names, two of them are: $twice" >&2; exit 2; }
+}
+
+different "${machines[@]}"
+different "${logs[@]}" "${services[@]}"
 mkdir -p "$directory"
 cd "$directory"
+
+quiet() { # COMMAND...: shows the command's output if it fails
+  local output
+  output=$("$@" 2>&1) || { echo "prepare.sh: $1 $2 failed: $output" >&2; exit 1; }
+}
 
 list() { # PORT: "machine:port" of each machine, as TOML
   printf '"%s:'"$1"'", ' "${machines[@]}" | sed 's/, $//'
 }
 
 authority() { # NAME: an authority that signs certificates
-  [ -e "$1-ca.crt" ] || openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 \
-    -subj "/CN=$1 authority" -keyout "$1-ca.key" -out "$1-ca.crt" 2>/dev/null
+  [ ! -e "$1-ca.crt" ] || return 0
+  quiet openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 \
+    -subj "/CN=$1 authority" -keyout "$1-ca.key" -out new
+  mv new "$1-ca.crt"
 }
 
 certificate() { # FOLDER AUTHORITY COMMON_NAME [NAME...]: a certificate for a year, with its key and its authority
@@ -27,17 +44,19 @@ certificate() { # FOLDER AUTHORITY COMMON_NAME [NAME...]: a certificate for a ye
   [ ! -e "$folder/tls.crt" ] || return 0
   mkdir -p "$folder"
   names=$(printf 'DNS:%s,' "$@")
-  openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=$name" \
-    -keyout "$folder/tls.key" -out "$folder/request" 2>/dev/null
-  openssl x509 -req -in "$folder/request" -CA "$authority-ca.crt" -CAkey "$authority-ca.key" -days 365 \
-    -set_serial "0x$(openssl rand -hex 16)" -out "$folder/tls.crt" \
-    -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth"; [ $# = 0 ] || echo "subjectAltName=${names%,}") 2>/dev/null
-  rm "$folder/request"
   cp "$authority-ca.crt" "$folder/ca.crt"
+  quiet openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=$name" \
+    -keyout "$folder/tls.key" -out "$folder/request"
+  quiet openssl x509 -req -in "$folder/request" -CA "$authority-ca.crt" -CAkey "$authority-ca.key" -days 365 \
+    -set_serial "0x$(openssl rand -hex 16)" -out new \
+    -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth"; [ $# = 0 ] || echo "subjectAltName=${names%,}")
+  rm "$folder/request"
+  mv new "$folder/tls.crt"
 }
 
 settings() { # FILE: standard input, unless the file exists
-  if [ -e "$1" ]; then cat >/dev/null; else cat >"$1"; fi
+  cat >new
+  [ -e "$1" ] || mv new "$1"
 }
 
 common() { # settings that all services share
@@ -54,15 +73,18 @@ END
 
 authority rockoon
 authority etcd
-[ -e cluster-secret ] || openssl rand -base64 32 >cluster-secret
-touch client-secrets
+if [ ! -e cluster-secret ]; then
+  quiet openssl rand -base64 -out new 32
+  mv new cluster-secret
+fi
 
 for machine in "${machines[@]}"; do
   # Callers dial the machine; nameservers and the other copies require the log's name.
   certificate "$machine/tls" rockoon "$machine" "$machine" "${logs[@]}" offset
   certificate "$machine/etcd" etcd etcd "$machine"
   certificate "$machine/etcd-client" etcd rockoon-nameserver
-  cp cluster-secret client-secrets "$machine"
+  settings "$machine/cluster-secret" <cluster-secret
+  settings "$machine/client-secrets" </dev/null
   settings "$machine/etcd.env" <<END
 ETCD_NAME=$machine
 ETCD_DATA_DIR=/var/lib/rockoon/etcd
@@ -72,7 +94,8 @@ ETCD_LISTEN_PEER_URLS=https://0.0.0.0:2380
 ETCD_INITIAL_ADVERTISE_PEER_URLS=https://$machine:2380
 ETCD_INITIAL_CLUSTER=$(for each in "${machines[@]}"; do echo "$each=https://$each:2380"; done | paste -sd, -)
 ETCD_INITIAL_CLUSTER_TOKEN=rockoon
-# Read once, when the data directory is empty: \`existing\` for a member that replaces a lost one.
+# Read when the data directory is empty. With \`new\`, a member that has lost its directory refuses to start. \`existing\` is for
+# the first start of a member that replaces a lost one.
 ETCD_INITIAL_CLUSTER_STATE=new
 ETCD_CERT_FILE=/etc/rockoon/etcd/tls.crt
 ETCD_KEY_FILE=/etc/rockoon/etcd/tls.key
@@ -100,8 +123,9 @@ etcd_tls_certificate = "/etc/rockoon/etcd-client/tls.crt"
 etcd_tls_key = "/etc/rockoon/etcd-client/tls.key"
 $(common)
 END
-  port=10911
   for log in "${logs[@]}"; do
+    port=10911
+    while grep -q "^listen = .*:$port\"" "$machine"/*.toml; do port=$((port + 10)); done
     settings "$machine/$log.toml" <<END
 name = "$log"
 copies = 3
@@ -112,7 +136,6 @@ nameservers = [$(list 9876)]
 store_path = "/var/lib/rockoon/$log"
 $(common)
 END
-    port=$((port + 10))
   done
   settings "$machine/offset.toml" <<END
 name = "offset"
@@ -142,4 +165,5 @@ export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=$(printf 'https://%s:2379\n' "${machines[
 export ETCDCTL_CACERT=/etc/rockoon/etcd-client/ca.crt ETCDCTL_CERT=/etc/rockoon/etcd-client/tls.crt ETCDCTL_KEY=/etc/rockoon/etcd-client/tls.key
 END
 done
+rm -f new
 echo "made: $PWD"

@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,18 +21,26 @@ PREPARE = FOLDER / "prepare.sh"
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 
 
-def prepare(folder: Path, **environment: str) -> None:
-    subprocess.run(
-        [str(PREPARE), str(folder), *NAMES],
-        check=True,
+def run_script(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
         env=os.environ | environment,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         timeout=DEADLINE_SECONDS,
     )
 
 
+def prepare(folder: Path, **environment: str) -> None:
+    done = run_script(PREPARE, folder, *NAMES, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def check(service: str, file: Path) -> str:
-    """The faults that a service finds in a machine's file; its folder stands for /etc/rockoon."""
+    """Return the faults that a service reports in a file of a machine's folder.
+
+    The folder replaces /etc/rockoon.
+    """
     text = file.read_text().replace("/etc/rockoon", str(file.parent))
     file.write_text(text.replace("/var/lib/rockoon", str(file.parent)))
     command = (sys.executable, "-m", f"rockoon_{service}", "--check-settings", "--config", file)
@@ -60,6 +69,10 @@ def test_each_service_accepts_the_prepared_settings_certificates_and_keys(tmp_pa
 def test_a_second_run_keeps_files_and_adds_logs_and_missing_certificates(tmp_path: Path) -> None:
     folder = tmp_path / "machines"
     prepare(folder)
+    # A key of a client, and the second round of a replacement of the cluster secret.
+    (folder / NAMES[1] / "client-secrets").write_text("shop 0123456789abcdef0123456789\n")
+    with (folder / NAMES[1] / "cluster-secret").open("a") as secrets:
+        secrets.write("0123456789abcdef0123456789\n")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert all(path.stat().st_mode & 0o077 == 0 for path in before)
     shutil.rmtree(folder / NAMES[0] / "tls")
@@ -71,6 +84,73 @@ def test_a_second_run_keeps_files_and_adds_logs_and_missing_certificates(tmp_pat
     assert "the certificate shown is that of" in check(
         "broker", folder / NAMES[1] / "broker-b.toml"
     )
+
+
+@needs_openssl
+def test_a_log_that_is_added_gets_a_port_of_its_own(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    prepare(tmp_path, LOGS="broker-b broker-a")
+    for name in NAMES:
+        ports = [
+            re.findall(r'^listen = "0\.0\.0\.0:(\d+)"$', path.read_text(), re.MULTILINE)
+            for path in sorted((tmp_path / name).glob("broker-*.toml"))
+        ]
+        assert ports == [["10911"], ["10921"]]
+
+
+@pytest.mark.parametrize(
+    ("machines", "logs", "fault"),
+    [
+        (("one", "two", "one"), "broker-a", "one"),
+        (("one", "two", "three"), "broker-a offset", "offset"),
+        (("one", "two", "three"), "broker-a broker-a", "broker-a"),
+    ],
+)
+def test_a_name_that_is_given_twice_is_refused(
+    tmp_path: Path, machines: tuple[str, ...], logs: str, fault: str
+) -> None:
+    done = run_script(PREPARE, tmp_path / "machines", *machines, LOGS=logs)
+    assert done.returncode == 2
+    assert f"two of them are: {fault}\n" in done.stderr
+    assert not (tmp_path / "machines").exists()
+
+
+@needs_openssl
+def test_an_error_of_openssl_is_shown_and_leaves_no_file_that_a_second_run_keeps(
+    tmp_path: Path,
+) -> None:
+    programs, folder = tmp_path / "programs", tmp_path / "machines"
+    programs.mkdir()
+    openssl = programs / "openssl"
+    path = f"{programs}:{os.environ['PATH']}"
+    for failing in ("req", "rand", "x509"):
+        fault = f'[ $1 != {failing} ] || {{ echo "no entropy" >&2; exit 1; }}'
+        openssl.write_text(f'#!/bin/sh\n{fault}\nexec {shutil.which("openssl")} "$@"\n')
+        openssl.chmod(0o755)
+        done = run_script(PREPARE, folder, *NAMES, PATH=path)
+        assert done.returncode == 1
+        assert "no entropy" in done.stderr, failing
+        assert not [*folder.rglob("tls.crt")]
+        if failing != "x509":
+            assert not (folder / "cluster-secret").exists()
+
+
+def test_the_installer_refuses_a_folder_that_is_not_of_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for each in ("bash", "dirname"):
+        (programs / each).symlink_to(shutil.which(each) or each)
+    done = subprocess.run(
+        [str(FOLDER / "install.sh"), "rockoon-9"],
+        cwd=tmp_path,
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: install.sh FOLDER")
 
 
 def test_units_have_the_name_that_hardens_them_and_run_installed_programs() -> None:
