@@ -2,7 +2,10 @@
 # Installs or upgrades Rockoon on this machine: users, /opt/rockoon, /etc/rockoon, units. Starts and restarts nothing.
 # Usage: install.sh FOLDER, as root, where FOLDER is the machine's folder of prepare.sh. Run it beside dist/ with the wheels and etcd.
 set -euo pipefail
-[ $# -eq 1 ] && [ -d dist ] || { echo "usage: install.sh FOLDER, beside dist/" >&2; exit 2; }
+# Services of other users read programs and units; the files of a machine are only for their groups.
+umask 022
+[ $# -eq 1 ] && [ -d dist ] && [ -e "$1/profile.sh" ] ||
+  { echo "usage: install.sh FOLDER, beside dist/, where FOLDER is a machine's folder of prepare.sh" >&2; exit 2; }
 folder=$1 here=$(dirname "$0")
 
 for user in rockoon rockoon-etcd; do
@@ -17,9 +20,10 @@ install -m 755 dist/etcd /opt/rockoon/bin/etcd.new
 mv /opt/rockoon/bin/etcd.new /opt/rockoon/bin/etcd
 
 install -d /etc/rockoon
-cp -r "$folder"/. /etc/rockoon
+(umask 077 && cp -r "$folder"/. /etc/rockoon)
 mv /etc/rockoon/profile.sh /etc/profile.d/rockoon.sh
-chown -R root:rockoon /etc/rockoon
+# The keys of etcd never belong to the group of the services.
+find /etc/rockoon \( -path /etc/rockoon/etcd -o -path /etc/rockoon/etcd.env \) -prune -o -exec chown root:rockoon {} +
 chown -R root:rockoon-etcd /etc/rockoon/etcd /etc/rockoon/etcd.env
 chmod -R u=rwX,g=rX,o= /etc/rockoon
 chmod 755 /etc/rockoon
