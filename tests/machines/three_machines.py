@@ -3,7 +3,7 @@
 Blocks say where they run:
 
     <!-- build -->       in the clone, with the network of this machine, before there are machines
-    <!-- packages -->    not run: the machines have the files of these Debian packages
+    <!-- packages -->    not run: the machines already have the files of these Debian packages
     <!-- on: NAMES -->   on these machines, in a login shell of root
     (none)               in the clone; `ssh` enters the namespaces of a machine
 """
@@ -222,6 +222,9 @@ def run_page(stage: Stage) -> None:
             load.check()
     assert shown.endswith("one coffee\n"), shown
     stage.run_section("More logs")
+    # With `existing`, a member of etcd that loses its disk again would start, and vote.
+    for machine in stage.machines.values():
+        machine.run("grep", "^ETCD_INITIAL_CLUSTER_STATE=new$", "/etc/rockoon/etcd.env")
 
 
 UNITS = (
