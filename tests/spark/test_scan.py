@@ -76,11 +76,11 @@ def test_a_wrong_argument_is_refused_when_scan_is_called(
         rockoon.arrow.scan(store, **arguments)
 
 
-def test_no_pyspark_is_imported_and_a_missing_package_is_named(store: Path) -> None:
+def test_neither_pyspark_nor_pandas_is_imported_and_a_missing_package_is_named(store: Path) -> None:
     script = f"""
         import sys, rockoon.arrow
-        print(rockoon.arrow.scan({str(store)!r}).read_all().num_rows)
-        print(any(name.partition(".")[0] in ("pyspark", "py4j") for name in sys.modules))
+        print(rockoon.arrow.scan({str(store)!r}, "T1", tags="a").read_all().num_rows)
+        print(any(name.partition(".")[0] in ("pyspark", "py4j", "pandas") for name in sys.modules))
         for name in [each for each in sys.modules if each.startswith("rockoon_spark")]:
             del sys.modules[name]
         sys.modules["rockoon_spark"] = None
@@ -92,7 +92,7 @@ def test_no_pyspark_is_imported_and_a_missing_package_is_named(store: Path) -> N
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "100",
+        "33",
         "False",
         "rockoon.arrow.scan needs the package rockoon-spark",
     ]

@@ -32,7 +32,7 @@ from rockoon_format.record import (
     SYS_FLAG_COMPRESSED,
     decode_host,
 )
-from rockoon_spark.records.properties import Properties, cut, text
+from rockoon_spark.records.properties import Properties, binaries, cut, integers, repeated, text
 from rockoon_spark.records.window import RecordWindow, touch_pages
 
 Bytes = NDArray[np.uint8]
@@ -177,7 +177,7 @@ class LogRecords:
         if self.window is not None:
             found = kernel.native.distinct(self.content, starts.tobytes(), lengths.tobytes())
             if found is not None:
-                return found[0], pa.array(np.frombuffer(found[1], np.int64))
+                return found[0], integers(np.frombuffer(found[1], np.int64))
         encoded = self.slices(starts, lengths).dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices
 
@@ -189,7 +189,7 @@ class LogRecords:
     def _topics(self) -> pa.BinaryArray:
         if self.window is not None:
             found, numbers = self.window.topics()
-            return pa.array(found, pa.binary()).take(pa.array(numbers))
+            return binaries(found).take(integers(numbers))
         return self.slices(self.parts.topic_starts, self.parts.topic_lengths)
 
 
@@ -210,7 +210,7 @@ def hosts(records: LogRecords, at: IntArray, lengths: IntArray) -> pa.StringArra
     for raw in found:
         host, port = decode_host(raw)
         names.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    return pa.array(names, pa.string()).take(numbers)
+    return text(binaries([name.encode() for name in names])).take(numbers)
 
 
 def _born_hosts(records: LogRecords) -> pa.StringArray:
@@ -274,11 +274,11 @@ def _unpacked(body: bytes, sys_flag: int) -> bytes:
 
 def _topics(records: LogRecords) -> pa.StringArray:
     found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
-    return text(pa.array(found, pa.binary())).take(numbers)
+    return text(binaries(found)).take(numbers)
 
 
 def _times(ms: IntArray) -> pa.TimestampArray:
-    return pa.array(ms * 1000).view(_TIME)
+    return integers(ms * 1000).view(_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +290,12 @@ class Column:
 
 
 def _prefix(name: str, kind: pa.DataType) -> Column:
-    return Column(kind, lambda records: pa.array(records.prefix(name)).cast(kind, safe=False))
+    return Column(kind, lambda records: integers(records.prefix(name)).cast(kind, safe=False))
 
 
 COLUMNS: Mapping[str, Column] = {
     "topic": Column(pa.string(), _topics),
-    "broker": Column(
-        pa.string(), lambda records: pa.repeat(pa.scalar(records.broker), len(records))
-    ),
+    "broker": Column(pa.string(), lambda records: repeated(records.broker, len(records))),
     "queue": _prefix("queue_id", pa.int32()),
     "queue_offset": _prefix("queue_offset", pa.int64()),
     "physical_offset": _prefix("physical_offset", pa.int64()),
@@ -311,17 +309,17 @@ COLUMNS: Mapping[str, Column] = {
     "store_host": Column(pa.string(), _store_hosts),
     "reconsume_times": Column(
         pa.int32(),
-        lambda records: pa.array(records.after_hosts(_AT_RECONSUME_TIMES_V4, ">i4")).cast(
+        lambda records: integers(records.after_hosts(_AT_RECONSUME_TIMES_V4, ">i4")).cast(
             pa.int32()
         ),
     ),
     "prepared_offset": Column(
         pa.int64(),
-        lambda records: pa.array(records.after_hosts(_AT_PREPARED_OFFSET_V4, ">i8")),
+        lambda records: integers(records.after_hosts(_AT_PREPARED_OFFSET_V4, ">i8")),
     ),
     "flag": _prefix("flag", pa.int32()),
     "sys_flag": _prefix("sys_flag", pa.int32()),
-    "size": Column(pa.int32(), lambda records: pa.array(records.sizes).cast(pa.int32())),
+    "size": Column(pa.int32(), lambda records: integers(records.sizes).cast(pa.int32())),
     "message_id": Column(pa.string(), _message_ids),
     "unique_key": Column(
         pa.string(),

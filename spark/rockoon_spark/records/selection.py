@@ -17,6 +17,7 @@ from rockoon_format.generation import Manifest
 from rockoon_format.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, is_system_topic
 from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.properties import integers_of, repeated
 
 Mask = NDArray[np.bool_]
 Bound = TypeVar("Bound")
@@ -30,7 +31,7 @@ RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
 NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
     "topic": lambda records: records.topics(),
     "tags": lambda records: records.properties.values(PROPERTY_TAGS).cast(pa.binary()),
-    "broker": lambda records: pa.repeat(pa.scalar(records.broker.encode()), len(records)),
+    "broker": lambda records: repeated(records.broker, len(records)).cast(pa.binary()),
 }
 """Text columns that can be selected by a set of values."""
 
@@ -198,7 +199,7 @@ class Selection:
     def _within_bounds(self, records: LogRecords) -> Mask:
         encoded = records.topics().dictionary_encode()
         topics = [topic.decode(errors="replace") for topic in encoded.dictionary.to_pylist()]
-        codes = encoded.indices.to_numpy()
+        codes = integers_of(encoded.indices)
         queues, offsets = records.prefix("queue_id"), records.prefix("queue_offset")
         times = RANGED["store_time"](records) if self.queue_times else None
         # Queues that are not assigned are excluded; all others only by their bounds.
@@ -231,8 +232,10 @@ def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
     """Return a mask of the values for which a predicate is True; False for null."""
     encoded = values.dictionary_encode()
     good = [is_wanted(raw.decode(errors="replace")) for raw in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.fill_null(len(good)).to_numpy()
-    found: Mask = np.append(np.array(good, np.bool_), False)[codes]
+    codes = encoded.indices
+    if codes.null_count:
+        codes = codes.fill_null(len(good))
+    found: Mask = np.append(np.array(good, np.bool_), False)[integers_of(codes)]
     return found
 
 
