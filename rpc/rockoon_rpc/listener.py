@@ -209,7 +209,7 @@ class Listener(Generic[Connection]):
         if now >= self._say_after:
             count, self._refused = self._refused, 0
             more = f", and {count - 1} more since the last line" if count > 1 else ""
-            reason = str(failure)
+            reason = str(failure) or "the client closed the connection"
             began_plain = getattr(failure, "reason", None) in NO_TLS_RECORD
             if began_plain and not self._accepts_plain:
                 reason = f"it began without TLS, and this port requires TLS ({failure})"

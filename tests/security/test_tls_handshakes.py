@@ -46,3 +46,19 @@ async def test_the_log_says_why_a_certificate_is_refused(
         call.cancel()
         await channels.close()
     assert "handshake of 127.0.0.1" in caplog.text
+
+
+async def test_the_log_says_that_a_client_ended_its_handshake(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(authority.issue("server"), authority.ca) as address:
+        host, _, port = address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        # The begin of a TLS record.
+        writer.write(b"\x16\x03\x01")
+        await writer.drain()
+        writer.close()
+        await eventually(lambda: "handshake of 127.0.0.1 failed" in caplog.text)
+    (line,) = (each for each in caplog.messages if "handshake of" in each)
+    assert line.endswith("failed: the client closed the connection")
