@@ -176,3 +176,10 @@ def test_a_directory_of_another_user_is_reported(tmp_path: Path) -> None:
     status, _, errors = check("offset", tmp_path, root_alone, store_path=closed / "store")
     assert status == 1
     assert f"store_path = {closed / 'store'}: user id {os.geteuid()} may not write in" in errors
+
+
+def test_a_path_that_cannot_exist_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    status, _, errors = check("offset", tmp_path, store_path=path)
+    assert status == 1
+    assert f"store_path = {path}: expected a directory: File name too long" in errors

@@ -16,6 +16,7 @@ class Sample:
     flush: str = setting("sync", "when to acknowledge", choices=("sync", "async"))
     file_bytes: int = setting(1 << 30, "size of a file, bytes", minimum=4096)
     lease_seconds: float = setting(10.0, "how long a node stays", minimum=0.1, maximum=600)
+    store_path: Path | None = setting(None, "directory")  # noqa: RUF009 - a field, made once
     nameservers: tuple[str, ...] = setting(("127.0.0.1:9876",), "where the nameservers are")
     memory_bytes: int | None = setting(None, "memory, bytes")
     clean: bool = setting(True, "whether to delete old files")
@@ -71,6 +72,9 @@ def test_lists_and_optional_numbers_and_booleans_are_read_from_text() -> None:
         ({"file_bytes": "10"}, "must be at least 4096"),
         ({"lease_seconds": "1000"}, "must be between 0.1 and 600"),
         ({"file_bytes": "many"}, "is not a valid int"),
+        ({"file_bytes": "9999999999TiB"}, "is not a valid int"),
+        ({"lease_seconds": "nan"}, "is not a valid float"),
+        ({"store_path": "~nobody-has-this-name/store"}, "is not a valid Path"),
         ({"clean": "perhaps"}, "is not a valid bool"),
     ],
 )
@@ -89,8 +93,12 @@ def test_an_unknown_environment_variable_of_the_service_is_refused() -> None:
 
 def test_a_file_that_is_not_toml_or_not_there_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "broken.toml"
-    file.write_text("listen = ")
-    with pytest.raises(SettingsError, match="is not TOML"):
+    for content in (b"listen = ", b'listen = "\xe9"'):
+        file.write_bytes(content)
+        with pytest.raises(SettingsError, match="is not TOML"):
+            read(file)
+    file.write_text(f"lease_seconds = 1{'0' * 400}")
+    with pytest.raises(SettingsError, match="is not a valid float"):
         read(file)
     with pytest.raises(SettingsError, match="cannot read"):
         read(tmp_path / "absent.toml")

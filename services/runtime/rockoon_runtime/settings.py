@@ -8,6 +8,7 @@ refused in every source: a typing error never silently means the default.
 import argparse
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 import types
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar
 Settings = TypeVar("Settings")
 
 SIZE_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class SettingsError(ValueError):
@@ -184,7 +186,8 @@ def read_toml(file: Path) -> dict[str, object]:
             return tomllib.load(stream)
     except OSError as failure:
         raise SettingsError(f"cannot read {file}: {failure.strerror}") from failure
-    except tomllib.TOMLDecodeError as failure:
+    except ValueError as failure:
+        # TOMLDecodeError, UnicodeDecodeError, or a number with too many digits.
         raise SettingsError(f"{file} is not TOML: {failure}") from failure
 
 
@@ -207,7 +210,7 @@ def convert(name: str, raw: object, kind: Any, source: str) -> object:
         if kind is int:
             return parse_int(raw)
         if kind is float and not isinstance(raw, bool):
-            return float(typing.cast(Any, raw))
+            return parse_float(raw)
         if kind is str and isinstance(raw, str):
             return raw
         if kind is Path and isinstance(raw, str):
@@ -215,7 +218,8 @@ def convert(name: str, raw: object, kind: Any, source: str) -> object:
         if typing.get_origin(kind) is tuple:
             parts = raw.split(",") if isinstance(raw, str) else typing.cast(list[str], raw)
             return tuple(str(part).strip() for part in parts if str(part).strip())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        # RuntimeError: a path begins with "~" and the name of an unknown user.
         pass
     expected = getattr(kind, "__name__", str(kind))
     raise SettingsError(f"{name} = {raw!r} (from {source}) is not a valid {expected}")
@@ -230,15 +234,22 @@ def parse_bool(raw: object) -> bool:
 
 
 def parse_int(raw: object) -> int:
-    """An integer, or a size such as "64MiB"."""
-    if isinstance(raw, bool):
-        raise ValueError(raw)  # noqa: TRY004 - the caller names the setting and its type
-    if isinstance(raw, int):
-        return raw
+    """An integer of 64 bits, or a size such as "64MiB"."""
     match = re.fullmatch(r"\s*(-?\d+)\s*([A-Za-z]*)\s*", str(raw))
     if match is None or match[2].upper() not in SIZE_UNITS:
         raise ValueError(raw)
-    return int(match[1]) * SIZE_UNITS[match[2].upper()]
+    number = int(match[1]) * SIZE_UNITS[match[2].upper()]
+    if not INT_MIN <= number <= INT_MAX:
+        raise ValueError(raw)
+    return number
+
+
+def parse_float(raw: object) -> float:
+    number = float(typing.cast(Any, raw))
+    # NaN is neither below a minimum nor above a maximum.
+    if not math.isfinite(number):
+        raise ValueError(raw)
+    return number
 
 
 def check(name: str, value: object, bounds: Mapping[str, Any], source: str) -> None:

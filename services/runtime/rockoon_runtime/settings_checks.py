@@ -55,7 +55,11 @@ def directory(name: str) -> SettingsCheck:
 
     def check(settings: Any) -> Iterator[str]:
         path: Path = getattr(settings, name).absolute()
-        existing = next(each for each in (path, *path.parents) if each.exists())
+        try:
+            existing = next(each for each in (path, *path.parents) if each.exists())
+        except OSError as failure:
+            yield f"{name} = {path}: expected a directory: {failure.strerror}"
+            return
         if not existing.is_dir():
             yield f"{name} = {path}: expected a directory, but {existing} is a file"
         elif not os.access(existing, os.W_OK | os.X_OK):
