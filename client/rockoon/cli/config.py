@@ -123,7 +123,7 @@ def setting_rows(found: "Sequence[ProcessSettings]") -> Iterator[tuple[Any, ...]
     processes: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for process in answered:
         for each in process.settings:
-            shown_value = f"{each.value or '-'} {each.unit}".rstrip()
+            shown_value = f"{each.value} {each.unit}".rstrip() if each.value else "-"
             processes[each.name][shown_value, origin(each)].append(process.process)
     for name, by_value in processes.items():
         for (value, where), names in by_value.items():
