@@ -423,3 +423,19 @@ async def test_a_store_of_objects_has_the_same_backup(tmp_path: Path) -> None:
     await restore(place, tmp_path / "new", manifest)
     harm(tmp_path / "backups" / manifest.progress.name, "truncated")
     assert list(faults(place, manifest))
+
+
+async def test_two_backups_to_a_store_of_objects_are_both_complete(tmp_path: Path) -> None:
+    place = ArrowDestination((tmp_path / "backups").as_uri())
+    others: list[BackupManifest] = []
+    async with LocalCluster(single=True) as local, rockoon.connect(local.nameservers) as cluster:
+
+        async def works_on() -> None:
+            # The second time, the progress of the slow backup is stored.
+            others.append(await create(cluster, place))
+
+        making = SlowCreation(cluster, place, Pace(0), lambda _: None)
+        making.works_on = works_on
+        slow = await making.run(())
+    for manifest in (slow, *others):
+        assert not list(faults(place, manifest))

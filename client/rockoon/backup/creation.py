@@ -76,7 +76,10 @@ async def create(
         making.read_former()
         if is_alone:
             making.remove_unused()
-        return await making.run(without)
+        manifest = await making.run(without)
+        if is_alone:
+            making.remove_interrupted()
+        return manifest
 
 
 class Creation:
@@ -167,13 +170,15 @@ class Creation:
         )
         self._destination.write(f"{self.name}/{MANIFEST}", encode(manifest))
         self._destination.remove(f"{self.name}/{INTERRUPTED}")
-        for backup in self._backups.interrupted:
-            self._remove_interrupted(backup)
         return manifest
 
-    def _remove_interrupted(self, backup: str) -> None:
+    def remove_interrupted(self) -> None:
+        """Remove the interrupted backups; this backup has their complete parts.
+
+        Without a lock of the destination, one of them may still be running.
+        """
         for name in self._files:
-            if name.startswith(f"{backup}/"):
+            if name.partition("/")[0] in self._backups.interrupted:
                 self._destination.remove(name)
 
     async def _brokers(self, without: Sequence[str]) -> list[str]:
