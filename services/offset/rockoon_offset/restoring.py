@@ -36,7 +36,11 @@ from rockoon_offset.progress.records import (
     decode,
 )
 
-# More than the former service can have counted after the backup.
+# More than a service uses. So numbers computed from the time of the restore are above those of the
+# former cluster, and of a cluster that was restored from the same backup before.
+NUMBERS_PER_MS = 1 << 10
+# If the clock of this machine is behind: more than the former service can have counted after the
+# backup.
 NUMBERS_SKIPPED = 1 << 40
 
 # Broker → (topic, queue id) → offset after the last message of the restored log.
@@ -70,6 +74,17 @@ def decoded(content: bytes, path: Path) -> list[Record]:
         raise StoreCorrupt(path=path, reason=f"it is no state of progress: {failure}") from failure
 
 
+def later(number: int, now_ms: int) -> int:
+    """Return a number above those that other clusters use after `number`, the last one of a backup.
+
+    Args:
+        number: last used epoch or acquisition.
+        now_ms: epoch milliseconds.
+    """
+    by_time = now_ms * NUMBERS_PER_MS
+    return by_time if by_time > number else number + NUMBERS_SKIPPED
+
+
 class RestoredState:
     """State of the offset service in a backup, limited to the restored logs.
 
@@ -91,8 +106,8 @@ class RestoredState:
         before = counters[-1] if counters else Counters(epoch=0, starts=0, route_revision=0)
         # The id of the new etcd is not known; equal revisions show that it has the same routes.
         self._counters = before._replace(
-            epoch=before.epoch + NUMBERS_SKIPPED,
-            acquisition=before.acquisition + NUMBERS_SKIPPED,
+            epoch=later(before.epoch, now_ms),
+            acquisition=later(before.acquisition, now_ms),
             etcd_cluster_id=0,
         )
         self._moved = {
