@@ -407,6 +407,16 @@ async def test_two_backups_to_one_directory_do_not_run_together(tmp_path: Path) 
         await create(cast(rockoon.Cluster, None), place)
 
 
+def test_a_full_destination_is_reported_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file.partial").symlink_to("/dev/full")
+    for place in (Directory(tmp_path), ArrowDestination(tmp_path.as_uri())):
+        if isinstance(place, ArrowDestination):
+            (tmp_path / "file").symlink_to("/dev/full")
+        with pytest.raises(BackupError, match=f"^{place.shown}/file cannot be written.*No space"):
+            place.write("file", b"content")
+        assert place.names() == {}
+
+
 async def test_a_store_of_objects_has_the_same_backup(tmp_path: Path) -> None:
     place, work = ArrowDestination((tmp_path / "backups").as_uri()), Work()
     async with (

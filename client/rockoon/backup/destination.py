@@ -22,6 +22,23 @@ class BackupError(Exception):
     """A backup cannot be made, is damaged, or cannot be restored; the text is for the operator."""
 
 
+@contextmanager
+def disk_failures(place: str, verb: str) -> Iterator[None]:
+    """Raise BackupError for an error of the destination's disk or object store.
+
+    Args:
+        place: the file, without secrets.
+        verb: "read" or "written".
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise BackupError(f"{place} is missing") from None
+    except OSError as failure:
+        reason = redacted(failure.strerror or failure)
+        raise BackupError(f"{place} cannot be {verb}: {reason}") from failure
+
+
 class Destination(ABC):
     """Files of backups, by names such as "logs/broker-a/00000000000000000000".
 
@@ -37,11 +54,13 @@ class Destination(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a file in chunks. Raises BackupError if the file is missing."""
+        """Yield the content of a file in chunks. Raises BackupError if it is missing or cannot be
+        read."""
 
     @abstractmethod
     def writer(self, name: str) -> Any:
-        """Return a context manager with a binary file; the file appears if no error is raised."""
+        """Return a context manager with a binary file; the file appears if no error is raised.
+        Raises BackupError if the destination refuses a write, for example because it is full."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -80,31 +99,33 @@ class DirectoryDestination(Destination):
         }
 
     def read(self, name: str) -> Iterator[bytes]:
-        try:
-            with (self._root / name).open("rb") as file:
-                while data := file.read(CHUNK_BYTES):
-                    yield data
-        except FileNotFoundError:
-            raise BackupError(f"{self.shown}/{name} is missing") from None
+        with (
+            disk_failures(f"{self.shown}/{name}", "read"),
+            (self._root / name).open("rb") as file,
+        ):
+            while data := file.read(CHUNK_BYTES):
+                yield data
 
     @contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         path = self._root / name
-        for directory in (self._root, path.parent):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_name(path.name + PARTIAL_SUFFIX)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink()
-            raise
-        sync_directory(path.parent)
+        with disk_failures(f"{self.shown}/{name}", "written"):
+            for directory in (self._root, path.parent):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(partial, flags, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    partial.unlink()
+                raise
+            sync_directory(path.parent)
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
@@ -159,25 +180,26 @@ class ArrowDestination(Destination):
 
     def read(self, name: str) -> Iterator[bytes]:
         files, root = self._location
-        try:
-            with files.open_input_stream(f"{root}/{name}" if root else name) as file:
-                while data := file.read(CHUNK_BYTES):
-                    yield data
-        except FileNotFoundError:
-            raise BackupError(f"{self.shown}/{name} is missing") from None
+        with (
+            disk_failures(f"{self.shown}/{name}", "read"),
+            files.open_input_stream(f"{root}/{name}" if root else name) as file,
+        ):
+            while data := file.read(CHUNK_BYTES):
+                yield data
 
     @contextmanager
     def writer(self, name: str) -> Iterator[Any]:
         files, root = self._location
         path = f"{root}/{name}" if root else name
-        files.create_dir(path.rpartition("/")[0], recursive=True)
-        try:
-            with files.open_output_stream(path) as file:
-                yield file
-        except BaseException:
-            # An object store may have stored the first bytes.
-            self.remove(name)
-            raise
+        with disk_failures(f"{self.shown}/{name}", "written"):
+            files.create_dir(path.rpartition("/")[0], recursive=True)
+            try:
+                with files.open_output_stream(path) as file:
+                    yield file
+            except BaseException:
+                # An object store may have stored the first bytes.
+                self.remove(name)
+                raise
 
     def remove(self, name: str) -> None:
         files, root = self._location
