@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from rockoon.local import process
 from support.waiting import gone
+from support.warm_nodes import WarmNodes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services are new processes here")
 BROKER = (sys.executable, "-m", "rockoon_broker")
@@ -48,6 +49,17 @@ def test_it_is_a_child_that_can_be_killed(tmp_path: Path) -> None:
         service.send_signal(signal.SIGKILL)
         assert service.wait() == -signal.SIGKILL
         service.send_signal(signal.SIGKILL)
+
+
+def test_a_program_that_has_ended_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    nodes = WarmNodes(process.start_program)
+    with (tmp_path / "log").open("wb") as log, closing(nodes):
+        for _ in range(2):
+            with pytest.raises(OSError, match="the program that forks services has ended"):
+                nodes.start(("/bin/false", "-m", "rockoon_broker"), log, os.environ)
 
 
 def test_other_programs_and_other_interpreters_are_new_processes(tmp_path: Path) -> None:

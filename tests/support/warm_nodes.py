@@ -1,7 +1,7 @@
 """Starts the services of local clusters as forks of a program that has loaded them already.
 
 A service loads modules for half a second of CPU time and then starts in a few hundredths, and tests
-start more than a thousand of them. This program loads everything, starts no thread, and forks for
+start more than a thousand services. This program loads everything, starts no thread, and forks for
 each service. A fork has its own session, environment, pipes and working directory, and the process
 that asked for it is its parent, as if `subprocess` had started it.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,7 +91,7 @@ class WarmNodes:
 
     def _load(self) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, [str(TESTS), self._environment.get("PYTHONPATH")]))
-        return subprocess.Popen(
+        program = subprocess.Popen(
             [sys.executable, "-m", "support.warm_nodes", str(self._theirs.fileno())],
             pass_fds=[self._theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -98,20 +99,30 @@ class WarmNodes:
             # It ends with the tests, and not before the clusters that they stop on Ctrl-C.
             start_new_session=True,
         )
+        # Otherwise the end of the program would not end the connection.
+        self._theirs.close()
+        return program
 
     def _fork(self, words: Sequence[str], log: IO[bytes], environment: Mapping[str, str]) -> Fork:
         their_input, stdin = os.pipe()
         stdout, their_output = os.pipe()
         job = json.dumps([list(words), dict(environment), str(Path.cwd())]).encode()
+        answer = b""
         become_parent_of_orphans(True)
         try:
             given = [their_input, their_output, log.fileno()]
-            socket.send_fds(self._socket, [len(job).to_bytes(4, "big"), job], given)
-            pid = int.from_bytes(self._socket.recv(4), "big")
+            with suppress(ConnectionError):
+                socket.send_fds(self._socket, [len(job).to_bytes(4, "big"), job], given)
+                answer = self._socket.recv(4)
         finally:
             become_parent_of_orphans(False)
             os.close(their_input)
             os.close(their_output)
+        if not answer:
+            os.close(stdin)
+            os.close(stdout)
+            raise OSError("the program that forks services has ended")
+        pid = int.from_bytes(answer, "big")
         return Fork(pid, os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb"))
 
     def close(self) -> None:
@@ -141,22 +152,26 @@ def serve(connection: socket.socket) -> Callable[[], int]:
         job = b""
         while len(job) < int.from_bytes(head, "big"):
             job += connection.recv(REQUEST_BYTES_MAX)
-        # A process between this one and the service ends at once, so that the tests' process
-        # becomes the service's parent.
+        # The parent of the service ends immediately, so that the tests' process becomes its parent.
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
-            service = os.fork()
-            if service == 0:
-                os.close(reading)
-                os.close(writing)
-                connection.close()
-                return become_service(descriptors, *json.loads(job))
-            os.write(writing, service.to_bytes(4, "big"))
-            os._exit(0)
+            if os.fork() > 0:
+                os._exit(0)
+            # The tests may kill the session as soon as they have its number.
+            os.setsid()
+            os.write(writing, os.getpid().to_bytes(4, "big"))
+            os.close(reading)
+            os.close(writing)
+            connection.close()
+            return become_service(descriptors, *json.loads(job))
         os.waitpid(between, 0)
-        connection.sendall(os.read(reading, 4))
-        for each in (*descriptors, reading, writing):
+        os.close(writing)
+        pid = os.read(reading, 4)
+        if not pid:
+            sys.exit("a service could not be forked")
+        connection.sendall(pid)
+        for each in (*descriptors, reading):
             os.close(each)
 
 
@@ -164,7 +179,6 @@ def become_service(
     descriptors: Sequence[int], words: Sequence[str], environment: Mapping[str, str], folder: str
 ) -> Callable[[], int]:
     """Make this fork look like a new process; returns the `main` of its program."""
-    os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
