@@ -46,6 +46,14 @@ def test_a_port_comes_again_only_after_all_others_of_the_block() -> None:
         assert {first_of(port) for port in chosen} == {first_of(chosen[0])}
 
 
+def test_the_block_of_a_process_is_released_at_its_end_without_a_warning() -> None:
+    choose = "from rockoon.local.directory import choose_port; choose_port()"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", choose], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_port_that_is_listened_on_or_taken_is_not_chosen() -> None:
     with PortBlock() as block:
         taken = block.choose()

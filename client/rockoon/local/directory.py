@@ -16,6 +16,7 @@ the same moment never choose the same port, although they listen only a second l
 uses a port that another one keeps for a node that is down.
 """
 
+import atexit
 import dataclasses
 import fcntl
 import itertools
@@ -122,7 +123,9 @@ def claim(around: int | None) -> tuple[int, socket.socket]:
 
 @cache
 def process_block() -> PortBlock:
-    return PortBlock()
+    block = PortBlock()
+    atexit.register(block.close)
+    return block
 
 
 def choose_port(excluded: Collection[int] = ()) -> int:
