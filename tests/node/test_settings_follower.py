@@ -2,6 +2,7 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -102,14 +103,48 @@ async def test_a_node_that_finds_no_nameserver_uses_the_settings_of_its_last_run
         assert live.current.hours == 168
 
 
+@pytest.mark.parametrize("content", [b"{", b'{"settings": "\xff"}'])
 async def test_a_damaged_file_is_ignored(
-    told_of: Callable[..., Nameservers], tmp_path: Path
+    told_of: Callable[..., Nameservers], tmp_path: Path, content: bytes
 ) -> None:
-    (tmp_path / FILE).write_bytes(b"{")
+    (tmp_path / FILE).write_bytes(content)
     live = LiveSettings(Settings())
     follower = SettingsFollower(told_of(NOBODY), "broker", "broker-a", live)
     async with follower.following(tmp_path, Disk(), Stop(), 60.0):
         assert live.current.hours == 72
+
+
+async def test_the_file_of_a_newer_version_is_used(
+    told_of: Callable[..., Nameservers], tmp_path: Path
+) -> None:
+    setting = {"name": "hours", "value": "168", "field_of_a_newer_version": 1}
+    (tmp_path / FILE).write_text(json.dumps({"settings": [setting]}))
+    live = LiveSettings(Settings())
+    follower = SettingsFollower(told_of(NOBODY), "broker", "broker-a", live)
+    async with follower.following(tmp_path, Disk(), Stop(), 60.0):
+        assert live.current.hours == 168
+
+
+async def test_a_nameserver_that_lags_does_not_replace_the_settings_of_the_last_run(
+    told_of: Callable[..., Nameservers], tmp_path: Path
+) -> None:
+    """Retention would delete files that the newer setting keeps."""
+    nameserver, lagging = Nameserver(), Nameserver()
+    nameserver.send(5, "168")
+    async with served(nameserver) as address:
+        first = SettingsFollower(told_of(address), "broker", "broker-a", LiveSettings(Settings()))
+        async with first.following(tmp_path, Disk(), Stop(), 60.0):
+            await eventually((tmp_path / FILE).exists)
+    nameserver.send(6, "200")
+    lagging.send(4)
+    seen: list[int] = []
+    live = LiveSettings(Settings())
+    live.follow(lambda now: seen.append(now.hours), live.loaded)
+    async with served(lagging) as behind, served(nameserver) as ahead:
+        second = SettingsFollower(told_of(behind, ahead), "broker", "broker-a", live)
+        async with second.following(tmp_path, Disk(), Stop(), 60.0):
+            await eventually(lambda: live.current.hours == 200)
+    assert seen == [168, 200]
 
 
 async def test_an_error_of_the_node_is_raised_as_it_is(

@@ -115,6 +115,7 @@ class CompleteUpdates(Generic[Update]):
 
     Attributes:
         attempted: set when data has arrived, or when no nameserver has answered.
+        revision: of the current data; set it before `run` if the service has data of its last run.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class CompleteUpdates(Generic[Update]):
         self._open = watch
         self._apply = apply
         self._watching = Watching(nameservers, name)
-        self._revision = 0
+        self.revision = 0
         # Number of consecutive nameservers that can reach etcd and sent older data.
         self._older = 0
 
@@ -145,14 +146,14 @@ class CompleteUpdates(Generic[Update]):
 
     async def _watch(self, address: str) -> None:
         async for update in self._open(self._nameservers.channel(address)):
-            if update.revision < self._revision:
+            if update.revision < self.revision:
                 all_older = self._older >= len(self._nameservers.addresses)
                 if not (update.etcd_reachable and all_older):
                     self._older += update.etcd_reachable
                     log.info("nameserver %s has older %s; trying the next one", address, self._name)
                     return
             self._older = 0
-            self._revision = update.revision
+            self.revision = update.revision
             self._apply(update)
             self._watching.answered()
 

@@ -92,20 +92,22 @@ class SettingsFollower:
 
     def _read(self, path: Path) -> None:
         try:
-            stored = json_format.Parse(path.read_bytes(), SettingsUpdate())
+            content = path.read_bytes()
+            stored = json_format.Parse(content, SettingsUpdate(), ignore_unknown_fields=True)
         except FileNotFoundError:
             return
-        except (OSError, json_format.ParseError) as failure:
+        except (OSError, UnicodeDecodeError, json_format.ParseError) as failure:
             log.warning("live settings in %s are ignored: %s", path, failure)
             return
-        # Revision 0: any settings of a nameserver replace them.
-        self._live.replace(stored.settings, 0)
+        # A nameserver that lags does not replace them.
+        self._updates.revision = stored.revision
+        self._live.replace(stored.settings, stored.revision)
 
     async def _write(self, path: Path, disk: Disk) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            update = SettingsUpdate(settings=self._live.stored)
+            update = SettingsUpdate(settings=self._live.stored, revision=self._live.revision)
             content = json_format.MessageToJson(update).encode()
             try:
                 if not await asyncio.to_thread(write_if_changed, path, content, disk):
