@@ -81,6 +81,15 @@ def test_a_stored_value_that_cannot_be_used_is_reported_and_the_others_are_used(
     assert "password" not in states
 
 
+def test_a_stored_setting_of_another_version_can_be_removed() -> None:
+    settings = LiveSettings(Marks())
+    settings.replace([live("gone", "1")], 7)
+    settings.check_removal("gone")
+    settings.replace([], 8)
+    with pytest.raises(SettingsError, match="unknown setting 'gone'"):
+        settings.check_removal("gone")
+
+
 def test_a_part_that_registers_late_gets_a_change_that_it_does_not_know() -> None:
     settings, seen = LiveSettings(Marks()), []
     known = settings.current

@@ -22,8 +22,8 @@ CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 FORMAT_FILE = "format"
 STORE_FORMAT = 1
 """Format of all files in a store of a broker or offset service. Increment the number with a change
-that former programs would misread or overwrite. A program writes its number into a store, and reads
-stores with lower numbers."""
+that former programs would misread or overwrite. A new store gets the number; a program that changes
+an existing store must first raise the number in it."""
 
 
 def keep_private(root: Path) -> None:

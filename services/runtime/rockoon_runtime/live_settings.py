@@ -83,9 +83,14 @@ class LiveSettings(Generic[Settings]):
         """
         changed(self.current, {name: value}, source)
 
-    def check_name(self, name: str) -> None:
-        """Raises SettingsError: the setting is unknown, or cannot change in a running service."""
-        live_field(self.loaded, name, "a live setting")
+    def check_removal(self, name: str) -> None:
+        """Check that a live setting can be removed, also one of another version that is stored.
+
+        Raises:
+            SettingsError: the setting is unknown, or cannot change in a running service.
+        """
+        if all(each.name != name for each in self.stored):
+            live_field(self.loaded, name, "a live setting")
 
     def replace(self, stored: Iterable[LiveSetting], revision: int) -> None:
         """Use these live settings instead of the former ones. A setting that cannot be used is

@@ -69,7 +69,8 @@ def setting(
         choices: the only texts allowed; empty means any.
         secret: read only from the environment, so that neither `ps` nor a file in a repository
             shows it; never printed, and not part of the object's repr.
-        shared: should be equal on all nodes of a cluster; differences are reported when one joins.
+        shared: should be equal on all nodes of a cluster; when a node joins, differences of loaded
+            values are reported.
         live: may change while the service runs (`live_settings`).
     """
     bounds = {

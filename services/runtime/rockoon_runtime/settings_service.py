@@ -64,7 +64,7 @@ class SettingsService(SettingsServicer):
             )
         try:
             if request.unset:
-                self._live.check_name(setting.name)
+                self._live.check_removal(setting.name)
             else:
                 self._live.check(setting.name, setting.value)
         except SettingsError as failure:
