@@ -74,7 +74,11 @@ class Load:
     async def stop(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        await asyncio.wait_for(self.process.wait(), SECONDS_MAX)
+        try:
+            await asyncio.wait_for(self.process.wait(), SECONDS_MAX)
+        except TimeoutError:
+            missing = f"{self.name} has not received all messages: {self.missing}"
+            raise AssertionError(missing) from None
         await until(lambda: self.result is not None, f"the result of {self.name}")
         assert self.result is not None
         return self.result
@@ -179,7 +183,7 @@ class Mixed:
 async def trial(
     folder: Path, commit: str, copies: int, orders: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Run one cluster through orders of services, up and back; return what did not hold."""
+    """Run one cluster through orders of services, up and back; return the faults."""
     former = programs(commit)
     local = LocalCluster(
         folder / "cluster",
@@ -234,7 +238,9 @@ async def run_step(folder: Path, say: Callable[[str], None]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mixed", description=__doc__)
-    parser.add_argument("--commit", action="append", help="former ones; default: %(default)s")
+    parser.add_argument(
+        "--commit", action="append", help=f"a former one; default: {COMMIT[:7]}, HEAD~1"
+    )
     parser.add_argument("--copies", type=int, choices=(1, 3), help="of each log; default: both")
     parser.add_argument("--all-orders", action="store_true", help="24 orders instead of two")
     parser.add_argument("--keep", type=Path, help="directory for stores and logs")
