@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def documents_of(options: argparse.Namespace) -> list[Any]:
-    # Imported here: most commands are for Secrets and pods, and scripts run hundreds of them.
+    # Imported here, because most commands are for Secrets and pods, and do not need it.
     from support import kustomize
 
     if options.directory:

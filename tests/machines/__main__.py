@@ -1,7 +1,7 @@
 """`python -m machines`: runs docs/operate/three-machines.md on machines of Linux namespaces.
 
-Exit status: 0 if all commands worked and all promises hold, 1 if not, 2 if this machine cannot have
-such machines.
+Exit status: 0 if all commands worked and all promises hold, 1 if not, 2 if this machine cannot
+run them.
 """
 
 import argparse

@@ -70,7 +70,7 @@ class Machine:
         """Start systemd, and wait until it can start services.
 
         Raises:
-            MachineError: it ended, or took too long.
+            MachineError: systemd ended, or was not ready within START_SECONDS_MAX.
         """
         if not self._files.exists():
             self._files.mkdir(mode=0o755)

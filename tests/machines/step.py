@@ -9,7 +9,7 @@ SKIPPED = 2
 
 
 async def run(_folder: Path, report: Callable[[str], None]) -> None:
-    """Run the page in a process of its own, whose machines end with it.
+    """Run the page in a separate process. Its machines end with the process.
 
     Args:
         report: prints a line.

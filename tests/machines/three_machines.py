@@ -3,7 +3,7 @@
 Blocks say where they run:
 
     <!-- build -->       in the clone, with the network of this machine, before there are machines
-    <!-- packages -->    not run: the machines already have the files of these Debian packages
+    <!-- packages -->    not run: machines start with the files of its Debian packages
     <!-- on: NAMES -->   on these machines, in a login shell of root
     (none)               in the clone; `ssh` enters the namespaces of a machine
 """

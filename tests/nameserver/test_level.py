@@ -29,7 +29,7 @@ KEYSPACE = Keyspace("rockoon")
 
 
 async def written(etcd: EtcdServer, level: int) -> KeyValue:
-    """Write a level into the identity's key, as a nameserver of that version; return the key."""
+    """Write a level into the identity's key, as nameservers do; return the key."""
     async with Etcd((etcd.endpoint,)) as client:
         (found,) = (await client.read(only(KEYSPACE.identity))).items
         value = identity_value(read_identity(found.value), level)

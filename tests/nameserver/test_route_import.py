@@ -27,7 +27,7 @@ from support.etcd import EtcdServer
 KEYSPACE = Keyspace("rockoon")
 IDENTITY = 4711
 LOG = LogKey(BROKER, "broker-a")
-# More than are repeated at once.
+# More keys than one transaction repeats.
 FILLERS = 1200
 
 

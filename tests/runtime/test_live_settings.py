@@ -1,4 +1,4 @@
-"""Live settings of one process: which values are used, which are refused, and who is informed."""
+"""Live settings of one process: accepted and refused values, and notified listeners."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

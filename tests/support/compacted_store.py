@@ -137,7 +137,7 @@ class CompactedStore:
         self.sent[:] = [each for each in self.sent if each.topic != topic]
 
     def compact(self, records_per_part: int = RECORDS_PER_PART, *, links: bool = False) -> Path:
-        """Make a generation of all there is, and wait until it is in force.
+        """Make a generation of the whole store, and wait until the broker uses it.
 
         Args:
             records_per_part, links: see `compact_store`.

@@ -14,9 +14,9 @@ class TcpGate:
         port: likewise; 0 takes a free one.
 
     `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
-    nothing; `open` ends both. `forget` freezes the present connections for good, as if the host of
-    the target had vanished; new ones pass. `lose_answers` keeps bytes of the target from clients,
-    until `cut`.
+    nothing; `open` ends both. `forget` freezes the present connections until the gate is closed, as
+    if the host of the target had vanished; new connections pass. `lose_answers` keeps bytes of the
+    target from clients, until `cut`.
 
     Attributes:
         lost: bytes that came from the target since `lose_answers`.

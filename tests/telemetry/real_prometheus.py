@@ -1,4 +1,4 @@
-"""A real Prometheus of Debian's package, without installing it, and what it answers."""
+"""A real Prometheus, installed or extracted from Debian's package, and queries to it."""
 
 import json
 import shutil

@@ -150,7 +150,7 @@ async def test_each_query_of_each_dashboard_has_data_and_each_rule_is_evaluated(
     assert len(wanted) > 100
 
     def has_all() -> bool:
-        # Some only have data for as long as clients do what they measure.
+        # Some queries have data only while clients make the measured calls.
         for query in [query for query in wanted if asked.query(query)]:
             del wanted[query]
         return not wanted
@@ -158,7 +158,7 @@ async def test_each_query_of_each_dashboard_has_data_and_each_rule_is_evaluated(
     with suppress(TimeoutError):
         await eventually(has_all, SECONDS_MAX)
     assert wanted == {}
-    # The others are valid, too: an invalid one raises.
+    # Queries without data are valid too: `query` raises an error for an invalid one.
     for _, query in queries():
         asked.query(query)
     rules = asked.rules()

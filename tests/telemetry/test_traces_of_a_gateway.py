@@ -56,7 +56,7 @@ class Trace:
         return {(span.service.removeprefix("rockoon-"), span.name): span for span in own}
 
     async def path(self, receiver: OtlpReceiver, *names: tuple[str, str]) -> list[SeenSpan]:
-        """Wait for spans, each of which is the parent of the next, below the client's span."""
+        """Wait for spans below the client's span. Each span must be the parent of the next."""
         await eventually(lambda: set(names) <= self.spans(receiver).keys())
         found = self.spans(receiver)
         path = [found[name] for name in names]
