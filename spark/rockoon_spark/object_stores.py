@@ -146,7 +146,7 @@ def _s3_arguments(location: str) -> tuple[dict[str, Any], str]:
     found = _S3.match(location)
     assert found is not None
     root, _, query = found["rest"].partition("?")
-    user, _, path = root.rpartition("@")
+    user, path = _user_and_path(root)
     given = dict(parse_qsl(query, keep_blank_values=True))
     if unknown := sorted(given.keys() - _PARAMETERS):
         raise _invalid(location, f"parameter {unknown[0]!r} is unknown")
@@ -176,6 +176,16 @@ def _s3_arguments(location: str) -> tuple[dict[str, Any], str]:
         arguments["region"] = arguments["region"] or "us-east-1"
     arguments["scheme"] = (scheme or given.get("scheme", "https")).lower()
     return {name: value for name, value in arguments.items() if value is not None}, path
+
+
+def _user_and_path(root: str) -> tuple[str, str]:
+    """Return the keys before the bucket, empty if there are none, and the path with bucket.
+
+    A secret key may have slashes, and a directory may have an @. A bucket has no colon.
+    """
+    user, mark, path = root.partition("@")
+    is_user = mark and ("/" not in user or ":" in user.partition("/")[0])
+    return (user, path) if is_user else ("", root)
 
 
 def _timeout(location: str, text: str | None) -> float:

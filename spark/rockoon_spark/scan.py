@@ -29,9 +29,8 @@ def scan(
     options: Mapping[str, str] | None = None,
 ) -> pa.RecordBatchReader:
     """Return a reader of messages; see `rockoon.arrow.scan`."""
-    given = dict(options or {})
     is_endpoint = isinstance(source, str) and _ENDPOINT.fullmatch(source.strip())
-    given["endpoint" if is_endpoint else "path"] = str(source)
+    given = {"endpoint" if is_endpoint else "path": str(source)}
     lists = {"topics": topics, "columns": columns, "tags": tags}
     for name, value in lists.items():
         if value is not None:
@@ -39,9 +38,12 @@ def scan(
     for name, moment in {"startingTimestamp": since, "endingTimestamp": until}.items():
         if moment is not None:
             given[name] = _text(moment)
+    more = {name.lower(): value for name, value in (options or {}).items()}
+    if twice := [name for name in given if name.lower() in more]:
+        raise OptionError(f"option {twice[0]}: an argument of scan has set it already")
     if limit is not None and limit < 0:
         raise OptionError(f"limit: {limit} is negative")
-    chosen = SourceOptions.parse(given)
+    chosen = SourceOptions.parse({**given, **more})
     batches = chain.from_iterable(map(chosen.rows, chosen.partitions()))
     return pa.RecordBatchReader.from_batches(
         chosen.schema, batches if limit is None else _first_rows(batches, limit)

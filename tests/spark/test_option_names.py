@@ -105,6 +105,14 @@ def test_a_delay_has_the_form_of_sparks_durations(text: str, seconds: float) -> 
         ({"subscribePattern": "rmq_sys_.*"}, "option subscribePattern: .* is an internal topic"),
         ({"assign": '{"a": 0}'}, "option assign: .* is invalid, expected for example"),
         ({"assign": "{}"}, "option assign: .* is invalid"),
+        ({"assign": '{"a": "12"}'}, "option assign: .* is invalid"),
+        ({"assign": '{"a": [], "b": [0]}'}, "option assign: .* is invalid"),
+        ({"assign": '{"a": [-1]}'}, "option assign: .* is invalid"),
+        ({"assign": '{"a": ["1_0"]}'}, "option assign: .* is invalid"),
+        ({"startingOffsets": '{"a": {"-1": 5}}'}, "option startingOffsets: .* is invalid"),
+        ({"topicPattern": ""}, "option topicPattern: it is empty"),
+        ({"subscribePattern": ""}, "option subscribePattern: it is empty"),
+        ({"topics": "a", "topicPattern": "b*"}, "topics: topic 'a' does not match .* 'b.*'"),
         ({"assign": '{"a": [0]}', "startingOffsets": '{"b": {"0": 1}}'}, "'b' is not among the"),
         ({"columns": "bdoy"}, "option columns: bdoy: choose from .*; did you mean 'body'?"),
         ({"columns": "properties", "includeHeaders": "false"}, "contradicts column properties"),
@@ -138,6 +146,7 @@ def test_a_wrong_option_is_refused_with_a_sentence(options: dict[str, str], sent
             {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
             "9 is more than maxOffsetsPer",
         ),
+        ({"topicPattern": ""}, "option topicPattern: it is empty"),
         ({"maxTriggerDelay": "soon"}, "'soon' is not a duration such as"),
         (
             {
@@ -170,8 +179,21 @@ def test_a_table_has_its_options_and_not_the_properties_that_spark_adds() -> Non
     options = {"endpoint": "127.0.0.1:9876", "topics": "a"}
     given = {**table, **options, **{f"option.{name}": value for name, value in options.items()}}
     assert given_options(given, Use.BATCH) == options
+    read = {"path": "/store", "topics": "a", "provider": "b"}
+    with pytest.raises(OptionError, match="unknown options of batch reads: provider"):
+        given_options(read, Use.BATCH)
     external = {"provider": "rockoon", "path": "file:/store", "option.topics": "a", "topics": "a"}
     assert given_options(external, Use.BATCH) == {"path": "/store", "topics": "a"}
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://reader:SECRET@bucket/store", "s3a://bucket/store?access_key=a&secret_key=SECRET"]
+)
+def test_a_table_stores_no_address_with_a_secret(path: str) -> None:
+    table = RockoonDataSource({"provider": "rockoon", "path": path})
+    with pytest.raises(OptionError, match="path with a secret cannot be stored in a table") as told:
+        table.schema()
+    assert "SECRET" not in str(told.value)
 
 
 def test_no_text_of_an_options_object_has_a_secret(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def test_a_limit_ends_the_read(store: Path) -> None:
         ({"columns": ["bdoy"]}, "did you mean 'body'"),
         ({"since": "yesterday"}, "option startingTimestamp: 'yesterday' is neither"),
         ({"limit": -1}, "limit: -1 is negative"),
+        ({"topics": "T1", "options": {"Topics": "T0"}}, "option topics: an argument of scan has"),
+        ({"options": {"PATH": "/elsewhere"}}, "option path: an argument of scan has set it"),
         ({"options": {"maxOffsetsPerTrigger": "1"}}, "an option of streams, not of batch reads"),
     ],
 )

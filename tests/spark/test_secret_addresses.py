@@ -20,6 +20,7 @@ from rockoon_spark.export.target import (
 from rockoon_spark.files import LogFile, StoreReadError, list_log, list_topics
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
 from rockoon_spark.jobs.verify_export import file_problem
+from rockoon_spark.object_stores import file_system, with_s3_settings
 from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.file_partition import deleted_text
 from rockoon_spark.source.option_table import OptionError
@@ -99,6 +100,15 @@ def test_sentences_about_files_of_a_place_do_not_have_its_secret() -> None:
 def test_the_broker_name_taken_from_a_place_does_not_have_its_secret() -> None:
     options = SourceOptions.parse({"path": "s3://KEY:SECRET@bucket"})
     assert getattr(options.source, "broker", "") == "***@bucket"
+
+
+@pytest.mark.parametrize("user", ["", "KEY:SECRET@", "KEY:SEC/RET@"])
+def test_an_at_sign_in_a_directory_does_not_change_the_bucket(user: str) -> None:
+    place = with_s3_settings(
+        f"s3://{user}bucket/stores@2/a:b@3",
+        {"s3Region": "eu-west-1", "s3AccessKey": "KEY", "s3SecretKey": "SECRET"},
+    )
+    assert file_system(place)[1] == "bucket/stores@2/a:b@3"
 
 
 @pytest.mark.parametrize("place", [UNPARSED, PLACE])

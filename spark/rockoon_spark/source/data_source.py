@@ -67,6 +67,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from rockoon_core.valid_text import redacted
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
 from rockoon_spark.source.input_partition import LogInputPartition
 from rockoon_spark.source.option_table import SECRETS, OptionError, is_of_table, of_table
@@ -119,7 +120,10 @@ def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
         OptionError: an option has a secret, which a catalogue would show.
     """
     own = of_table(options)
-    if secret := min(SECRETS & own.keys(), default=None):
+    secrets = SECRETS & own.keys()
+    if redacted(own.get("path", "")) != own.get("path", ""):
+        secrets |= {"path with a secret"}
+    if secret := min(secrets, default=None):
         raise OptionError(
             f"option {secret} cannot be stored in a table: use the environment,"
             " accessSecretFile, or a temporary view"

@@ -111,6 +111,10 @@ OPTIONS = (
 )
 """All options."""
 
+_NAMES = frozenset(name.lower() for option in OPTIONS for name in (option.name, *option.aliases))
+# Prefix of the second name of an option of a table.
+_OF_TABLE = "option."
+
 
 def given_options(options: Mapping[str, str], use: Use) -> dict[str, str]:
     """Return the given options of a use, by the option's own name in lower case.
@@ -145,8 +149,13 @@ SECRETS = frozenset({"accesssecret", "s3secretkey", "s3sessiontoken"})
 
 
 def is_of_table(options: Mapping[str, str]) -> bool:
-    """True if Spark passes the properties of a table that is being created."""
-    return "provider" in {name.lower() for name in options}
+    """True if Spark passes the properties of a table that is being created.
+
+    False for a read with an option `provider`, whose other options have no second name.
+    """
+    names = {name.lower() for name in options}
+    own = names & _NAMES - {"path"}
+    return "provider" in names and names.issuperset(_OF_TABLE + name for name in own)
 
 
 def of_table(options: Mapping[str, str]) -> dict[str, str]:
@@ -158,8 +167,11 @@ def of_table(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items()}
     if not is_of_table(options):
         return given
-    prefix = "option."
-    own = {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
+    own = {
+        name.removeprefix(_OF_TABLE): value
+        for name, value in given.items()
+        if name.startswith(_OF_TABLE)
+    }
     # Spark turns an option `path` into the table's location, with file:/store for /store.
     if "endpoint" not in own and "path" in given:
         own["path"] = re.sub(r"^file:/(?!/)", "/", given["path"])

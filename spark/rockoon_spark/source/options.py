@@ -300,12 +300,15 @@ def queues_of(given: Mapping[str, str]) -> frozenset[QueueKey]:
     if text is None:
         return frozenset()
     try:
+        given_keys = json.loads(text)
+        # The characters of a text would be other queues.
+        is_valid = all(isinstance(keys, list) and keys for keys in given_keys.values())
         found = frozenset(
-            _queue(topic, str(key)) for topic, keys in json.loads(text).items() for key in keys
+            _queue(topic, str(key)) for topic, keys in given_keys.items() for key in keys
         )
     except (ValueError, AttributeError, TypeError, RecursionError):
-        found = frozenset()
-    if not found:
+        is_valid, found = False, frozenset()
+    if not is_valid or not found:
         raise OptionError(
             f"option assign: {text!r} is invalid, expected for example"
             ' {"orders": [0, 1], "payments": ["broker-a:0"]}'
@@ -323,6 +326,9 @@ def topics_selection(given: Mapping[str, str]) -> Selection:
     chosen = [name for name in ("topics", "subscribePattern", "assign") if name.lower() in given]
     if len(chosen) > 1:
         raise OptionError(f"set only one of the options {' and '.join(chosen)}")
+    for name in ("topicPattern", "subscribePattern"):
+        if not given.get(name.lower(), "*"):
+            raise OptionError(f"option {name}: it is empty, so that no topic matches it")
     regex = given.get("subscribepattern")
     if regex is not None:
         try:
@@ -345,6 +351,12 @@ def topics_selection(given: Mapping[str, str]) -> Selection:
             f"option {[*chosen, 'topicPattern'][0]}: {excluded[0]!r} is an internal topic of the"
             " brokers: option includeInternalTopics=true reads it"
         )
+    for topic in sorted(topics):
+        if not selection.wants_topic(topic):
+            raise OptionError(
+                f"option {[*chosen, 'topicPattern'][0]}: topic {topic!r} does not match option"
+                f" topicPattern, {selection.topic_pattern!r}"
+            )
     return selection
 
 
@@ -539,6 +551,9 @@ def _by_queue(name: str, text: str, example: str) -> Mapping[QueueKey, int]:
 def _queue(topic: str, key: str) -> QueueKey:
     """Parse a queue id, or "broker:id"."""
     broker, _, number = key.rpartition(":")
+    # int() would accept a sign, spaces and underscores.
+    if not re.fullmatch(r"[0-9]+", number):
+        raise ValueError(key)
     return topic, broker, int(number)
 
 
