@@ -81,7 +81,8 @@ async def test_keys_get_their_former_revisions_in_a_new_etcd(
         found = await etcd.read(KEYSPACE.everything)
         wanted = [item for item in left.items if not item.lease_id]
         assert [item[2:4] for item in found.items] == [item[2:4] for item in wanted]
-        assert found.header.revision == left.header.revision + 1
+        # One change is the removal of the nodes, one is the mark of the import.
+        assert found.header.revision == left.header.revision + 2
         values = {item.key: item.value for item in found.items}
         assert values[KEYSPACE.key(TopicKey("orders"))] == b'{"permissions":4}'
         # The restored store is the only copy of its log, in a later epoch.
@@ -118,7 +119,7 @@ async def test_an_interrupted_import_continues(tmp_path: Path, left: RangeRead) 
     async with embedded(file) as store:
         assert 1 < (await store.header()).revision < left.header.revision
         assert await import_routes(store, KEYSPACE, path)
-        assert (await store.header()).revision == left.header.revision + 1
+        assert (await store.header()).revision == left.header.revision + 2
 
 
 async def test_a_store_with_other_keys_is_refused_and_not_changed(
@@ -131,6 +132,24 @@ async def test_a_store_with_other_keys_is_refused_and_not_changed(
         with pytest.raises(StoreCorrupt, match="only be restored into a new etcd"):
             await import_routes(store, KEYSPACE, path)
         assert await store.read(KEYSPACE.everything) == before
+
+
+async def test_an_import_that_failed_is_refused_after_a_restart_too(
+    tmp_path: Path, left: RangeRead
+) -> None:
+    path = saved(left, tmp_path / "routes")
+    async with embedded(tmp_path / "routes.db") as store:
+
+        async def fails() -> None:
+            with pytest.raises(StoreCorrupt):
+                await import_routes(store, KEYSPACE, path)
+
+        # Two nameservers have the setting.
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(2):
+                tasks.create_task(fails())
+        assert (await store.header()).revision > left.header.revision
+        await fails()
 
 
 async def test_a_file_without_routes_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.restored_stores import restored_store_id
-from rockoon_nameserver.etcd_data import KeyValue, PutKey, RangeRead
+from rockoon_nameserver.etcd_data import KeyValue, PutKey, RangeRead, only
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
     Keyspace,
@@ -33,11 +33,17 @@ from rockoon_proto.v1.nameserver_pb2 import Node, ReadRoutesReply, StoredKey
 
 log = logging.getLogger(__name__)
 
-# Put at revisions whose own keys do not exist any more. Not part of the routes.
+# Put at revisions whose own keys do not exist any more. Not part of the routes. After the import,
+# the key has the mark of a complete import.
 FILLER = PutKey("/rockoon-revisions", b"{}")
 # A large etcd has millions of revisions; etcd syncs changes that arrive together once.
 FILLERS_AT_ONCE_MAX = 512
 PART_KEYS_MAX = 1000
+
+
+def import_mark(last: int) -> PutKey:
+    """Return the change that records a complete import up to a revision."""
+    return PutKey(FILLER.key, b'{"restored":%d}' % last)
 
 
 def without_nodes(items: Iterable[KeyValue]) -> list[KeyValue]:
@@ -125,11 +131,12 @@ async def import_routes(store: RouteStore, keyspace: Keyspace, path: Path) -> bo
         EtcdUnavailable: etcd does not answer.
     """
     items, last = read_routes(path, keyspace)
+    marks = (await store.read(only(FILLER.key))).items
+    if any(item.value == import_mark(last).value for item in marks):
+        return False
     found = await store.read(keyspace.everything)
     revision = found.header.revision
     keys = {item.key for item in found.items}
-    if revision >= last and keyspace.identity in keys:
-        return False
     if keys != {item.key for item in items if item.create_revision <= revision}:
         raise StoreCorrupt(
             path=path,
@@ -145,6 +152,8 @@ async def import_routes(store: RouteStore, keyspace: Keyspace, path: Path) -> bo
             reason="the store of routes differs from it after the import, because another process "
             "changed it: begin again with a new etcd and one nameserver",
         )
+    # Without it, a restart after a failed import would serve wrong revisions.
+    await store.transaction([], [import_mark(last)])
     return True
 
 
