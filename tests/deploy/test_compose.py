@@ -68,6 +68,7 @@ def test_services_accept_the_settings_and_the_addresses_lead_to_each_other(docum
         assert {f"ROCKOON_{name.upper()}_{each.upper()}" for each in loaded.sources} >= set(
             environment
         )
+        assert float(services[name]["stop_grace_period"][:-1]) > loaded.value.drain_seconds_max
         called = [*getattr(loaded.value, "nameservers", ()), *getattr(loaded.value, "etcd", ())]
         for address in called:
             service, _, port = address.partition(":")

@@ -13,6 +13,7 @@ import pytest
 from deploy.page_runs import REPOSITORY
 from machines.three_machines import NAMES, UNITS, sections
 
+from rockoon_runtime.wire import DrainSettings
 from support.waiting import DEADLINE_SECONDS
 
 FOLDER = REPOSITORY / "deploy" / "systemd"
@@ -151,6 +152,12 @@ def test_the_installer_refuses_a_folder_that_is_not_of_a_machine(tmp_path: Path)
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: install.sh FOLDER")
+
+
+def test_systemd_waits_longer_for_the_end_of_a_service_than_its_drain_lasts() -> None:
+    (limits,) = FOLDER.glob("rockoon-.service.d/*.conf")
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", limits.read_text(), re.MULTILINE)
+    assert float(seconds) > DrainSettings.drain_seconds_max
 
 
 def test_units_have_the_name_that_hardens_them_and_run_installed_programs() -> None:
