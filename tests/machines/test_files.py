@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from deploy.page_runs import REPOSITORY
-from machines.three_machines import NAMES, UNITS, sections
+from machines.three_machines import LOST, NAMES, UNITS, sections
 
 from rockoon_runtime.wire import DrainSettings
 from support.waiting import DEADLINE_SECONDS
@@ -175,6 +175,35 @@ def test_units_have_the_name_that_hardens_them_and_run_installed_programs() -> N
         assert program.startswith("/opt/rockoon/bin/")
         assert program.rpartition("/")[2] in installer
         assert ("WatchdogSec" in service) == (name != "rockoon-etcd")
+
+
+def test_no_package_of_another_version_stays_on_a_machine(tmp_path: Path) -> None:
+    machine, programs = tmp_path / "machine", tmp_path / "programs"
+    folder = tmp_path / "rockoon-machines" / LOST
+    for each in (
+        machine / "dist",
+        programs,
+        folder,
+        tmp_path / "dist",
+        tmp_path / "deploy/systemd",
+    ):
+        each.mkdir(parents=True)
+    (machine / "dist" / "rockoon-0.2.0.whl").touch()
+    (tmp_path / "dist" / "rockoon-0.1.0.whl").touch()
+    ssh = programs / "ssh"
+    ssh.write_text(f'#!/bin/sh\nshift\nexec sh -c "cd {machine}; $*"\n')
+    ssh.chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    lines = [line for _, found in sections() for each in found for line in each.text.splitlines()]
+    copies = [line.strip() for line in lines if line.strip().startswith("tar ")]
+    assert len(copies) == 3
+    for copy in copies:
+        command = f"cd {tmp_path}; machine={LOST}; {copy}"
+        done = run_script("sh", "-c", command, PATH=path, HOME=str(tmp_path))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [each.name for each in (machine / "dist").iterdir()] == ["rockoon-0.1.0.whl"]
+        assert (machine / LOST).is_dir()
+        (machine / "dist" / "rockoon-0.2.0.whl").touch()
 
 
 def test_blocks_of_the_page_run_at_places_that_there_are() -> None:
