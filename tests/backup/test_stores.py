@@ -269,6 +269,9 @@ async def test_the_ends_of_queues_are_reported_on_request_only(tmp_path: Path) -
             [1, 2],
         )
         assert not (await source.call("ReadLog", ReadLogRequest())).queue_ends
+        # A caller with `read` on one topic gets no names of other topics.
+        of_other = ReadLogRequest(topics=["U"], with_queue_ends=True)
+        assert not (await source.call("ReadLog", of_other)).queue_ends
 
 
 async def test_a_deposed_leader_makes_no_cut(

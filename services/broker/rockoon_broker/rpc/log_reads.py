@@ -127,6 +127,7 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
                     topic=topic, queue_ids=ends.keys(), end_offsets=ends.values()
                 )
                 for topic, ends in sorted(broker.store.queue_ends().items())
+                if not wanted.topics or topic.encode() in wanted.topics
             )
     return reply
 
