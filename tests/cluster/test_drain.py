@@ -14,7 +14,12 @@ import rockoon
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import RetryPolicy
-from rockoon.errors import InvalidArgument, StoreNotWritable
+from rockoon.errors import (
+    BrokerNotFound,
+    BrokerUnavailable,
+    InvalidArgument,
+    StoreNotWritable,
+)
 from rockoon.local.cluster import LocalCluster
 from rockoon.message import Message
 from rockoon.transactions.transaction import Resolution
@@ -176,7 +181,13 @@ async def test_a_drain_survives_a_restart_and_is_refused_where_producers_have_no
             assert not report.is_removable
             assert report.without_readers == {"alone": 1}
 
-            local.restart(DRAINED)
+            local.stop(DRAINED)
+            async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(drains.wait(DRAINED))
+                with pytest.raises((BrokerNotFound, BrokerUnavailable)):
+                    await drains.report(DRAINED)
+                await asyncio.to_thread(local.start, DRAINED)
+            assert waiting.result().drained
             await eventually(lambda: cluster.routes.drained == {DRAINED})
             await cluster.admin.create_topic("new")
             assert {each.broker for each in (await cluster.route("new")).queues} == {OTHER}

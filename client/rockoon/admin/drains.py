@@ -15,7 +15,7 @@ from rockoon.admin import reads
 from rockoon.admin.dead_letters import DeadLetters
 from rockoon.admin.live_settings import SettingsAdmin
 from rockoon.bounds import refuses_invalid_text
-from rockoon.errors import BrokerNotFound, BrokerUnavailable, InvalidArgument
+from rockoon.errors import BrokerNotFound, BrokerUnavailable, InvalidArgument, RockoonError
 from rockoon_format.names import (
     RETRY_TOPIC_PREFIX,
     is_dlq_topic,
@@ -173,6 +173,8 @@ class DrainAdmin:
     async def wait(self, broker: str, seconds: float | None = None) -> DrainReport:
         """Wait until a drained broker is finished, and return the remaining messages.
 
+        The wait continues while the broker, or a service that knows progress, is restarted.
+
         Args:
             seconds: maximum wait; None: no limit.
 
@@ -181,9 +183,13 @@ class DrainAdmin:
         """
         async with asyncio.timeout(seconds):
             while True:
-                report = await self.report(broker)
-                if report.is_finished:
-                    return report
+                try:
+                    report = await self.report(broker)
+                    if report.is_finished:
+                        return report
+                except RockoonError as failure:
+                    if not (failure.retriable or isinstance(failure, BrokerNotFound)):
+                        raise
                 await asyncio.sleep(POLL_SECONDS)
 
     async def remove(self, broker: str, *, force: bool = False) -> RemoveBrokerReply:
