@@ -15,6 +15,7 @@ from rockoon.backup.destination import BackupError, DirectoryDestination
 from rockoon.backup.manifest import BackupManifest, Backups
 from rockoon.backup.restoring import Restore, RestoreSources, faults
 from rockoon.local import LocalCluster
+from support.etcd import restore_snapshot
 from support.waiting import DEADLINE_SECONDS
 
 COPIES = 3
@@ -80,10 +81,14 @@ async def restored(folder: Path) -> AsyncIterator[rockoon.Cluster]:
     """A cluster with three copies of each log, one of each restored and two empty."""
     settings: dict[str, dict[str, object]] = {
         **SETTINGS,
-        "nameserver": {"import_routes": folder / "routes"},
         "broker-a-0": {"store_path": folder / "broker-a"},
         "offset-0": {"store_path": folder / "offset"},
     }
+    # As `rockoon up` names the member and its peers.
+    data = folder / "new" / "etcd"
+    await asyncio.to_thread(
+        restore_snapshot, folder / "etcd.snapshot", data, "local", "http://127.0.0.1:0"
+    )
     async with (
         LocalCluster(folder / "new", replicas=COPIES, settings=settings) as local,
         rockoon.connect(local.nameservers, retry_seconds=60) as cluster,

@@ -17,6 +17,14 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
 
 
 @pytest.fixture
+def new_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    """Not started."""
+    server = EtcdServer(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
 def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     """To be killed, compacted and erased at will."""
     with EtcdServer(tmp_path) as server:

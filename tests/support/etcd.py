@@ -41,6 +41,21 @@ def etcd_binary(program: str = "etcd") -> str:
     return str(Path(spec.origin).parent / "etcdbin" / program)
 
 
+def restore_snapshot(snapshot: Path, data: Path, name: str, peer: str) -> None:
+    """Make the data directory of an etcd with one member from a snapshot.
+
+    Args:
+        snapshot: the file.
+        data: the directory, which does not exist.
+        name, peer: of the member, and its peer URL.
+    """
+    command = [etcd_binary("etcdutl"), "snapshot", "restore", str(snapshot), f"--data-dir={data}"]
+    command += [f"--name={name}", f"--initial-cluster={name}={peer}"]
+    command += [f"--initial-advertise-peer-urls={peer}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 class EtcdServer:
     """One etcd member. `start` and `kill` may follow one another; data and ports stay the same.
 
@@ -159,6 +174,13 @@ class EtcdServer:
         """Go back to a backup (while it does not run)."""
         self.erase()
         shutil.copytree(self.directory / name, self.directory / "data")
+
+    def begin_with(self, snapshot: bytes) -> None:
+        """Make its data from a snapshot (before the first start)."""
+        file = self.directory / "snapshot"
+        file.write_bytes(snapshot)
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        restore_snapshot(file, self.directory / "data", "test", peer)
 
     def move(self) -> None:
         """Serve clients at another address, where none of those before comes."""

@@ -1,7 +1,8 @@
 """Restore of a backup: directories for a new cluster.
 
     DIRECTORY/
-        routes           for the setting import_routes of one nameserver
+        etcd.snapshot    routes, for `etcdutl snapshot restore`
+        routes           the same, for the setting import_routes of one nameserver
         LOG/             store of a broker, one for each log
         offset/          store of the offset service
         report.json      offsets of each group, with the reason
@@ -33,6 +34,7 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
 ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
+SNAPSHOT = "etcd.snapshot"
 LOG_DIRECTORY = "commitlog"
 _BLANK = struct.Struct(">ii")
 
@@ -204,9 +206,16 @@ class Restore:
             with self._new(REPORT) as partial:
                 write_file(partial, [content])
         if ROUTES in wanted:
-            with self._new(ROUTES) as partial:
-                write_file(partial, checked(self._destination, self._sources.routes.routes))
+            self._restore_routes()
         return result
+
+    def _restore_routes(self) -> None:
+        service = service_module("rockoon_nameserver.etcd_snapshot")
+        routes = self._sources.routes
+        with self._new(ROUTES) as partial:
+            write_file(partial, checked(self._destination, routes.routes))
+            with self._new(SNAPSHOT) as snapshot:
+                service.restore(snapshot, partial, routes.cluster)
 
     @contextlib.contextmanager
     def _new(self, name: str) -> Iterator[Path]:
