@@ -1,17 +1,26 @@
 """Removal of a broker from the routes: nothing of it stays, whatever changes meanwhile."""
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 
 import pytest
 
-from rockoon_core.errors import InvalidArgument
+from rockoon_core.errors import BrokerNotFound, Busy, InvalidArgument
 from rockoon_nameserver.broker_removal import BrokerRemoval
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import DeleteKey, KeyRange, KeyValue, PutKey, only
 from rockoon_nameserver.follower import EtcdFollower
-from rockoon_nameserver.keyspace import BlockKey, Keyspace, TopicKey, block_value, topic_value
+from rockoon_nameserver.keyspace import (
+    BlockKey,
+    Keyspace,
+    NodeKey,
+    TopicKey,
+    block_value,
+    node_value,
+    topic_value,
+)
 from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1.logs_pb2 import (
     LogState,
@@ -22,16 +31,24 @@ from rockoon_proto.v1.logs_pb2 import (
 )
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
+    CreateTopicRequest,
+    DeleteTopicRequest,
     Node,
+    Placement,
+    RegisterNodeRequest,
     RemoveBrokerReply,
     RemoveBrokerRequest,
+    Topic,
     TopicConfig,
     UnregisterNodeRequest,
+    UpdateTopicRequest,
 )
 from support.etcd import EtcdServer
+from support.eventually import eventually
 from support.log_states import LOG, call, replica_node
 from support.log_watch import call_logs, register
-from support.nameserver import Nameserver, running_nameserver
+from support.nameserver import Nameserver, broker_node, running_nameserver
+from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
 OTHER, TOPIC = "broker-z", "orders"
@@ -89,15 +106,18 @@ async def test_a_log_is_drained_once_all_its_replicas_know_of_it(
 
 
 class Overtaken(Etcd):
-    """A connection to etcd; once, after a read of a topic, another caller is faster."""
+    """A connection to etcd; once, after a read of a key, another caller is faster."""
 
-    def __init__(self, endpoint: str, change: Sequence[PutKey | DeleteKey]) -> None:
+    def __init__(
+        self, endpoint: str, change: Sequence[PutKey | DeleteKey], key: str = TOPIC_KEY
+    ) -> None:
         super().__init__([endpoint])
         self._change = change
+        self._key = key
 
     async def read_at_once(self, *key_ranges: KeyRange) -> list[list[KeyValue]]:
         found = await super().read_at_once(*key_ranges)
-        if any(each.key == TOPIC_KEY for items in found for each in items):
+        if any(each.key == self._key for items in found for each in items):
             change, self._change = self._change, ()
             if change:
                 await self.transaction([], change)
@@ -179,3 +199,143 @@ async def test_queues_that_a_nameserver_does_not_know_yet_are_removed_too(
             assert (await removing).topics == 1
             following.cancel()
         assert await keys_of_topic(etcd) == [TOPIC_KEY, KEYSPACE.key(BlockKey(TOPIC, OTHER, 0))]
+
+
+@pytest.mark.parametrize("call", ["create", "create many", "create anywhere", "update"])
+async def test_a_broker_that_leaves_meanwhile_gets_no_queues(
+    own_etcd: EtcdServer, call: str
+) -> None:
+    keys = {name: KEYSPACE.key(NodeKey(BROKER, name)) for name in (LOG, OTHER)}
+    both = [Placement(broker=name, queues=1) for name in keys]
+    request = CreateTopicRequest(
+        config=TopicConfig(name=TOPIC), placements=both if call != "create anywhere" else []
+    )
+    kept = [TOPIC_KEY, KEYSPACE.key(BlockKey(TOPIC, OTHER, 0))]
+    async with Overtaken(own_etcd.endpoint, [DeleteKey(only(keys[LOG]))], keys[LOG]) as etcd:
+        nodes = [PutKey(key, node_value(broker_node(name))) for name, key in keys.items()]
+        await etcd.transaction([], nodes)
+        topics = TopicRecords(etcd, KEYSPACE, lambda _: [], asyncio.Event().wait)
+        if call == "create anywhere":
+            await topics.create(request)
+            assert await keys_of_topic(etcd) == kept
+        elif call == "create many":
+            (result,) = (await topics.create_many([request])).results
+            assert result.error.code == BrokerNotFound(broker=LOG).to_wire().code
+            assert await keys_of_topic(etcd) == []
+        elif call == "create":
+            with pytest.raises(BrokerNotFound):
+                await topics.create(request)
+            assert await keys_of_topic(etcd) == []
+        else:
+            topic = PutKey(TOPIC_KEY, topic_value(TopicConfig()))
+            await etcd.transaction([], [topic, PutKey(kept[1], block_value(1))])
+            with pytest.raises(BrokerNotFound):
+                await topics.update(UpdateTopicRequest(name=TOPIC, add=both))
+            assert await keys_of_topic(etcd) == kept
+
+
+class Owner:
+    """Changes one topic at random, and compares the stored topic with its own changes.
+
+    Args:
+        nameserver: is called.
+        name: of the topic.
+        chance: random numbers.
+
+    Attributes:
+        queues: queues of the topic on the broker that stays; 0: the topic does not exist.
+    """
+
+    def __init__(self, nameserver: Nameserver, name: str, chance: random.Random) -> None:
+        self.name = name
+        self.queues = 0
+        self._nameserver = nameserver
+        self._chance = chance
+        self._changes = 0
+
+    @property
+    def config(self) -> TopicConfig:
+        return TopicConfig(name=self.name, attributes={"delete.retention.ms": str(self._changes)})
+
+    async def change(self) -> None:
+        """Create, change or delete the topic. It has a queue on the broker that stays."""
+        kept = Placement(broker=OTHER, queues=self._chance.randrange(1, 4))
+        placements = self._chance.choice(([kept], [kept, Placement(broker=LOG, queues=2)]))
+        try:
+            if not self.queues:
+                self._changes += 1
+                create = CreateTopicRequest(config=self.config, placements=placements)
+                await self._nameserver.call("CreateTopic", create)
+                self.queues = kept.queues
+            elif self._chance.random() < 0.2:
+                await self._nameserver.call("DeleteTopic", DeleteTopicRequest(name=self.name))
+                self.queues = 0
+            else:
+                self._changes += 1
+                added = self._chance.choice(([], placements))
+                update = UpdateTopicRequest(
+                    name=self.name, attributes=self.config.attributes, add=added
+                )
+                await self._nameserver.call("UpdateTopic", update)
+                self.queues += kept.queues if added else 0
+        except (BrokerNotFound, Busy):
+            self._changes -= 1
+
+    def check(self, topic: Topic | None) -> None:
+        """Compare the stored topic, None if there is none."""
+        assert (topic is not None) == (self.queues > 0), self.name
+        if topic is not None:
+            assert topic.config.attributes == self.config.attributes
+            assert {each.broker for each in topic.blocks} == {OTHER}
+            assert sum(each.queues for each in topic.blocks) == self.queues
+
+
+async def persistently(nameserver: Nameserver) -> None:
+    """Remove the broker; repeat the call as long as topics change too often."""
+    while True:
+        try:
+            await remove(nameserver, LOG)
+        except Busy:
+            continue
+        return
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+async def test_topics_that_change_meanwhile_keep_their_changes_and_lose_the_broker(
+    shared_etcd: EtcdServer, cluster: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    settings = {"etcd": (shared_etcd.endpoint,), "cluster": cluster}
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        running_nameserver(**settings) as one,
+        running_nameserver(**settings) as two,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for name in (LOG, OTHER):
+            node = broker_node(name, drained=name == LOG)
+            await one.call("RegisterNode", RegisterNodeRequest(node=node))
+        owners = [Owner(chance.choice((one, two)), f"topic-{each}", chance) for each in range(12)]
+        removed = asyncio.Event()
+
+        async def changing(owner: Owner) -> None:
+            while not removed.is_set() or chance.random() < 0.5:
+                await owner.change()
+
+        for owner in owners:
+            tasks.create_task(changing(owner))
+        await eventually(lambda: sum(owner.queues > 0 for owner in owners) > len(owners) // 2)
+        for _ in range(chance.randrange(4)):
+            # Of a live broker: its queues may be added again.
+            await persistently(chance.choice((one, two)))
+        await unregister(one, broker_node(LOG))
+        await persistently(chance.choice((one, two)))
+        removed.set()
+    async with Etcd([shared_etcd.endpoint]) as etcd:
+        keyspace = Keyspace(cluster)
+        topics = TopicRecords(etcd, keyspace, lambda _: [], asyncio.Event().wait)
+        for owner in owners:
+            key = TopicKey(owner.name)
+            found = await etcd.read_at_once(keyspace.one(key), keyspace.blocks(owner.name))
+            owner.check(topics.stored(key, found) if found[0] else None)
+            assert found[0] or not found[1], "queues without a topic"

@@ -39,9 +39,22 @@ async def create_group(nameserver: Nameserver, **config: Any) -> None:
     await nameserver.call("CreateGroup", CreateGroupRequest(config=GroupConfig(name="g", **config)))
 
 
-async def register(nameserver: Nameserver, *names: str) -> None:
+async def register(nameserver: Nameserver, *names: str, drained: bool = False) -> None:
     for name in names:
-        await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node(name)))
+        node = broker_node(name, drained=drained)
+        await nameserver.call("RegisterNode", RegisterNodeRequest(node=node))
+
+
+async def test_a_drained_broker_gets_no_queue_unless_it_needs_one(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await register(nameserver, "broker-a")
+        await register(nameserver, "broker-b", drained=True)
+        await create_group(nameserver)
+        assert blocks(await provide(nameserver)) == [("broker-a", 0, 1)]
+        # A message of the drained broker has failed.
+        assert ("broker-b", 0, 1) in blocks(await provide(nameserver, broker="broker-b"))
 
 
 async def test_the_retry_topic_gets_a_queue_on_every_live_broker_and_once(

@@ -59,7 +59,7 @@ class BrokerRemoval:
         if not PATH_PART.fullmatch(name):
             raise InvalidArgument(reason=f"{name[:80]!r} is not a broker's name")
         alive = await self._topics.live_brokers()
-        if name in alive and not alive[name]:
+        if name in alive and not alive[name].is_drained:
             raise InvalidArgument(
                 reason=f"broker {name!r} is live and not drained: run `rockoon broker drain {name}`"
             )

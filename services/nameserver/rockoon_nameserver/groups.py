@@ -40,6 +40,7 @@ from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.topics import (
     OldestDeletions,
     TopicRecords,
+    accepting,
     deletion_records,
     existing,
     new_blocks,
@@ -238,9 +239,9 @@ DEAD_LETTER_QUEUES = 1
 class GroupTopics:
     """Creates the retry and dead-letter topics of consumer groups in etcd.
 
-    They are created on first need: the retry topic when a consumer starts, on each live broker, and
-    either topic when a broker that has no queue for it must store a message. So a broker that joins
-    later gets its queues with the first message that fails there.
+    They are created on first need: the retry topic when a consumer starts, on each live broker that
+    is not drained, and either topic when a broker that has no queue for it must store a message. So
+    a broker that joins later gets its queues with the first message that fails there.
     """
 
     def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: TopicRecords) -> None:
@@ -264,7 +265,9 @@ class GroupTopics:
             raise InvalidArgument(reason=f"{request.broker!r} is not a broker's name")
         if not 0 <= request.queues <= QUEUES_PER_BLOCK_MAX:
             raise InvalidArgument(reason=f"queues {request.queues}: 0 to {QUEUES_PER_BLOCK_MAX}")
-        brokers = [request.broker] if request.broker else sorted(await self._topics.live_brokers())
+        brokers = (
+            [request.broker] if request.broker else accepting(await self._topics.live_brokers())
+        )
         group, topic_key = GroupKey(request.group), TopicKey(name)
         for _ in range(ATTEMPTS_MAX):
             groups, items, blocks = await self._etcd.read_at_once(

@@ -29,6 +29,8 @@ from rockoon_core.errors import (
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
     DeleteKey,
+    KeyCondition,
+    KeyRange,
     KeyValue,
     PutKey,
     absent,
@@ -124,6 +126,7 @@ class TopicRecords:
             BrokerNotFound: a placement names no live broker.
             NoWritableQueue: without placements, if no broker is live.
             TopicExists: it exists, and `if_absent` was not given.
+            Busy: a chosen broker has left `ATTEMPTS_MAX` times.
         """
         config = checked_topic(request.config)
         key, blocks = TopicKey(config.name), self._keyspace.blocks(config.name)
@@ -132,17 +135,21 @@ class TopicRecords:
             found = await self._etcd.read_at_once(self._keyspace.one(key), blocks)
             if found[0]:
                 return existing(self.stored(key, found))
-        new = planned(request, await self.live_brokers(wait=wait))
-        outcome = await self._etcd.transaction(
-            [absent(self._keyspace.one(key))],
-            self._puts_of(new),
-            otherwise=[self._keyspace.one(key), blocks],
-        )
-        if not outcome.succeeded:
-            if not request.if_absent:
-                raise TopicExists(topic=config.name)
-            return existing(self.stored(key, outcome.found))
-        return new.made(outcome.revision)
+        for _ in range(ATTEMPTS_MAX):
+            alive = await self.live_brokers(wait=wait)
+            new = planned(request, alive)
+            outcome = await self._etcd.transaction(
+                [absent(self._keyspace.one(key)), *still_live(new.placements, alive)],
+                self._puts_of(new),
+                otherwise=[self._keyspace.one(key), blocks],
+            )
+            if outcome.succeeded:
+                return new.made(outcome.revision)
+            if outcome.found[0]:
+                if not request.if_absent:
+                    raise TopicExists(topic=config.name)
+                return existing(self.stored(key, outcome.found))
+        raise Busy(reason=f"brokers of topic {config.name!r} keep leaving: try again")
 
     async def create_many(self, requests: Sequence[CreateTopicRequest]) -> CreateTopicsReply:
         """Create topics like `create`, as many in one transaction as etcd accepts.
@@ -158,7 +165,7 @@ class TopicRecords:
         reply = CreateTopicsReply()
         alive = await self.live_brokers(wait=True)
         for part in in_transactions(requests, alive):
-            for answer in await self._create_part(part):
+            for answer in await self._create_part(part, alive):
                 if isinstance(answer, RockoonError):
                     reply.results.add(error=answer.to_wire())
                 else:
@@ -167,13 +174,18 @@ class TopicRecords:
         return reply
 
     async def _create_part(
-        self, part: Sequence[tuple[CreateTopicRequest, "NewTopic | None"]]
+        self,
+        part: Sequence[tuple[CreateTopicRequest, "NewTopic | None"]],
+        alive: Mapping[str, "LiveBroker"],
     ) -> list[TopicReply | RockoonError]:
         new = [each for _, each in part if each is not None]
         if len(new) == len(part) > 0:
             keys = [TopicKey(each.config.name) for each in new]
             outcome = await self._etcd.transaction(
-                [absent(self._keyspace.one(key)) for key in keys],
+                [
+                    *(absent(self._keyspace.one(key)) for key in keys),
+                    *still_live([place for each in new for place in each.placements], alive),
+                ],
                 [put for each in new for put in self._puts_of(each)],
                 otherwise=[
                     key_range
@@ -211,11 +223,11 @@ class TopicRecords:
         """
         refuse_impossible_topic(request.name)
         placements = checked_placements(request.add)
-        if placements:
-            refuse_dead_brokers(placements, await self.live_brokers())
         key = TopicKey(request.name)
         one, blocks = self._keyspace.one(key), self._keyspace.blocks(request.name)
         for _ in range(ATTEMPTS_MAX):
+            alive = await self.live_brokers() if placements else {}
+            refuse_dead_brokers(placements, alive)
             found = await self._etcd.read_at_once(one, blocks)
             if not found[0]:
                 raise TopicNotFound(topic=request.name)
@@ -231,7 +243,10 @@ class TopicRecords:
                 for placement in placements
             ]
             outcome = await self._etcd.transaction(
-                [unchanged(self._keyspace.key(key), topic.modified_revision)],
+                [
+                    unchanged(self._keyspace.key(key), topic.modified_revision),
+                    *still_live(placements, alive),
+                ],
                 [
                     PutKey(self._keyspace.key(key), topic_value(config)),
                     *self.puts(new, placements),
@@ -275,28 +290,33 @@ class TopicRecords:
         key = self._keyspace.key(TopicKey(new.config.name))
         return [PutKey(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
-    async def live_brokers(self, *, wait: bool = False) -> Mapping[str, bool]:
-        """Return the names of live brokers, and whether each is drained; `wait` as in `create`.
-
-        A log with copies is drained once all its live replicas know of it.
-        """
+    async def live_brokers(self, *, wait: bool = False) -> Mapping[str, "LiveBroker"]:
+        """Return the live brokers by name; `wait` as in `create`."""
         alive = await self._live_brokers()
         if wait and not alive:
             await self._wait_broker()
             alive = await self._live_brokers()
         return alive
 
-    async def _live_brokers(self) -> Mapping[str, bool]:
+    async def _live_brokers(self) -> Mapping[str, "LiveBroker"]:
         # From etcd and not from the route table: a broker that has just registered counts.
         nodes, replicas = await self._etcd.read_at_once(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)
         )
-        found: dict[str, bool] = {}
+        found: dict[str, LiveBroker] = {}
         for item in (*nodes, *replicas):
             key = self._keyspace.parse(item.key)
             if isinstance(key, NodeKey | ReplicaKey):
                 node = read_node(key, item.value)
-                found[node.name] = node.drained and found.get(node.name, True)
+                is_drained = node.drained and (
+                    node.name not in found or found[node.name].is_drained
+                )
+                registrations = (
+                    self._keyspace.one(key)
+                    if isinstance(key, NodeKey)
+                    else self._keyspace.replicas(BROKER, key.log)
+                )
+                found[node.name] = LiveBroker(is_drained, registrations)
         return found
 
     def puts(self, blocks: Sequence[BlockKey], placements: Sequence[Placement]) -> list[PutKey]:
@@ -326,6 +346,33 @@ class TopicRecords:
         return topic
 
 
+class LiveBroker(NamedTuple):
+    """A broker that is registered.
+
+    Attributes:
+        is_drained: of a log with copies: all its live replicas know of the drain.
+        registrations: keys of the broker, or of the log's live replicas.
+    """
+
+    is_drained: bool
+    registrations: KeyRange
+
+
+def still_live(
+    placements: Iterable[Placement], alive: Mapping[str, LiveBroker]
+) -> list[KeyCondition]:
+    """Return the conditions that brokers are still live. Without them, a topic could get queues on
+    a broker that is removed at the same time.
+    """
+    names = sorted({each.broker for each in placements})
+    return [KeyCondition(alive[name].registrations, "create", ">", 0) for name in names]
+
+
+def accepting(alive: Mapping[str, LiveBroker]) -> list[str]:
+    """Return the brokers for new queues: those that are not drained, or all if all are."""
+    return sorted(name for name, each in alive.items() if not each.is_drained) or sorted(alive)
+
+
 class NewTopic(NamedTuple):
     """A topic to create, from a valid request."""
 
@@ -347,12 +394,12 @@ class NewTopic(NamedTuple):
         return TopicReply(topic=topic, revision=revision, created=True)
 
 
-def planned(request: CreateTopicRequest, alive: Mapping[str, bool]) -> NewTopic:
+def planned(request: CreateTopicRequest, alive: Mapping[str, LiveBroker]) -> NewTopic:
     """Return the topic that a request creates; errors like `TopicRecords.create`.
 
     Args:
         request: any.
-        alive: names of the live brokers, and whether each is drained.
+        alive: the live brokers.
     """
     config = checked_topic(request.config)
     placements = checked_placements(request.placements)
@@ -364,14 +411,13 @@ def planned(request: CreateTopicRequest, alive: Mapping[str, bool]) -> NewTopic:
                 topic=config.name,
             )
         queues = request.queues_per_broker or QUEUES_PER_BROKER_DEFAULT
-        names = sorted(name for name, drained in alive.items() if not drained) or sorted(alive)
-        everywhere = [Placement(broker=name, queues=queues) for name in names]
+        everywhere = [Placement(broker=name, queues=queues) for name in accepting(alive)]
         placements = checked_placements(everywhere)
     return NewTopic(config, placements)
 
 
 def in_transactions(
-    requests: Iterable[CreateTopicRequest], alive: Mapping[str, bool]
+    requests: Iterable[CreateTopicRequest], alive: Mapping[str, LiveBroker]
 ) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
     """Group the requests that fit into one transaction, in their order; None: the request is
     refused.
