@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from rockoon.local import LocalCluster
 from rockoon.message import Message
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.transactions.transaction import Resolution
+from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
 # Several files and parts, also of a few thousand messages.
@@ -134,6 +136,7 @@ async def test_progress_is_never_beyond_the_cut_of_the_log(tmp_path: Path) -> No
 
         making = SlowCreation(cluster, place, Pace(0), lambda _: None)
         making.works_on = works_on
+        making.begin()
         manifest = await making.run(())
     report = await restore(place, tmp_path / "new", manifest)
     assert [(each.before, each.offset, each.end) for each in report.groups] == [(1, 1, 2)]
@@ -308,6 +311,30 @@ def test_damage_of_any_file_is_found_and_not_restored(
     assert not list(faults(place, manifest))
 
 
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_changed_byte_anywhere_is_found(
+    copied: tuple[Directory, BackupManifest], tmp_path: Path, seed: int
+) -> None:
+    place, manifest = copied
+    chance = random.Random(seed)
+    names = [f"{manifest.backup}/{MANIFEST}", *(each.name for each in manifest.files())]
+    for _ in range(60):
+        name = chance.choice(names)
+        path = tmp_path / "backups" / name
+        intact = path.read_bytes()
+        content = bytearray(intact)
+        position = chance.choice((0, chance.randrange(len(content)), len(content) - 1))
+        content[position] ^= chance.randrange(1, 256)
+        path.write_bytes(content)
+        try:
+            found = list(faults(place, backups_in(place).manifest()))
+        except BackupError as failure:
+            found = [str(failure)]
+        assert [name in each for each in found] == [True], f"byte {position} of {name}"
+        path.write_bytes(intact)
+    assert not list(faults(place, backups_in(place).manifest()))
+
+
 @pytest.mark.parametrize("kind", HARMS)
 def test_a_backup_with_a_damaged_manifest_is_not_used(
     copied: tuple[Directory, BackupManifest], tmp_path: Path, kind: str
@@ -381,7 +408,7 @@ async def test_an_interrupted_backup_is_not_listed_as_complete_and_its_files_are
         async with work.running(cluster):
             await work.sent(300)
         with pytest.raises(KeyboardInterrupt):
-            await create(cluster, DiesAfter(root, 9))
+            await create(cluster, DiesAfter(root, 10))
         (interrupted,) = backups_in(place).interrupted
         assert not backups_in(place).complete
         with pytest.raises(BackupError, match="is interrupted"):
@@ -446,6 +473,7 @@ async def test_two_backups_to_a_store_of_objects_are_both_complete(tmp_path: Pat
 
         making = SlowCreation(cluster, place, Pace(0), lambda _: None)
         making.works_on = works_on
+        making.begin()
         slow = await making.run(())
     for manifest in (slow, *others):
         assert not list(faults(place, manifest))

@@ -3,6 +3,7 @@
     creation        reads the cluster and writes a backup
     copying         copies the log of one broker
     manifest        contents of a backup, and their format
+    pruning         removes old backups
     destination     directory, or object store, of backups
     restoring       writes the stores and the file of routes for a new cluster
 

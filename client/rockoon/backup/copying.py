@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from rockoon.backup.destination import BackupError, Destination
-from rockoon.backup.manifest import BackupFile, LogBackup, LogPart
+from rockoon.backup.manifest import LOGS, BackupFile, LogBackup, LogPart
 from rockoon.errors import BrokerUnavailable, GenerationNotFound, LogTrimmed
 from rockoon.net.retried import retried
 from rockoon_core.clock import wall_clock_ms
@@ -156,7 +156,7 @@ class LogPartWriter:
         self.start = self.end = start
         self._log = log
         # The end is not known yet. The random number distinguishes logs with the same name.
-        self._name = f"logs/{log}/{start:020d}-{secrets.token_hex(4)}"
+        self._name = f"{LOGS}/{log}/{start:020d}-{secrets.token_hex(4)}"
         self._hash = hashlib.sha256()
         self._last = b""
         self._opened: AbstractContextManager[Any] = destination.writer(self._name)

@@ -13,6 +13,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from rockoon.backup.destination import BackupError, Destination
 from rockoon.backup.manifest import (
     FORMAT,
     INTERRUPTED,
+    LOGS,
     MANIFEST,
     BackupFile,
     BackupManifest,
@@ -30,9 +32,7 @@ from rockoon.backup.manifest import (
     LogBackup,
     LogPart,
     encode,
-    part_of,
     sealed,
-    unsealed,
 )
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.net.retried import retried
@@ -73,10 +73,14 @@ async def create(
     """
     with destination.locked() as is_alone:
         making = Creation(connection, destination, Pace(bytes_per_second), report)
-        making.read_former()
-        if is_alone:
-            making.remove_unused()
-        manifest = await making.run(without)
+        try:
+            making.begin()
+            if is_alone:
+                making.remove_unused()
+            manifest = await making.run(without)
+        except BaseException:
+            making.end_without_parts()
+            raise
         if is_alone:
             making.remove_interrupted()
         return manifest
@@ -107,24 +111,23 @@ class Creation:
         self._files: dict[str, int] = {}
         self._backups = Backups(destination, {})
 
-    def read_former(self) -> None:
-        """Read the backups at the destination."""
-        self._files = self._destination.names()
+    def begin(self) -> None:
+        """Read the former backups. Before that, register this one: see `pruning`."""
+        self._write_parts()
+        own = f"{self.name}/"
+        names = self._destination.names()
+        self._files = {name: size for name, size in names.items() if not name.startswith(own)}
         self._backups = Backups(self._destination, self._files)
         for backup in sorted((*self._backups.complete, *self._backups.interrupted), reverse=True):
             for log, parts in self._parts_of(backup).items():
                 self._known.setdefault(log, []).append(parts)
 
     def _parts_of(self, backup: str) -> Parts:
-        name = f"{backup}/{INTERRUPTED}"
         if backup in self._backups.complete:
             manifest = self._backups.manifest(backup)
             self._cluster_id = manifest.cluster_id
             return {log.name: log.parts for log in manifest.logs}
-        if name not in self._files:
-            return {}
-        found = unsealed(self._destination.content(name), f"{self._destination.shown}/{name}")
-        return {log: [part_of(each) for each in parts] for log, parts in found["parts"].items()}
+        return self._backups.interrupted_parts(backup)
 
     def remove_unused(self) -> None:
         """Remove parts of logs that no backup has: a backup was interrupted while it wrote them."""
@@ -132,8 +135,14 @@ class Creation:
             part.file.name for chains in self._known.values() for each in chains for part in each
         }
         for name in self._files:
-            if name.startswith("logs/") and name not in used:
+            if name.startswith(f"{LOGS}/") and name not in used:
                 self._destination.remove(name)
+
+    def end_without_parts(self) -> None:
+        """End a backup that has failed. If it has no parts, it is not kept as interrupted."""
+        if not self._parts:
+            with suppress(BackupError):
+                self._destination.remove(f"{self.name}/{INTERRUPTED}")
 
     async def run(self, without: Sequence[str]) -> BackupManifest:
         """Make the backup."""
@@ -168,9 +177,20 @@ class Creation:
             logs=logs,
             without=sorted(without),
         )
-        self._destination.write(f"{self.name}/{MANIFEST}", encode(manifest))
-        self._destination.remove(f"{self.name}/{INTERRUPTED}")
+        self._store_manifest(manifest)
         return manifest
+
+    def _store_manifest(self, manifest: BackupManifest) -> None:
+        name = f"{self.name}/{MANIFEST}"
+        self._destination.write(name, encode(manifest))
+        found = self._destination.names()
+        if missing := [each.name for each in manifest.files() if each.name not in found]:
+            self._destination.remove(name)
+            raise BackupError(
+                f"{missing[0]} was removed from {self._destination.shown} during the backup, for "
+                "example by `rockoon backup prune --interrupted`: run the backup again"
+            )
+        self._destination.remove(f"{self.name}/{INTERRUPTED}")
 
     def remove_interrupted(self) -> None:
         """Remove the interrupted backups; this backup has their complete parts.
@@ -239,6 +259,9 @@ class Creation:
     def _on_parts(self, log: str, parts: Sequence[LogPart]) -> None:
         """Record the complete parts, which a later backup uses if this one is interrupted."""
         self._parts[log] = tuple(parts)
+        self._write_parts()
+
+    def _write_parts(self) -> None:
         found = {name: [asdict(part) for part in each] for name, each in self._parts.items()}
         content = {"format": FORMAT, "parts": found}
         self._destination.write(f"{self.name}/{INTERRUPTED}", sealed(content))

@@ -28,7 +28,7 @@ def disk_failures(place: str, verb: str) -> Iterator[None]:
 
     Args:
         place: the file, without secrets.
-        verb: "read" or "written".
+        verb: "read", "written" or "removed".
     """
     try:
         yield
@@ -64,7 +64,8 @@ class Destination(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a file; no error if it is missing."""
+        """Remove a file; no error if it is missing. Raises BackupError if the destination
+        refuses."""
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -128,7 +129,13 @@ class DirectoryDestination(Destination):
             sync_directory(path.parent)
 
     def remove(self, name: str) -> None:
-        (self._root / name).unlink(missing_ok=True)
+        path = self._root / name
+        with disk_failures(f"{self.shown}/{name}", "removed"):
+            path.unlink(missing_ok=True)
+        # Also directories that are empty now.
+        with suppress(OSError):
+            for parent in path.relative_to(self._root).parents[:-1]:
+                (self._root / parent).rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -136,7 +143,9 @@ class DirectoryDestination(Destination):
         try:
             lock = DirectoryLock(self._root)
         except DirectoryLocked:
-            raise BackupError(f"{self.shown} is in use: another backup is being made") from None
+            raise BackupError(
+                f"{self.shown} is in use: another backup is being made or removed"
+            ) from None
         try:
             yield True
         finally:
@@ -151,8 +160,9 @@ class ArrowDestination(Destination):
     """
 
     def __init__(self, uri: str) -> None:
-        self._uri = uri.rstrip("/")
-        self.shown = redacted(self._uri)
+        self._uri = uri
+        # Without parameters, so that the name of a file can follow.
+        self.shown = redacted(uri.partition("?")[0].rstrip("/"))
 
     @cached_property
     def _location(self) -> tuple[Any, str]:
@@ -163,26 +173,25 @@ class ArrowDestination(Destination):
                 f"{self.shown} needs pyarrow: pip install 'rockoon[arrow]'"
             ) from failure
         try:
-            found: tuple[Any, str] = pafs.FileSystem.from_uri(self._uri)
+            files, root = pafs.FileSystem.from_uri(self._uri)
         except (ValueError, OSError) as failure:
             raise BackupError(f"{self.shown} cannot be used: {redacted(failure)}") from failure
-        return found
+        return files, root.rstrip("/")
 
     def names(self) -> dict[str, int]:
         from pyarrow.fs import FileSelector
 
         files, root = self._location
         selector = FileSelector(root, recursive=True, allow_not_found=True)
-        start = len(root.rstrip("/")) + 1 if root else 0
-        return {
-            info.path[start:]: info.size for info in files.get_file_info(selector) if info.is_file
-        }
+        with disk_failures(self.shown, "read"):
+            found = files.get_file_info(selector)
+        return {info.path[len(root) + 1 :]: info.size for info in found if info.is_file}
 
     def read(self, name: str) -> Iterator[bytes]:
         files, root = self._location
         with (
             disk_failures(f"{self.shown}/{name}", "read"),
-            files.open_input_stream(f"{root}/{name}" if root else name) as file,
+            files.open_input_stream(f"{root}/{name}") as file,
         ):
             while data := file.read(CHUNK_BYTES):
                 yield data
@@ -190,7 +199,7 @@ class ArrowDestination(Destination):
     @contextmanager
     def writer(self, name: str) -> Iterator[Any]:
         files, root = self._location
-        path = f"{root}/{name}" if root else name
+        path = f"{root}/{name}"
         with disk_failures(f"{self.shown}/{name}", "written"):
             files.create_dir(path.rpartition("/")[0], recursive=True)
             try:
@@ -198,13 +207,14 @@ class ArrowDestination(Destination):
                     yield file
             except BaseException:
                 # An object store may have stored the first bytes.
-                self.remove(name)
+                with suppress(BackupError):
+                    self.remove(name)
                 raise
 
     def remove(self, name: str) -> None:
         files, root = self._location
-        with suppress(FileNotFoundError):
-            files.delete_file(f"{root}/{name}" if root else name)
+        with disk_failures(f"{self.shown}/{name}", "removed"), suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{name}")
 
 
 def open_destination(place: str) -> Destination:

@@ -2,7 +2,8 @@
 
     DESTINATION/
         BACKUP/manifest.json        written last: without it the backup is interrupted
-        BACKUP/interrupted.json     parts of logs that are complete, until the manifest is written
+        BACKUP/interrupted.json     parts of logs that are complete; from the beginning until the
+                                    manifest is written
         BACKUP/progress             state of the offset service
         BACKUP/routes               keys of the nameservers
         BACKUP/compacted/LOG/...    files of a generation
@@ -24,6 +25,7 @@ from rockoon.backup.destination import BackupError, Destination
 FORMAT = 1
 MANIFEST = "manifest.json"
 INTERRUPTED = "interrupted.json"
+LOGS = "logs"
 # 64 hexadecimal digits and a line feed.
 CHECKSUM_BYTES = 65
 BACKUP_NAME = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{4}")
@@ -211,6 +213,7 @@ class Backups:
 
     def __init__(self, destination: Destination, files: Mapping[str, int]) -> None:
         self._destination = destination
+        self._files = files
         folders = {name.partition("/")[0] for name in files}
         found = sorted(each for each in folders if BACKUP_NAME.fullmatch(each))
         self.complete = [each for each in found if f"{each}/{MANIFEST}" in files]
@@ -230,3 +233,11 @@ class Backups:
             raise BackupError(f"{shown} has no complete backup{f' {backup}' if backup else ''}")
         name = f"{backup or self.complete[-1]}/{MANIFEST}"
         return decode(self._destination.content(name), f"{shown}/{name}")
+
+    def interrupted_parts(self, backup: str) -> dict[str, list[LogPart]]:
+        """Read the complete parts of an interrupted backup, by log. Raises BackupError."""
+        name = f"{backup}/{INTERRUPTED}"
+        if name not in self._files:
+            return {}
+        found = unsealed(self._destination.content(name), f"{self._destination.shown}/{name}")
+        return {log: [part_of(each) for each in parts] for log, parts in found["parts"].items()}

@@ -1,10 +1,11 @@
 """`rockoon backup`: copies a running cluster, and restores the copy into a new cluster.
 
-The commands need the permission cluster=admin.
+`create` needs the permission cluster=admin; the other commands read and write files.
 """
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,14 @@ import typer
 
 from rockoon.cli.failures import CommandError
 from rockoon.cli.output import for_humans, local_time, print_json, print_table
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Yes,
+    confirm,
+    with_cluster,
+)
 
 if TYPE_CHECKING:
     from rockoon.backup.manifest import BackupManifest
@@ -130,6 +138,56 @@ def verify(destination: Place, backup: MaybeBackup = "") -> None:
     if found:
         raise CommandError(f"backup {manifest.backup} is damaged: {len(found)} files")
     print(f"backup {manifest.backup} is intact: {for_humans(manifest.bytes)}")
+
+
+@app.command()
+def prune(
+    destination: Place,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest backups.")
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option("--keep-days", metavar="DAYS", min=0, help="Keep backups of the last days."),
+    ] = None,
+    interrupted: Annotated[
+        bool,
+        typer.Option("--interrupted", help="Remove interrupted backups too; none may be running."),
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only print; remove nothing.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old backups, and the files that no other backup needs."""
+    from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.pruning import prune as prune_backups
+
+    if keep is None and keep_days is None:
+        raise CommandError("nothing was removed: give --keep, --keep-days, or both")
+    try:
+        place = open_destination(destination)
+        chosen = partial(
+            prune_backups,
+            place,
+            keep=keep or 0,
+            keep_days=keep_days or 0.0,
+            with_interrupted=interrupted,
+        )
+        found = chosen(plan=True)
+        if found.files and not plan:
+            count = len(found.removed) + len(found.interrupted)
+            confirm(f"Remove {count} backups from {place.shown}?", yes=yes)
+            found = chosen()
+    except BackupError as failure:
+        raise CommandError(str(failure)) from failure
+    if as_json:
+        print_json(asdict(found))
+        return
+    for each in (*found.removed, *found.interrupted):
+        print(f"{'to be removed' if plan else 'removed'}: {each}")
+    print(f"{found.files} files, {for_humans(found.bytes)}; {len(found.kept)} backups are kept")
+    for each in found.left:
+        print(f"backup {each} is being made: the files are removed by the next `backup prune`")
 
 
 @app.command()
