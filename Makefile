@@ -113,7 +113,7 @@ grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against R
 	@PYTHONPATH=tests $(BIN)/python -m rpc.peers $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write)
 
 # Twenty minutes on two busy cores.
-day2: cluster  ## backup, disaster and restore of clusters with three copies under load; the page of three machines; services of two versions: ONLY=backup,three-machines,upgrade
+day2: cluster  ## backup, disaster and restore of clusters with three copies under load; the page of three machines; services of two versions: ONLY=backup,three-machines,upgrade,upgrade-page
 	@PYTHONPATH=tests $(BIN)/python -m day2 $(if $(ONLY),--only $(ONLY))
 
 # The collector is built from its Go modules into .conformance/collector, in some minutes the first time.

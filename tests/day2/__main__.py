@@ -15,7 +15,7 @@ from typing import Any
 
 from day2 import backups
 from machines import step
-from upgrade import mixed
+from upgrade import mixed, page
 
 # Called with an empty directory and a function that prints a line.
 Step = Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, None]]
@@ -23,6 +23,7 @@ STEPS: Mapping[str, Step] = {
     "backup": backups.run,
     "three-machines": step.run,
     "upgrade": mixed.run_step,
+    "upgrade-page": page.run_step,
 }
 
 

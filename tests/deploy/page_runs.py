@@ -4,8 +4,8 @@
 
 HELM names the command of a page that calls `helm`.
 
-Each ```sh block is a program for bash, in a directory with a copy of deploy/. A comment on the
-line before a block says otherwise:
+Each ```sh block, also within a list, is a program for bash, in a directory with a copy of deploy/.
+A comment on the line before a block says otherwise:
 
 <!-- file: PATH -->   the block (of any language) is the content of a file
 <!-- images -->       the block builds images and loads them into the nodes: not run, done before
@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,8 @@ from deploy.manifests import ROOT
 
 REPOSITORY = ROOT.parents[1]
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>[^\n]+?) -->\n+)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    r"(?:^ *<!-- (?P<mark>[^\n]+?) -->\n+)?^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)"
+    r"^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -95,7 +97,7 @@ def blocks(path: Path) -> list[Block]:
         line = text.count("\n", 0, each.start("text")) + 1
         titles = SECTION.findall(text, 0, each.start())
         section = titles[-1] if titles else ""
-        found.append(Block(path.name, line, section, mark, each["text"]))
+        found.append(Block(path.name, line, section, mark, textwrap.dedent(each["text"])))
     return found
 
 
