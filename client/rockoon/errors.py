@@ -16,6 +16,7 @@ from rockoon_core.errors import EtcdUnavailable as EtcdUnavailable
 from rockoon_core.errors import Fenced as Fenced
 from rockoon_core.errors import GenerationNotFound as GenerationNotFound
 from rockoon_core.errors import GenerationRefused as GenerationRefused
+from rockoon_core.errors import GroupChanged as GroupChanged
 from rockoon_core.errors import GroupExists as GroupExists
 from rockoon_core.errors import GroupHasMembers as GroupHasMembers
 from rockoon_core.errors import GroupNotFound as GroupNotFound

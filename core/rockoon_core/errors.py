@@ -328,6 +328,12 @@ class TopicChanged(RockoonError):
     sentence = "topic {topic!r} was changed concurrently: read it again"
 
 
+class GroupChanged(RockoonError):
+    code = Error.GROUP_CHANGED
+    status = "ABORTED"
+    sentence = "group {group!r} was changed concurrently: read it again"
+
+
 class SequenceGap(RockoonError):
     code = Error.SEQUENCE_GAP
     status = "FAILED_PRECONDITION"

@@ -6,6 +6,8 @@
     message.type          PRIORITY: a message of priority n is in queue n, or in the last queue, and
                           receivers prefer higher queues. Its other values matter to gateways only.
     queue.type            anything but BatchCQ, which only RocketMQ can read
+    rockoon.owner         name of the resource files of `rockoon apply`, also on a group. Rockoon's
+                          own attribute.
 
 Other attributes of RocketMQ are stored and have no effect. Unknown attributes are refused when a
 client sets them, because a misspelt attribute would silently have no effect. Stored unknown
@@ -30,7 +32,8 @@ PRIORITY = "PRIORITY"
 BATCH_QUEUES = "BatchCQ"
 ROCKETMQ_ATTRIBUTES = frozenset({QUEUE_TYPE, MESSAGE_TYPE, "reserve.time", "lite.topic.expiration"})
 """Attributes that have an effect in RocketMQ, but not in a broker here."""
-KNOWN_ATTRIBUTES = (CLEANUP_POLICY, TOMBSTONE_RETENTION, *sorted(ROCKETMQ_ATTRIBUTES))
+OWNER = "rockoon.owner"
+KNOWN_ATTRIBUTES = (CLEANUP_POLICY, TOMBSTONE_RETENTION, OWNER, *sorted(ROCKETMQ_ATTRIBUTES))
 
 
 def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:

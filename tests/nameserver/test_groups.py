@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rockoon_core.errors import (
+    GroupChanged,
     GroupExists,
     GroupNotFound,
     InvalidArgument,
@@ -190,6 +191,13 @@ async def test_a_group_is_created_once_and_its_configuration_replaced(
         async with Watching(nameserver, after_revision=changed.revision - 1) as watching:
             view = await watching.until(lambda view: view.groups)
         assert view.groups["g"] == changed.group
+        outdated = UpdateGroupRequest(
+            config=GroupConfig(name="g"), expected_modified_revision=first.group.modified_revision
+        )
+        with pytest.raises(GroupChanged):
+            await nameserver.call("UpdateGroup", outdated)
+        outdated.expected_modified_revision = changed.group.modified_revision
+        assert (await nameserver.call("UpdateGroup", outdated)).group.config == outdated.config
         with pytest.raises(GroupNotFound):
             await nameserver.call(
                 "UpdateGroup", UpdateGroupRequest(config=GroupConfig(name="never"))

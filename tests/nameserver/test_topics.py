@@ -18,8 +18,8 @@ from rockoon_core.errors import (
     TopicExists,
     TopicNotFound,
 )
+from rockoon_core.route_checks import changed_topic
 from rockoon_nameserver.follower import BROKER_SECONDS_MAX
-from rockoon_nameserver.request_checks import changed_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
     CreateTopicsRequest,

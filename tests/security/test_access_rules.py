@@ -8,11 +8,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rockoon_broker.rpc import access_rules as broker
 from rockoon_core.errors import InvalidArgument, NotPermitted
+from rockoon_core.key_checks import granted
 from rockoon_core.signature import verifier_of
 from rockoon_format import names
 from rockoon_format.names import topic_need
 from rockoon_nameserver import server as nameserver
-from rockoon_nameserver.access_keys import granted
 from rockoon_offset import access_rules as offset
 from rockoon_proto.v1 import (
     access_pb2,

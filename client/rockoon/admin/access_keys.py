@@ -1,7 +1,7 @@
 """Access keys: created, granted, rotated and deleted through `cluster.admin.access_keys`.
 
 The caller needs `admin` on `cluster`, or signs its calls with the cluster secret. Secrets are
-generated in the client and never sent: the cluster stores only a verifier for signatures.
+never sent: the cluster stores only a verifier for signatures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rockoon.bounds import refuses_invalid_text
 from rockoon.errors import InvalidArgument
 from rockoon.net.access import AccessKey, new_secret, verifier_of
+from rockoon_core.signature import secret_fault
 from rockoon_proto.v1 import access_pb2 as access_pb
 from rockoon_proto.v1.access_pb2_grpc import AccessKeysStub
 
@@ -73,6 +74,7 @@ class KeyDescription:
         permissions: granted permissions, sorted by resource.
         disabled: calls signed with the key are refused.
         description: free text.
+        owner: name of the resource files that `rockoon apply` made the key from; empty if none.
         created_ms: creation time, epoch milliseconds.
         rotated_ms: time of the last rotation, epoch milliseconds; 0 if never rotated.
         former_until_ms: time until which the former secret is accepted, epoch milliseconds; 0 if
@@ -86,6 +88,7 @@ class KeyDescription:
     created_ms: int
     rotated_ms: int
     former_until_ms: int
+    owner: str = ""
 
     @classmethod
     def from_wire(cls, info: access_pb.AccessKeyInfo) -> "KeyDescription":
@@ -100,6 +103,7 @@ class KeyDescription:
             info.created_ms,
             info.rotated_ms,
             info.former_until_ms,
+            info.owner,
         )
 
 
@@ -111,23 +115,31 @@ class AccessKeyAdmin:
         self._cluster = cluster
 
     async def create(
-        self, key_id: str, permissions: Iterable[Permission] = (), description: str = ""
+        self,
+        key_id: str,
+        permissions: Iterable[Permission] = (),
+        description: str = "",
+        *,
+        secret: str = "",
+        owner: str = "",
     ) -> AccessKey:
-        """Create a key.
+        """Create a key. If it exists with this secret, it is returned unchanged.
 
         Args:
             key_id: name of the key: 1 to 64 letters, digits and . _ -
             permissions: initial permissions; `grant` adds more.
+            secret: its secret; empty for a new one.
+            owner: see `KeyDescription`.
 
         Returns:
             The key with its secret. The secret cannot be read again later.
 
         Raises:
             AccessKeyExists: a key of this name exists.
-            InvalidArgument: the name or a permission is invalid.
+            InvalidArgument: the name, the secret or a permission is invalid.
             NotPermitted: this connection's key has no `admin` permission on `cluster`.
         """
-        key = AccessKey(key_id, new_secret())
+        key = with_secret(key_id, secret)
         await self._call(
             "CreateKey",
             access_pb.CreateKeyRequest(
@@ -135,6 +147,7 @@ class AccessKeyAdmin:
                 verifier=verifier_of(key.secret),
                 permissions=[each.to_wire() for each in permissions],
                 description=description,
+                owner=owner,
             ),
         )
         return key
@@ -148,6 +161,12 @@ class AccessKeyAdmin:
         """Return one key. Raises AccessKeyNotFound."""
         reply = await self._call("ListKeys", access_pb.ListKeysRequest(key_id=key_id))
         return KeyDescription.from_wire(reply.keys[0])
+
+    async def has_secret(self, key: AccessKey) -> bool:
+        """Return whether a key has this secret at present. Raises AccessKeyNotFound."""
+        request = access_pb.ListKeysRequest(key_id=key.id, verifier=verifier_of(key.secret))
+        matches: bool = (await self._call("ListKeys", request)).verifier_matches
+        return matches
 
     async def grant(self, key_id: str, permissions: Iterable[Permission]) -> KeyDescription:
         """Add permissions to a key. Raises AccessKeyNotFound, InvalidArgument."""
@@ -170,21 +189,25 @@ class AccessKeyAdmin:
         """Accept a disabled key again. Raises AccessKeyNotFound."""
         return await self._update(key_id, disabled=False)
 
-    async def rotate(self, key_id: str, former_seconds: float = FORMER_SECONDS) -> AccessKey:
+    async def rotate(
+        self, key_id: str, former_seconds: float = FORMER_SECONDS, *, secret: str = ""
+    ) -> AccessKey:
         """Replace the secret of a key.
 
         Args:
             former_seconds: time for which the former secret is still accepted, in seconds, at most
                 30 days. With 0, open calls signed with it end immediately.
+            secret: the new secret; empty for a random one. With the present secret, nothing
+                changes.
 
         Returns:
             The key with its new secret. The secret cannot be read again later.
 
         Raises:
             AccessKeyNotFound: there is no key of this name.
-            InvalidArgument: `former_seconds` is out of range.
+            InvalidArgument: `former_seconds` is out of range, or the secret is invalid.
         """
-        key = AccessKey(key_id, new_secret())
+        key = with_secret(key_id, secret)
         verifier = verifier_of(key.secret)
         await self._call(
             "RotateKey",
@@ -198,9 +221,36 @@ class AccessKeyAdmin:
         """Delete a key and end its open calls. Raises AccessKeyNotFound."""
         await self._call("DeleteKey", access_pb.DeleteKeyRequest(key_id=key_id))
 
+    async def update(
+        self,
+        key_id: str,
+        *,
+        grant: Iterable[Permission] = (),
+        revoke: Iterable[Permission] = (),
+        disabled: bool | None = None,
+        description: str | None = None,
+        owner: str | None = None,
+    ) -> KeyDescription:
+        """Change several fields of a key at once; None means no change. Errors as `revoke`."""
+        return await self._update(
+            key_id,
+            grant=[each.to_wire() for each in grant],
+            revoke=[each.to_wire() for each in revoke],
+            disabled=disabled,
+            description=description,
+            owner=owner,
+        )
+
     async def _update(self, key_id: str, **changes: Any) -> KeyDescription:
         reply = await self._call("UpdateKey", access_pb.UpdateKeyRequest(key_id=key_id, **changes))
         return KeyDescription.from_wire(reply.key)
 
     async def _call(self, method_name: str, request: Any) -> Any:
         return await self._cluster.call_nameserver(method_name, request, service=AccessKeysStub)
+
+
+def with_secret(key_id: str, secret: str) -> AccessKey:
+    """Return a key with a secret, by default a new one. Raises InvalidArgument."""
+    if secret and (fault := secret_fault(secret)):
+        raise InvalidArgument(reason=f"the secret of access key {key_id!r} has {fault}")
+    return AccessKey(key_id, secret or new_secret())

@@ -181,6 +181,7 @@ class Admin:
         add: Mapping[str, int] | None = None,
         permissions: int = 0,
         attributes: Mapping[str, str] | None = None,
+        expected_modified_revision: int = 0,
     ) -> TopicRoute:
         """Add queues to a topic, or change its permissions or attributes.
 
@@ -188,15 +189,19 @@ class Admin:
             add: broker → number of queues to add; the broker may be new to the topic.
             permissions: as in `create_topic`; 0 means no change.
             attributes: attributes to set; an empty value removes one.
+            expected_modified_revision: change the topic only if it has this `modified_revision`;
+                0 means any.
 
         Raises:
             TopicNotFound, BrokerNotFound, EtcdUnavailable.
+            TopicChanged: the topic has another `modified_revision`.
         """
         request = nameserver_pb.UpdateTopicRequest(
             name=name,
             permissions=permissions,
             attributes=attributes or {},
             add=to_placements(add or {}),
+            expected_modified_revision=expected_modified_revision,
         )
         reply = await self._cluster.call_nameserver("UpdateTopic", request)
         return self._changed(TopicRoute.from_wire(reply.topic))
@@ -261,13 +266,22 @@ class Admin:
         ).group
         return group
 
-    async def update_group(self, config: nameserver_pb.GroupConfig) -> nameserver_pb.Group:
+    async def update_group(
+        self, config: nameserver_pb.GroupConfig, *, expected_modified_revision: int = 0
+    ) -> nameserver_pb.Group:
         """Replace a group's configuration.
+
+        Args:
+            expected_modified_revision: change the group only if it has this `modified_revision`;
+                0 means any.
 
         Raises:
             GroupNotFound, EtcdUnavailable.
+            GroupChanged: the group has another `modified_revision`.
         """
-        request = nameserver_pb.UpdateGroupRequest(config=config)
+        request = nameserver_pb.UpdateGroupRequest(
+            config=config, expected_modified_revision=expected_modified_revision
+        )
         group: nameserver_pb.Group = (
             await self._cluster.call_nameserver("UpdateGroup", request)
         ).group

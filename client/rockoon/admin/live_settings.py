@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rockoon.bounds import refuses_invalid_text
 from rockoon.errors import (
@@ -26,6 +26,9 @@ from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
+
+Call: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+"""Function that calls a process."""
 
 CALL_SECONDS_MAX = 8.0
 UNREACHABLE = (BrokerUnavailable, OffsetServiceUnavailable, NameserverUnavailable)
@@ -80,6 +83,7 @@ class ProcessSettings:
         node: name of the node; for a replica the name of its log.
         address: "host:port".
         settings: in the order of the service's file; empty if there is an error.
+        stored: live settings of the node and of all nodes, also those that are not in use.
         revision: etcd's revision of the live settings in use.
         error: why the process did not answer; None if it did.
     """
@@ -88,6 +92,7 @@ class ProcessSettings:
     node: str
     address: str
     settings: Sequence[SettingValue] = ()
+    stored: Sequence[pb.LiveSetting] = ()
     revision: int = 0
     error: RockoonError | None = None
 
@@ -123,11 +128,13 @@ class SettingsAdmin:
             if isinstance(reply, RockoonError):
                 raise reply
             values = [SettingValue.from_wire(state) for state in reply.settings]
-            described.append(replace(each, settings=values, revision=reply.revision))
+            described.append(
+                replace(each, settings=values, stored=reply.stored, revision=reply.revision)
+            )
         return described
 
     async def set(
-        self, service: str, name: str, value: str, node: str = ""
+        self, service: str, name: str, value: str, node: str = "", *, owner: str = ""
     ) -> Sequence[ProcessSettings]:
         """Set a live setting, and return the settings of each process that it concerns.
 
@@ -136,6 +143,7 @@ class SettingsAdmin:
             name: name of the setting.
             value: as in an environment variable.
             node: only this node, with all its replicas; empty for all nodes of the service.
+            owner: see `LiveSetting` in settings.proto.
 
         Raises:
             InvalidArgument: the setting is unknown or cannot change, or a process cannot use the
@@ -143,37 +151,52 @@ class SettingsAdmin:
             BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable: no such process
                 answers.
         """
-        return await self._change(service, node, name, value=value)
+        setting = pb.LiveSetting(service=service, node=node, name=name, value=value, owner=owner)
+        return await self._change(setting)
+
+    async def check(self, service: str, name: str, value: str, node: str = "") -> None:
+        """Check that all processes that answer can use a live setting; errors as in `set`."""
+        setting = pb.LiveSetting(service=service, node=node, name=name, value=value)
+        request = pb.ChangeSettingRequest(setting=setting)
+        async with self._processes(service, node) as (found, call):
+            await self._accepting(request, found, call)
 
     async def unset(self, service: str, name: str, node: str = "") -> Sequence[ProcessSettings]:
         """Remove a live setting: loaded values are in use again. See `set`."""
-        return await self._change(service, node, name, unset=True)
+        return await self._change(pb.LiveSetting(service=service, node=node, name=name), unset=True)
 
     async def _change(
-        self, service: str, node: str, name: str, value: str = "", *, unset: bool = False
+        self, setting: pb.LiveSetting, *, unset: bool = False
     ) -> Sequence[ProcessSettings]:
-        setting = pb.LiveSetting(service=service, node=node, name=name, value=value)
-        request = pb.ChangeSettingRequest(setting=setting, unset=unset, check_only=True)
-        async with self._processes(service, node) as (found, call):
-            replies = await in_parallel(call(each, "ChangeSetting", request) for each in found)
-            accepting = None
-            for each, reply in zip(found, replies, strict=True):
-                if not isinstance(reply, RockoonError):
-                    accepting = accepting or each
-                elif not isinstance(reply, UNREACHABLE):
-                    raise reply
-                # Otherwise the process checks the setting when it runs again.
-            if accepting is None:
-                assert isinstance(replies[0], RockoonError)
-                raise replies[0]
+        request = pb.ChangeSettingRequest(setting=setting, unset=unset)
+        async with self._processes(setting.service, setting.node) as (found, call):
+            accepting = await self._accepting(request, found, call)
             request.check_only = False
             reply = await call(accepting, "ChangeSetting", request)
-        return await self.describe(service, node, min_revision=reply.revision)
+        return await self.describe(setting.service, setting.node, min_revision=reply.revision)
+
+    async def _accepting(
+        self, request: pb.ChangeSettingRequest, found: Sequence[ProcessSettings], call: Call
+    ) -> ProcessSettings:
+        """Return a process that accepts a change; raise the error of a process that refuses it."""
+        request.check_only = True
+        replies = await in_parallel(call(each, "ChangeSetting", request) for each in found)
+        accepting = None
+        for each, reply in zip(found, replies, strict=True):
+            if not isinstance(reply, RockoonError):
+                accepting = accepting or each
+            elif not isinstance(reply, UNREACHABLE):
+                raise reply
+            # Otherwise the process checks the setting when it runs again.
+        if accepting is None:
+            assert isinstance(replies[0], RockoonError)
+            raise replies[0]
+        return accepting
 
     @asynccontextmanager
     async def _processes(
         self, service: str, node: str
-    ) -> AsyncIterator[tuple[list[ProcessSettings], Callable[..., Coroutine[Any, Any, Any]]]]:
+    ) -> AsyncIterator[tuple[list[ProcessSettings], Call]]:
         """Yield the processes of a service, and a function that calls one of them."""
         channels = Channels(self._cluster.tls, self._cluster.access)
 

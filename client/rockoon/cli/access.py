@@ -89,6 +89,8 @@ def show_key(key: "KeyDescription") -> None:
     print(
         f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
     )
+    if key.owner:
+        print(f"  owner {key.owner} (`rockoon apply`)")
     print(f"  created {local_time(key.created_ms)}")
     if key.rotated_ms:
         print(f"  secret rotated {local_time(key.rotated_ms)}")
@@ -108,7 +110,7 @@ def state(key: "KeyDescription") -> str:
 def key_json(key: "KeyDescription") -> dict[str, Any]:
     return {
         "key": key.id,
-        **picked(key, "disabled", "description"),
+        **picked(key, "disabled", "description", "owner"),
         "permissions": {
             each.resource: str(each).partition("=")[2].split(",") for each in key.permissions
         },

@@ -27,7 +27,7 @@ class AccessPermission(_message.Message):
     def __init__(self, resource: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[AccessAction, str]]] = ...) -> None: ...
 
 class AccessKeyInfo(_message.Message):
-    __slots__ = ("key_id", "verifier", "former_verifier", "former_until_ms", "disabled", "permissions", "description", "created_ms", "rotated_ms", "modified_revision")
+    __slots__ = ("key_id", "verifier", "former_verifier", "former_until_ms", "disabled", "permissions", "description", "created_ms", "rotated_ms", "modified_revision", "owner")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     FORMER_VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class AccessKeyInfo(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     ROTATED_MS_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     verifier: bytes
     former_verifier: bytes
@@ -48,19 +49,22 @@ class AccessKeyInfo(_message.Message):
     created_ms: int
     rotated_ms: int
     modified_revision: int
-    def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ..., former_verifier: _Optional[bytes] = ..., former_until_ms: _Optional[int] = ..., disabled: _Optional[bool] = ..., permissions: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., description: _Optional[str] = ..., created_ms: _Optional[int] = ..., rotated_ms: _Optional[int] = ..., modified_revision: _Optional[int] = ...) -> None: ...
+    owner: str
+    def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ..., former_verifier: _Optional[bytes] = ..., former_until_ms: _Optional[int] = ..., disabled: _Optional[bool] = ..., permissions: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., description: _Optional[str] = ..., created_ms: _Optional[int] = ..., rotated_ms: _Optional[int] = ..., modified_revision: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class CreateKeyRequest(_message.Message):
-    __slots__ = ("key_id", "verifier", "permissions", "description")
+    __slots__ = ("key_id", "verifier", "permissions", "description", "owner")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     PERMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     verifier: bytes
     permissions: _containers.RepeatedCompositeFieldContainer[AccessPermission]
     description: str
-    def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ..., permissions: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., description: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ..., permissions: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., description: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class KeyReply(_message.Message):
     __slots__ = ("key", "revision")
@@ -71,32 +75,38 @@ class KeyReply(_message.Message):
     def __init__(self, key: _Optional[_Union[AccessKeyInfo, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
-    __slots__ = ("key_id",)
+    __slots__ = ("key_id", "verifier")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_FIELD_NUMBER: _ClassVar[int]
     key_id: str
-    def __init__(self, key_id: _Optional[str] = ...) -> None: ...
+    verifier: bytes
+    def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ...) -> None: ...
 
 class ListKeysReply(_message.Message):
-    __slots__ = ("keys", "revision")
+    __slots__ = ("keys", "revision", "verifier_matches")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_MATCHES_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[AccessKeyInfo]
     revision: int
-    def __init__(self, keys: _Optional[_Iterable[_Union[AccessKeyInfo, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    verifier_matches: bool
+    def __init__(self, keys: _Optional[_Iterable[_Union[AccessKeyInfo, _Mapping]]] = ..., revision: _Optional[int] = ..., verifier_matches: _Optional[bool] = ...) -> None: ...
 
 class UpdateKeyRequest(_message.Message):
-    __slots__ = ("key_id", "grant", "revoke", "disabled", "description")
+    __slots__ = ("key_id", "grant", "revoke", "disabled", "description", "owner")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REVOKE_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     grant: _containers.RepeatedCompositeFieldContainer[AccessPermission]
     revoke: _containers.RepeatedCompositeFieldContainer[AccessPermission]
     disabled: bool
     description: str
-    def __init__(self, key_id: _Optional[str] = ..., grant: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., revoke: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., disabled: _Optional[bool] = ..., description: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, key_id: _Optional[str] = ..., grant: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., revoke: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., disabled: _Optional[bool] = ..., description: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class RotateKeyRequest(_message.Message):
     __slots__ = ("key_id", "verifier", "former_seconds")

@@ -59,6 +59,7 @@ class Error(_message.Message):
         LOG_FROZEN: _ClassVar[Error.Code]
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         NO_EXTERNAL_ADDRESS: _ClassVar[Error.Code]
+        GROUP_CHANGED: _ClassVar[Error.Code]
         DELAYED_SETTLED: _ClassVar[Error.Code]
         NOT_ACQUIRED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
@@ -132,6 +133,7 @@ class Error(_message.Message):
     LOG_FROZEN: Error.Code
     TRANSACTION_ENDED: Error.Code
     NO_EXTERNAL_ADDRESS: Error.Code
+    GROUP_CHANGED: Error.Code
     DELAYED_SETTLED: Error.Code
     NOT_ACQUIRED: Error.Code
     ETCD_UNAVAILABLE: Error.Code

@@ -501,10 +501,12 @@ class CreateGroupRequest(_message.Message):
     def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ..., if_absent: _Optional[bool] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
-    __slots__ = ("config",)
+    __slots__ = ("config", "expected_modified_revision")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     config: GroupConfig
-    def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, config: _Optional[_Union[GroupConfig, _Mapping]] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class GroupReply(_message.Message):
     __slots__ = ("group", "revision", "created")

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LiveSetting(_message.Message):
-    __slots__ = ("service", "node", "name", "value", "access_key", "changed_ms")
+    __slots__ = ("service", "node", "name", "value", "access_key", "changed_ms", "owner")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
     CHANGED_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     service: str
     node: str
     name: str
     value: str
     access_key: str
     changed_ms: int
-    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., value: _Optional[str] = ..., access_key: _Optional[str] = ..., changed_ms: _Optional[int] = ...) -> None: ...
+    owner: str
+    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., value: _Optional[str] = ..., access_key: _Optional[str] = ..., changed_ms: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ChangeSettingRequest(_message.Message):
     __slots__ = ("setting", "unset", "check_only")
@@ -71,12 +73,14 @@ class DescribeSettingsRequest(_message.Message):
     def __init__(self, min_revision: _Optional[int] = ...) -> None: ...
 
 class DescribeSettingsReply(_message.Message):
-    __slots__ = ("settings", "revision")
+    __slots__ = ("settings", "revision", "stored")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     settings: _containers.RepeatedCompositeFieldContainer[SettingState]
     revision: int
-    def __init__(self, settings: _Optional[_Iterable[_Union[SettingState, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    stored: _containers.RepeatedCompositeFieldContainer[LiveSetting]
+    def __init__(self, settings: _Optional[_Iterable[_Union[SettingState, _Mapping]]] = ..., revision: _Optional[int] = ..., stored: _Optional[_Iterable[_Union[LiveSetting, _Mapping]]] = ...) -> None: ...
 
 class SettingState(_message.Message):
     __slots__ = ("name", "value", "unit", "source", "doc", "is_live", "live", "refusal")

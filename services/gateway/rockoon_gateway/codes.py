@@ -51,6 +51,7 @@ BY_ERROR: dict[type[RockoonError], Code] = {
     errors.GroupHasMembers: Code.PRECONDITION_FAILED,
     errors.PlanStale: Code.PRECONDITION_FAILED,
     errors.TopicChanged: Code.PRECONDITION_FAILED,
+    errors.GroupChanged: Code.PRECONDITION_FAILED,
     errors.LogChanged: Code.PRECONDITION_FAILED,
     errors.GenerationRefused: Code.PRECONDITION_FAILED,
     errors.QueueHeld: Code.PRECONDITION_FAILED,

@@ -1,13 +1,12 @@
 """Access keys: their permissions, their changes in etcd, and the AccessKeys service."""
 # ruff: noqa: ARG002 - gRPC passes a request and a context to each method
 
-import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
-from rockoon_core.signature import CLUSTER_KEY_ID, KEY_ID, VERIFIER_BYTES
-from rockoon_format.names import CLUSTER, GROUP_BYTES_MAX
+from rockoon_core.key_checks import check_description, check_key_id, granted
+from rockoon_core.signature import VERIFIER_BYTES
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import (
@@ -19,11 +18,7 @@ from rockoon_nameserver.keyspace import (
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1 import access_pb2 as pb
 from rockoon_proto.v1.access_pb2 import (
-    ACCESS_ADMIN,
-    ACCESS_READ,
-    ACCESS_WRITE,
     AccessKeyInfo,
-    AccessPermission,
     CreateKeyRequest,
     DeleteKeyReply,
     KeyReply,
@@ -36,12 +31,6 @@ ATTEMPTS_MAX = 8
 # Each service holds all keys, and receives all keys after a change of one.
 KEYS_MAX = 5_000
 FORMER_SECONDS_MAX = 30 * 86_400.0
-PERMISSIONS_MAX = 256
-DESCRIPTION_CHARACTERS_MAX = 200
-ACTIONS = (ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN)
-
-# Names or prefixes of topics and groups.
-_NAMED = re.compile(rf"(topic|group):[%|a-zA-Z0-9_-]{{0,{GROUP_BYTES_MAX + 7}}}\*?")
 # How long WatchKeys stays open while etcd is unreachable: another nameserver may have revoked
 # keys.
 AWAY_SECONDS_MAX = 5.0
@@ -87,6 +76,7 @@ class AccessKeys:
             verifier=request.verifier,
             permissions=granted((), request.permissions),
             description=request.description,
+            owner=request.owner,
             created_ms=self._now_ms(),
         )
         key = AccessKeyName(request.key_id)
@@ -122,6 +112,8 @@ class AccessKeys:
             if request.HasField("description"):
                 check_description(request.description)
                 info.description = request.description
+            if request.HasField("owner"):
+                info.owner = request.owner
 
         return await self._change(request.key_id, changed)
 
@@ -198,90 +190,12 @@ def without_verifiers(info: AccessKeyInfo) -> AccessKeyInfo:
     return shown
 
 
-def check_key_id(key_id: str) -> None:
-    """Raises InvalidArgument if a key cannot have this id, or the id is the services' own."""
-    if not KEY_ID.fullmatch(key_id):
-        raise InvalidArgument(
-            reason=f"{key_id[:80]!r} is no access key's name: 1 to 64 letters, digits and . _ -"
-        )
-    if key_id == CLUSTER_KEY_ID:
-        raise InvalidArgument(
-            reason=f"{key_id!r} is the services' own key: its secret is their cluster_secret"
-        )
-
-
 def check_verifier(verifier: bytes) -> None:
     """Raises InvalidArgument if the verifier has a wrong length."""
     if len(verifier) != VERIFIER_BYTES:
         raise InvalidArgument(
             reason=f"a verifier of {len(verifier)} bytes: it has {VERIFIER_BYTES}"
         )
-
-
-def check_description(description: str) -> None:
-    """Raises InvalidArgument if the description is too long."""
-    if len(description) > DESCRIPTION_CHARACTERS_MAX:
-        raise InvalidArgument(
-            reason=f"the description is longer than {DESCRIPTION_CHARACTERS_MAX} characters"
-        )
-
-
-def granted(
-    present: Iterable[AccessPermission],
-    grant: Iterable[AccessPermission],
-    revoke: Iterable[AccessPermission] = (),
-) -> list[AccessPermission]:
-    """Return the permissions of a key after a change.
-
-    Args:
-        present: permissions before the change.
-        grant: added after `revoke` is removed.
-        revoke: removed.
-
-    Raises:
-        InvalidArgument: a permission is malformed, or one in `revoke` was not granted with this
-            resource: revoking `topic:orders` from a key with `topic:*` would change nothing.
-    """
-    actions = {permission.resource: set(permission.actions) for permission in present}
-    for permission in checked(revoke):
-        missing = set(permission.actions) - actions.get(permission.resource, set())
-        if missing:
-            raise InvalidArgument(
-                reason=f"{permission.resource} was not granted with all of that: permissions are "
-                "revoked by the resource with which they were granted"
-            )
-        actions[permission.resource] -= set(permission.actions)
-    for permission in checked(grant):
-        actions.setdefault(permission.resource, set()).update(permission.actions)
-    left = [
-        AccessPermission(resource=resource, actions=sorted(actions[resource]))
-        for resource in sorted(actions)
-        if actions[resource]
-    ]
-    if len(left) > PERMISSIONS_MAX:
-        raise InvalidArgument(
-            reason=f"more than {PERMISSIONS_MAX} resources: use names that end in *"
-        )
-    return left
-
-
-def checked(permissions: Iterable[AccessPermission]) -> Iterable[AccessPermission]:
-    for permission in permissions:
-        if permission.resource != CLUSTER and not well_named(permission.resource):
-            raise InvalidArgument(
-                reason=f"{permission.resource[:200]!r} is no resource: topic:NAME, group:NAME, "
-                "either with * at its end, or cluster"
-            )
-        unknown = set(permission.actions) - set(ACTIONS)
-        if unknown or not permission.actions:
-            raise InvalidArgument(
-                reason=f"{permission.resource}: permissions are read, write and admin"
-            )
-        yield permission
-
-
-def well_named(resource: str) -> bool:
-    return bool(_NAMED.fullmatch(resource)) and not resource.endswith(":")
 
 
 class AccessKeyService(AccessKeysServicer):
@@ -310,7 +224,11 @@ class AccessKeyService(AccessKeysServicer):
         keys = [key for key in table.access_keys if request.key_id in ("", key.key_id)]
         if request.key_id and not keys:
             raise AccessKeyNotFound(key=request.key_id)
-        return pb.ListKeysReply(keys=map(without_verifiers, keys), revision=table.revision)
+        return pb.ListKeysReply(
+            keys=map(without_verifiers, keys),
+            revision=table.revision,
+            verifier_matches=[key.verifier for key in keys] == [request.verifier],
+        )
 
     async def UpdateKey(self, request: pb.UpdateKeyRequest, context: Any) -> pb.KeyReply:
         self._refuse_when_off()

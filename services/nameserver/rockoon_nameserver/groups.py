@@ -2,8 +2,21 @@
 (%RETRY%GROUP and %DLQ%GROUP).
 """
 
-from rockoon_core.errors import Busy, GroupExists, GroupNotFound, InvalidArgument, TopicNotFound
+from rockoon_core.errors import (
+    Busy,
+    GroupChanged,
+    GroupExists,
+    GroupNotFound,
+    InvalidArgument,
+    TopicNotFound,
+)
 from rockoon_core.group_settings import RETRY_QUEUES_DEFAULT
+from rockoon_core.route_checks import (
+    PLACEMENTS_MAX,
+    QUEUES_PER_BLOCK_MAX,
+    READ_AND_WRITE,
+    checked_group,
+)
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
@@ -28,14 +41,7 @@ from rockoon_nameserver.keyspace import (
     read_group,
     topic_value,
 )
-from rockoon_nameserver.request_checks import (
-    PLACEMENTS_MAX,
-    QUEUES_PER_BLOCK_MAX,
-    READ_AND_WRITE,
-    checked_group,
-    refuse_impossible_group,
-    refuse_impossible_topic,
-)
+from rockoon_nameserver.request_checks import refuse_impossible_group, refuse_impossible_topic
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.topics import (
     OldestDeletions,
@@ -109,6 +115,7 @@ class GroupRecords:
 
         Raises:
             GroupNotFound: the group does not exist.
+            GroupChanged: its revision is not the expected one.
             InvalidArgument: a setting is invalid.
             Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
@@ -119,6 +126,8 @@ class GroupRecords:
             found = (await self._etcd.read(self._keyspace.one(key))).items
             if not found:
                 raise GroupNotFound(group=config.name)
+            if request.expected_modified_revision not in (0, found[0].mod_revision):
+                raise GroupChanged(group=config.name)
             outcome = await self._etcd.transaction(
                 [unchanged(found[0].key, found[0].mod_revision)],
                 [PutKey(found[0].key, group_value(config))],

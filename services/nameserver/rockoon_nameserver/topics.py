@@ -26,6 +26,7 @@ from rockoon_core.errors import (
     TopicExists,
     TopicNotFound,
 )
+from rockoon_core.route_checks import changed_topic, checked_placements, checked_topic
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
     DeleteKey,
@@ -50,12 +51,7 @@ from rockoon_nameserver.keyspace import (
     read_topic,
     topic_value,
 )
-from rockoon_nameserver.request_checks import (
-    changed_topic,
-    checked_placements,
-    checked_topic,
-    refuse_impossible_topic,
-)
+from rockoon_nameserver.request_checks import refuse_impossible_topic
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,

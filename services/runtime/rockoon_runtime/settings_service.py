@@ -51,7 +51,9 @@ class SettingsService(SettingsServicer):
         self, request: pb.DescribeSettingsRequest, context: Any
     ) -> pb.DescribeSettingsReply:
         await self._live.wait_revision(request.min_revision, APPLIED_SECONDS_MAX)
-        return pb.DescribeSettingsReply(settings=self._live.states(), revision=self._live.revision)
+        return pb.DescribeSettingsReply(
+            settings=self._live.states(), revision=self._live.revision, stored=self._live.stored
+        )
 
     async def ChangeSetting(
         self, request: pb.ChangeSettingRequest, context: Any
@@ -78,6 +80,7 @@ class SettingsService(SettingsServicer):
             name=setting.name,
             value="" if request.unset else setting.value,
             access_key="" if caller is None else caller.key_id,
+            owner=setting.owner,
         )
         revision = await self._store(StoreSettingRequest(setting=stored, unset=request.unset))
         audit.info(
