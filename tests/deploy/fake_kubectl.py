@@ -87,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
         "--replicas",
         "--field-selector",
         "--from-literal",
+        "--from-file",
     ):
         made.add_argument(name)
     for name in ("--ignore-not-found", "--ignore-daemonsets", "--delete-emptydir-data", "--force"):
@@ -196,7 +197,8 @@ def change(state: Path, options: argparse.Namespace) -> None:
     if verb in ("apply", "delete") and (options.directory or options.file):
         getattr(objects, verb)(documents_of(options), options.namespace)
     elif verb == "create":
-        kind, name = words
+        # `create secret generic NAME` has a type.
+        kind, *_, name = words
         objects.apply([{"kind": kind, "metadata": {"name": name}}], options.namespace)
     elif verb in ("rollout", "wait", "delete", "scale", "patch", "logs"):
         if verb == "rollout":

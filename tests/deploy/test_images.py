@@ -74,6 +74,9 @@ def test_the_third_party_layer_is_made_from_all_packages_but_sparks() -> None:
     }
     words = [word.partition("[")[0] for word in shlex.split(line)]
     assert "runtime[telemetry]" in shlex.split(line)
+    # `rockoon apply` reads YAML.
+    assert "client[yaml]" in shlex.split(line)
+    assert "rockoon[yaml]" in installed("build-client")
     assert {folders[word] for word in words} == set(package_folders().values()) - {
         REPOSITORY / "spark"
     }

@@ -68,7 +68,7 @@ def test_a_job_fits_on_a_node_of_two_cores_beside_one_pod_of_each_service(
         cpus = [str(each["resources"]["requests"]["cpu"]) for each in containers(document)]
         return sum(int(cpu[:-1]) if cpu.endswith("m") else int(cpu) * 1000 for cpu in cpus)
 
-    component = [build_component(name) for name in ("load-test", "spark-jobs")]
+    component = [build_component(name) for name in ("load-test", "resources", "spark-jobs")]
     services = sum(millicores(each) for each in overlay.workloads)
     for job in [each for made in component for each in made.jobs]:
         assert services + millicores(job) <= 2000 - SYSTEM_MILLICORES, name_of(job)

@@ -14,6 +14,7 @@ import typer
 
 from rockoon.cli import (
     access,
+    apply,
     backup,
     dead_letters,
     diagnosis,
@@ -181,6 +182,7 @@ app.add_typer(access.app, name="access")
 app.add_typer(backup.app, name="backup")
 app.add_typer(upgrade.app, name="upgrade")
 app.add_typer(spark_app, name="spark")
+app.command(cls=apply.ApplyCommand)(apply.apply)
 app.command()(diagnosis.doctor)
 app.add_typer(diagnosis.support_app, name="support")
 
@@ -741,6 +743,7 @@ EXAMPLES = {
     "access enable": "rockoon access enable shop",
     "access rotate": "rockoon access rotate shop",
     "access delete": "rockoon access delete shop --yes",
+    "apply": "rockoon apply -f resources.yaml --plan",
     "backup": "rockoon backup create /backups/orders",
     "backup create": "rockoon backup create s3://bucket/orders --rate 50",
     "backup list": "rockoon backup list /backups/orders",

@@ -112,6 +112,14 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
     return counts
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return a sentence about a name that does not exist, with the nearest existing one."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"unknown {kind} {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
 def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
     """Append the default to each `--watch` without a number: typer has no optional values."""
     end = arguments.index("--") if "--" in arguments else len(arguments)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rockoon.cli.arguments import unknown
 from rockoon.cli.failures import CommandError
 from rockoon.cli.output import local_time, picked, print_table
 from rockoon.cli.session import Work, shown
@@ -88,14 +89,11 @@ def selected(
         CommandError: the process has no setting of a name.
     """
     import dataclasses
-    from difflib import get_close_matches
 
     known = [each.name for each in process.settings]
     for name in names if known else ():
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise CommandError(f"unknown setting {name!r}{hint}")
+            raise CommandError(unknown("setting", name, known))
     chosen = [
         each
         for each in process.settings

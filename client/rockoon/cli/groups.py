@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.offset_pb2 import Member, ReceiverFilter
 
 
+ATTEMPTS_MAX = 8
 RETRY_DELAYS = "retry_delays_ms"
 Settings = Mapping[str, Value | list[int]]
 """Values of GroupConfig fields that the command line sets, by field name."""
@@ -285,10 +286,32 @@ def set_paused(name: str, nameservers: str, *, paused: bool) -> None:
 
 
 async def changed(admin: "Admin", name: str, change: "Callable[[GroupConfig], None]") -> "Group":
-    """Change a group's configuration; fields that `change` does not set keep their values."""
-    config = (await admin.get_group(name)).group.config
-    change(config)
-    return await admin.update_group(config)
+    """Change a group's configuration; fields that `change` does not set keep their values.
+
+    If another caller changes the group at the same time, neither change is lost.
+
+    Raises:
+        GroupChanged: concurrent changes won `ATTEMPTS_MAX` times.
+    """
+    import asyncio
+
+    from rockoon.errors import GroupChanged
+    from rockoon_core.clock import Backoff
+
+    backoff, attempts = Backoff(), 0
+    while True:
+        group = (await admin.get_group(name)).group
+        change(group.config)
+        try:
+            return await admin.update_group(
+                group.config, expected_modified_revision=group.modified_revision
+            )
+        except GroupChanged:
+            attempts += 1
+            if attempts == ATTEMPTS_MAX:
+                raise
+        # The nameserver that was read may not have the other change yet.
+        await asyncio.sleep(backoff.next_seconds())
 
 
 @app.command("list")

@@ -1,0 +1,213 @@
+"""State of a cluster that a plan compares with resources, and the changes of the plan.
+
+Several runs may change a cluster at the same time, and a run may end at any point: each change is
+one call that the cluster makes or refuses as a whole, and the next run makes the others.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from rockoon.cli.failures import CommandError
+from rockoon.cli.output import counted
+from rockoon.cli.resources.fields import SERVICES, Resources, SettingName
+from rockoon.cli.resources.plan import (
+    ClusterState,
+    Options,
+    ResourceChange,
+    ResourcePlan,
+    plan_of,
+    prunable,
+    topics_of,
+)
+from rockoon.errors import (
+    AccessKeyExists,
+    AccessKeyNotFound,
+    BrokerNotFound,
+    GroupChanged,
+    GroupExists,
+    GroupNotFound,
+    InvalidArgument,
+    NotPermitted,
+    OffsetServiceUnavailable,
+    RockoonError,
+    TopicChanged,
+    TopicExists,
+    TopicNotFound,
+)
+from rockoon.net.access import AccessKey
+from rockoon_core.clock import Backoff
+from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_proto.v1.settings_pb2 import LiveSetting
+
+if TYPE_CHECKING:
+    from rockoon.admin.access_keys import KeyDescription
+    from rockoon.admin.admin import Admin
+    from rockoon.cluster import Cluster
+
+ROUNDS_MAX = 8
+# Errors of a change that another run has made, or that was planned from old state.
+OUTDATED = (
+    AccessKeyExists,
+    AccessKeyNotFound,
+    GroupChanged,
+    GroupExists,
+    GroupNotFound,
+    # A permission to revoke, or a live setting to remove, is there no more.
+    InvalidArgument,
+    TopicChanged,
+    TopicExists,
+    TopicNotFound,
+)
+
+
+async def plan(cluster: "Cluster", resources: Resources, options: Options) -> ResourcePlan:
+    """Compare a cluster with resources.
+
+    Raises:
+        CommandError: a change is refused; the text has all reasons.
+    """
+    made = plan_of(resources, await read_state(cluster, resources, options), options)
+    refuse(made.refusals)
+    return made
+
+
+def refuse(reasons: Iterable[str]) -> None:
+    """Raise CommandError, if there are reasons."""
+    if lines := list(dict.fromkeys(reasons)):
+        raise CommandError("nothing is applied\n  " + "\n  ".join(lines))
+
+
+async def apply(
+    cluster: "Cluster",
+    resources: Resources,
+    options: Options,
+    report: Callable[[ResourceChange], None],
+) -> list[ResourceChange]:
+    """Make the changes that a cluster needs; return them.
+
+    Args:
+        report: called after each change.
+
+    Raises:
+        CommandError: a change is refused, or failed; the text has the number of changes made.
+    """
+    done: list[ResourceChange] = []
+    backoff = Backoff()
+    for attempt in range(1, ROUNDS_MAX + 1):
+        for change in (await plan(cluster, resources, options)).changes:
+            try:
+                await change.make(cluster.admin)
+            except RockoonError as failure:
+                if isinstance(failure, OUTDATED) and attempt < ROUNDS_MAX:
+                    break
+                raise CommandError(
+                    f"{change.action} {change.kind} {change.name}: {failure}; "
+                    f"{counted(len(done), 'change')} made: repeat the command for the others"
+                ) from None
+            done.append(change)
+            report(change)
+        else:
+            break
+        # Nameservers may not have the other change yet.
+        await asyncio.sleep(backoff.next_seconds())
+    return done
+
+
+async def read_state(cluster: "Cluster", resources: Resources, options: Options) -> ClusterState:
+    """Return the state; objects of kinds that are neither declared nor deleted are left out."""
+    admin, prune = cluster.admin, options.prune
+    routes = await admin.list_topics(include_system=prune)
+    access = cluster.access
+    state = ClusterState(
+        brokers={each.name: each.drained for each in cluster.routes.nodes if each.kind == BROKER},
+        topics={each.name: each for each in routes},
+        groups={each.group.config.name: each.group for each in await admin.list_groups()},
+        own_key=access.key_id if access else "",
+    )
+    if resources.keys or prune:
+        state.keys = await _keys(admin, is_needed=bool(resources.keys))
+        state.same_secrets = await _same_secrets(admin, resources, state.keys)
+    services = {service for service, _, _ in resources.settings}
+    if services or prune:
+        state.settings = await _settings(admin, services, prune=prune)
+        state.setting_faults = await _setting_faults(admin, resources, state.settings)
+    if prune:
+        groups = prunable(resources.groups, state.groups, resources.owner)
+        topics = [*prunable(resources.topics, state.topics, resources.owner)]
+        topics += [each for group in groups for each in topics_of(group)]
+        state.messages = {
+            each: await _messages(admin, each) for each in topics if each in state.topics
+        }
+        state.members = {each: len(await admin.members(each)) for each in groups}
+    return state
+
+
+async def _keys(admin: "Admin", *, is_needed: bool) -> dict[str, "KeyDescription"]:
+    try:
+        return {each.id: each for each in await admin.access_keys.list()}
+    except (InvalidArgument, NotPermitted):
+        # Access keys are off, or the caller cannot have created one.
+        if is_needed:
+            raise
+        return {}
+
+
+async def _same_secrets(
+    admin: "Admin", resources: Resources, keys: Mapping[str, "KeyDescription"]
+) -> frozenset[str]:
+    declared = {
+        name: key.fields["secret_file"][1]
+        for name, key in resources.keys.items()
+        if name in keys and "secret_file" in key.fields
+    }
+    return frozenset(
+        [
+            name
+            for name, secret in declared.items()
+            if await admin.access_keys.has_secret(AccessKey(name, secret))
+        ]
+    )
+
+
+async def _settings(
+    admin: "Admin", declared: Iterable[str], *, prune: bool
+) -> dict[SettingName, LiveSetting]:
+    found = {}
+    for service in SERVICES if prune else declared:
+        try:
+            processes = await admin.settings.describe(service)
+        except (BrokerNotFound, OffsetServiceUnavailable, NotPermitted):
+            if service in declared:
+                raise
+            continue
+        for process in processes:
+            found.update({(service, each.name, each.node): each for each in process.stored})
+    return found
+
+
+async def _setting_faults(
+    admin: "Admin", resources: Resources, stored: Mapping[SettingName, LiveSetting]
+) -> dict[SettingName, str]:
+    faults = {}
+    for key, setting in resources.settings.items():
+        known, value = stored.get(key), setting.fields["value"]
+        if known is None or known.value != value:
+            service, name, node = key
+            try:
+                await admin.settings.check(service, name, value, node)
+            except RockoonError as failure:
+                faults[key] = str(failure)
+    return faults
+
+
+async def _messages(admin: "Admin", topic: str) -> int | None:
+    """Return the number of messages of a topic; None if a broker does not answer."""
+    count = 0
+    with contextlib.suppress(TopicNotFound):  # another run has deleted it
+        for queue in (await admin.describe_topic(topic)).queues:
+            if queue.state is None:
+                return None
+            count += queue.state.max_offset - queue.state.min_offset
+    return count
