@@ -748,6 +748,7 @@ EXAMPLES = {
     "backup create": "rockoon backup create s3://bucket/orders --rate 50",
     "backup list": "rockoon backup list /backups/orders",
     "backup verify": "rockoon backup verify /backups/orders",
+    "backup prune": "rockoon backup prune /backups/orders --keep 30",
     "backup restore": "rockoon backup restore /backups/orders /var/lib/rockoon-restored",
     "spark": "rockoon spark export --help",
     "doctor": "rockoon doctor --settings broker=/etc/rockoon/broker.toml",
