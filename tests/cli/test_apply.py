@@ -1,6 +1,7 @@
 """`rockoon apply` against a cluster: creation, drift, concurrent and interrupted runs, deletion."""
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,7 @@ settings: {{broker: {{reserved_hours: 71}}, broker/broker-a: {{log_level: warnin
 """
     apply(text)
     rockoon("produce", f"{name}-full", stdin="one\n")
+    rockoon("consume", f"{name}-full", "--group", name, "--from", "first")
     rockoon("broker", "config", "set", "log_level", "info", "--node", "broker-b")
     less = f"owner: {name}"
     assert apply(less, "--plan").out == "0 changes to make\n"
@@ -193,14 +195,22 @@ def test_runs_at_the_same_time_make_each_change_once(
     assert rockoon("apply", "-f", str(tmp_path), "--plan").out == "0 changes to make\n"
 
 
-def test_a_killed_run_is_continued_by_the_next(rockoon: Any, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_ended_is_continued_by_the_next(
+    rockoon: Any, name: str, tmp_path: Path, end: signal.Signals
+) -> None:
     topics = "".join(f"  {name}-{each}: {{queues: 1}}\n" for each in range(40))
     (tmp_path / "a.yaml").write_text(f"owner: {name}\ntopics:\n{topics}")
     command = [*rockoon.program, "apply", "-f", str(tmp_path)]
-    with subprocess.Popen(command, env=rockoon.environment, stdout=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=rockoon.environment, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"create topic ")
-        process.kill()
+        process.send_signal(end)
+        _, said = process.communicate()
+    if end == signal.SIGINT:
+        assert process.returncode == 130
+        assert said == b"rockoon: interrupted: the next run makes the changes that are left\n"
     ran = rockoon(*command[3:])
     made = len(ran.out.splitlines()) - 1
     assert 0 < made < 40

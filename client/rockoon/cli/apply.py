@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from rockoon.cli.failures import FAILED
+from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import counted, picked, print_json
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 
@@ -67,7 +67,8 @@ def apply(
     Exit status: 0: the cluster equals the files. 1: an error; the text has the changes made.
     2: with --plan, there are changes to make.
     """
-    from rockoon.cli.failures import CommandError
+    import asyncio
+
     from rockoon.cli.resources import cluster_state
     from rockoon.cli.resources.fields import resources_of
     from rockoon.cli.resources.files import read_files
@@ -85,7 +86,11 @@ def apply(
 
     async def work(cluster: "Cluster") -> "list[ResourceChange]":
         if not only_plan:
-            return await cluster_state.apply(cluster, resources, options, report)
+            try:
+                return await cluster_state.apply(cluster, resources, options, report)
+            except asyncio.CancelledError:
+                complain("interrupted: the next run makes the changes that are left")
+                raise
         changes = (await cluster_state.plan(cluster, resources, options)).changes
         for each in changes:
             report(each)

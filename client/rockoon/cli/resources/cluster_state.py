@@ -140,7 +140,7 @@ async def read_state(cluster: "Cluster", resources: Resources, options: Options)
         state.messages = {
             each: await _messages(admin, each) for each in topics if each in state.topics
         }
-        state.members = {each: len(await admin.members(each)) for each in groups}
+        state.members = {each: await _members(admin, each) for each in groups}
     return state
 
 
@@ -200,6 +200,14 @@ async def _setting_faults(
             except RockoonError as failure:
                 faults[key] = str(failure)
     return faults
+
+
+async def _members(admin: "Admin", group: str) -> int:
+    """Return the number of members and of clients that acknowledge message by message."""
+    try:
+        return len(await admin.members(group)) + len(await admin.list_clients(group))
+    except GroupNotFound:  # another run has deleted it
+        return 0
 
 
 async def _messages(admin: "Admin", topic: str) -> int | None:

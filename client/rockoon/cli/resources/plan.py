@@ -64,7 +64,7 @@ class ClusterState:
         settings: live settings, also those that are not in use.
         setting_faults: reasons for which services refuse declared settings.
         messages: topics that may be deleted → number of messages; None if unknown.
-        members: groups that may be deleted → number of live members.
+        members: groups that may be deleted → number of live members and clients.
         own_key: access key that signs the command's calls; empty if there is none.
     """
 
