@@ -287,9 +287,9 @@ def encode_messages(
         RecordError: the topic is too long.
     """
     sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
-    given = _given(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
-    if given is not None:
-        head, topic_part, flags = given
+    arguments = _kernel_arguments(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
+    if arguments is not None:
+        head, topic_part, flags = arguments
         made: tuple[bytes, bytes] | None = kernel.native.encode_messages(
             head,
             topic_part,
@@ -318,45 +318,47 @@ def encode_messages(
     return (envelope.around(frames, sizes) if envelope else frames), sizes
 
 
-Given = tuple[bytes, bytes, bytes | None]
-"""Fields in front of the body of every record; length and name of the topic; system flags, if they
-differ between records."""
+KernelArguments = tuple[bytes, bytes, bytes | None]
+"""Arguments of the kernel: the encoded fields in front of the body, equal for all records; length
+and name of the topic; the system flags of each record, None if all are equal."""
 
 
-def _given(
+def _kernel_arguments(
     topic: bytes,
     queue_id: int,
     sys_flags: int | NDArray[np.int32],
     born_timestamp_ms: int,
     born_host: bytes,
-) -> Given | None:
-    """Arguments of the kernel; None if a field is out of its range."""
+) -> KernelArguments | None:
+    """Return the arguments of the kernel for a batch; None if a field is out of its range."""
     if isinstance(sys_flags, int):
-        alike = _alike(topic, queue_id, sys_flags, born_host)
+        cached = _cached_arguments(topic, queue_id, sys_flags, born_host)
         try:
             born = _BORN_TIMESTAMP.pack(born_timestamp_ms)
         except struct.error:
             return None
-        if alike is None:
+        if cached is None:
             return None
-        head, topic_part, _ = alike
+        head, topic_part, _ = cached
         return head[:AT_BORN_TIMESTAMP] + born + head[AT_BORN_HOST:], topic_part, None
-    return _of_fields(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
+    return _arguments_of(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
 
 
-# Cached without the born timestamp, in which the batches of a queue differ.
+# Cached without the born timestamp, which differs between the batches of a queue.
 @lru_cache(QUEUES_MAX)
-def _alike(topic: bytes, queue_id: int, sys_flags: int, born_host: bytes) -> Given | None:
-    return _of_fields(topic, queue_id, sys_flags, 0, born_host)
+def _cached_arguments(
+    topic: bytes, queue_id: int, sys_flags: int, born_host: bytes
+) -> KernelArguments | None:
+    return _arguments_of(topic, queue_id, sys_flags, 0, born_host)
 
 
-def _of_fields(
+def _arguments_of(
     topic: bytes,
     queue_id: int,
     sys_flags: int | NDArray[np.int32],
     born_timestamp_ms: int,
     born_host: bytes,
-) -> Given | None:
+) -> KernelArguments | None:
     magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
     given = kernel_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
     if given is None:

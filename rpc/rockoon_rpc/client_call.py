@@ -92,14 +92,15 @@ class ChannelMethod:
     ) -> "ClientCall":
         if self.head is None:
             self.head = self.channel.request_head(self.name)
-        # A constructor with arguments needs a second run of the interpreter.
+        # `begin` has the arguments, because CPython runs an `__init__` with arguments in a second
+        # evaluation loop.
         call = self._kind()
         call.begin(self, request, timeout, tuple(metadata) if metadata else (), wait_for_ready)
         return call
 
 
-# Of each kind of call, not of their base: Python joins no slots of two bases, and one kind of call
-# is a stream, too.
+# Each subclass of `ClientCall` declares these slots itself. `StreamCall` has two bases, and Python
+# allows only one base with slots.
 _NO_SLOTS: tuple[str, ...] = ()
 _CALL_SLOTS = (
     "_callbacks", "_code", "_details", "_is_cancelled", "_is_retried", "_opening", "_trailing",

@@ -35,14 +35,8 @@ class StoredBatch(NamedTuple):
 
 
 Appended = broker_pb2.Appended | StoredBatch
-
-
 Answer = AppendReply | StoredBatch
-
-
 Answers = AppendReply | list[StoredBatch]
-
-
 """The replies in one message of an append stream; each reply belongs to one batch."""
 
 

@@ -1,12 +1,12 @@
 """Batch scheduling: which batch goes to which queue, and when.
 
 Pure: routes and times are arguments, assignments are results. `ready_queues` has the batch queues
-to examine. Every other batch queue with messages waits for an event. This table has the reasons,
-and on the right the collection or the call that makes the batch queue ready again:
+to examine. Every other batch queue with messages waits for an event of this table. The left column
+has the reason, the right one the collection or the call that makes the batch queue ready again:
 
 - its own batch is in flight       -> `acknowledged` or `refused` of that batch
 - its queues have another batch without a reply (idempotent only)
-                                   -> `acknowledged`, `refused` and `expire` call `_wake_owed`
+                                   -> `acknowledged`, `refused`, `expire` call `_ready_unanswered`
 - its brokers have no free slot    -> `BrokerSlots.blocked` of each, until a slot is free
 - its batch may linger             -> `_alarms`, and `BrokerSlots.lingering` until a broker is idle
 - the pause after a request to its broker has not ended (`pause_end`) -> the same
@@ -191,7 +191,8 @@ class BatchScheduler:
         self._unknown.pop(topic, None)
 
     def set_drained(self, brokers: Collection[str]) -> None:
-        """Set the brokers that get no messages that may go to any queue, if there are others."""
+        """Set the drained brokers. Round robin skips their queues, unless the topic has no other
+        queues."""
         self._drained = brokers
         for topic, queues in self._all_queues.items():
             self._queues[topic] = tuple(accepting(queues, brokers))
@@ -289,7 +290,7 @@ class BatchScheduler:
         self.ready(batch_queue)
         if blame_broker:
             slots.error = error
-            # Several batches fail by one breakdown, which must extend the pause only once.
+            # If a stream breaks, several batches fail, which must extend the pause only once.
             if slots.not_before <= now:
                 slots.not_before = now + slots.next_pause()
         else:
@@ -315,7 +316,7 @@ class BatchScheduler:
         while True:
             while self.ready_queues:
                 batch_queue = self.ready_queues.popleft()
-                # Cleared first, because the examination may make the batch queue ready again.
+                # Cleared first, because `_assign` may make the batch queue ready again.
                 batch_queue.is_ready = False
                 queue = self._choose_queue(batch_queue, now)
                 if queue is not None:
@@ -350,7 +351,7 @@ class BatchScheduler:
                 batch_queue.remove_head()
                 self._accumulator.complete(head, head.last_error or self._reason(batch_queue))
                 if head.queue is not None:
-                    self._wake_owed(head.queue)
+                    self._ready_unanswered(head.queue)
                 expired.append(head)
         return expired
 
@@ -388,7 +389,7 @@ class BatchScheduler:
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         if self._accumulator.sequences is not None:
-            self._wake_owed(batch.queue)
+            self._ready_unanswered(batch.queue)
         return slots
 
     def _ready_lingering(self, slots: BrokerSlots) -> None:
@@ -401,7 +402,7 @@ class BatchScheduler:
         accumulator = self._accumulator
         return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
-    def _wake_owed(self, queue: MessageQueue) -> None:
+    def _ready_unanswered(self, queue: MessageQueue) -> None:
         """Make the batch queues ready that may wait for the reply to a queue's numbered batch."""
         accumulator = self._accumulator
         if accumulator.sequences is None:
@@ -481,7 +482,8 @@ class BatchScheduler:
     def _choose_queue(self, batch_queue: BatchQueue, now: float) -> MessageQueue | None:
         """Return the queue for the head of a batch queue.
 
-        None: the batch queue has no messages, or waits for one of the events listed above.
+        None: the batch queue has no messages, or waits for an event of the table at the start of
+        this module.
         """
         open_batch = batch_queue.batch
         head = batch_queue.waiting[0] if batch_queue.waiting else open_batch
@@ -509,7 +511,7 @@ class BatchScheduler:
                 and slots.is_live
                 and slots.not_before <= now
                 and queue not in batch_queue.busy
-                and not (sequences is not None and sequences.is_owed(queue, head))
+                and not (sequences is not None and sequences.awaits_reply(queue, head))
                 and slots.accepts(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
             ):
                 if batch_queue.queue is None:
@@ -533,7 +535,8 @@ class BatchScheduler:
         free = {
             queue.broker
             for queue in queues
-            if queue not in batch_queue.busy and not (sequences and sequences.is_owed(queue, head))
+            if queue not in batch_queue.busy
+            and not (sequences and sequences.awaits_reply(queue, head))
         }
         for broker in free:
             slots = self._slots(broker)

@@ -226,11 +226,15 @@ def _section(name: str, value: str) -> bytes:
         raise InvalidProperty(name=name, reason="the name or the value is empty")
     if "\x01" in value or "\x02" in value or "\x01" in name or "\x02" in name:
         separator = "\x01" if "\x01" in name + value else "\x02"
-        raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
+        raise InvalidProperty(
+            name=name, reason=f"the name or the value contains the separator {separator!r}"
+        )
     try:
         return f"{name}\x01{value}\x02".encode()
     except UnicodeEncodeError:
-        raise InvalidProperty(name=name, reason="it is not valid Unicode") from None
+        raise InvalidProperty(
+            name=name, reason="the name or the value is not valid Unicode"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

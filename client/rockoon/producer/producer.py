@@ -141,7 +141,8 @@ class Producer(ClosedOnExit):
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
             BufferFull, Closed: too many bytes of messages that no task awaits; producer closed.
         """
-        # Runs per message: each line costs. Keyword-only arguments would add a seventh.
+        # Runs for each message, so each line counts. Keyword-only arguments would make a call a
+        # seventh slower; `_by_name` refuses positional ones instead.
         if _ is not None or key is not None:
             ordering_key = _by_name(_, key, ordering_key)
         try:
@@ -485,7 +486,11 @@ class Producer(ClosedOnExit):
 
 
 def _by_name(given: object, key: str | None, ordering_key: str | None) -> str | None:
-    """Return the ordering key of a call with the deprecated `key`, or refuse a third position."""
+    """Return the ordering key of a call of `send` that passes the deprecated `key`.
+
+    Raises:
+        TypeError: the call has a third positional argument.
+    """
     if given is not None:
         raise TypeError("only topic and body of send() are positional; pass the rest by name")
     return ordering_key if key is None else renamed_key(key, ordering_key)

@@ -42,13 +42,13 @@ def accepting(queues: Sequence[MessageQueue], drained: Collection[str]) -> Seque
 
 
 def for_keys(queues: Sequence[MessageQueue], drained: Collection[str]) -> Sequence[MessageQueue]:
-    """Return the queues for ordering keys: in the place of each queue of a drained broker another
-    queue, so that only the keys of these queues move."""
+    """Return the queues for ordering keys. Another queue replaces each queue of a drained broker,
+    so that only the keys of these queues move."""
     if not drained:
         return queues
-    others = accepting(queues, drained)
+    accepted = accepting(queues, drained)
     return [
-        others[index % len(others)] if queue.broker in drained else queue
+        accepted[index % len(accepted)] if queue.broker in drained else queue
         for index, queue in enumerate(queues)
     ]
 

@@ -249,10 +249,10 @@ class Sender:
         self._routes_seen = -1
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
-        # Streams to processes that another one has replaced, such as the former leader of a log:
-        # the task of each, and the checks since. A leader that hands over answers for all stored
-        # batches before the routes name its successor, but the routes may arrive first. Without
-        # these last replies the batches would be sent again and stored twice.
+        # Streams to broker processes that were replaced, for example to the former leader of a
+        # log, with the task of the stream and the number of checks since. A leader that hands over
+        # replies to all stored batches before the routes name its successor, but the routes may
+        # arrive first. Without these last replies the batches would be sent again and stored twice.
         self._replaced: dict[AppendStream, tuple[asyncio.Task[None], int]] = {}
         # Failed batches with messages that no task awaits, oldest first.
         self._unreported: list[ProducerBatch] = []
@@ -298,8 +298,9 @@ class Sender:
             and self._hooks is None
         ):
             # A program that awaits each message sends nothing else in this loop iteration, so
-            # there is nothing to collect until its end. With hooks the batch must be sent in
-            # `_context`. Routes that are not applied yet may name another topic of this name.
+            # there is nothing to collect until its end. Excluded are producers with hooks, whose
+            # batches must be sent in `_context`, and times with unapplied routes: in these routes
+            # the topic may be deleted and created again.
             batch_queue.is_flushing = True
             self._send(batch_queue)
         else:

@@ -6,8 +6,8 @@ Invariants:
 1. A queue has at most one numbered batch without a reply. So a repeated batch never has numbers
    below those that the broker stored last, and a refused batch returns its numbers.
 2. A batch that may be stored keeps its numbers and its queue until it is stored or has failed.
-3. After a failed batch that may be stored, the next number is unknown: the queue starts again under
-   another producer id.
+3. After a failed batch that may be stored, the next number is unknown: the numbering of the queue
+   restarts at 0, with another producer id.
 """
 
 from collections.abc import Callable
@@ -62,18 +62,18 @@ class SequenceBook:
         # Producer id and next number; a queue without an entry starts with `_id` and 0.
         self._next: dict[MessageQueue, tuple[int, int]] = {}
         # The numbered batch without a reply.
-        self._owed: dict[MessageQueue, ProducerBatch] = {}
+        self._unanswered: dict[MessageQueue, ProducerBatch] = {}
 
-    def is_owed(self, queue: MessageQueue, batch: "ProducerBatch") -> bool:
+    def awaits_reply(self, queue: MessageQueue, batch: "ProducerBatch") -> bool:
         """Return whether the queue has another numbered batch without a reply."""
-        return self._owed.get(queue, batch) is not batch
+        return self._unanswered.get(queue, batch) is not batch
 
     def assign(self, batch: "ProducerBatch", queue: MessageQueue) -> None:
         """Number a batch that is assigned to a queue, unless it has numbers already."""
         if batch.sequence is None:
             producer_id, first = self._next.get(queue, (self._id, 0))
             batch.sequence = BatchSequence(producer_id, first)
-            self._owed[queue] = batch
+            self._unanswered[queue] = batch
 
     def refused(self, batch: "ProducerBatch") -> bool:
         """Release the numbers of a batch that will be sent again.
@@ -86,15 +86,15 @@ class SequenceBook:
         if batch.sequence.may_be_stored:
             return True
         batch.sequence = None
-        del self._owed[batch.queue]
+        del self._unanswered[batch.queue]
         return False
 
     def renew_if_unknown(self, batch: "ProducerBatch", error: RockoonError) -> bool:
-        """Start a queue again if its broker has dropped the numbers of this producer.
+        """Restart the numbering of a queue if its broker has discarded this producer's numbers.
 
         Returns:
-            True if the queue was started again: the broker cannot have the batch, which may be
-            sent again.
+            True if the numbering was restarted: the broker cannot have the batch, which may be sent
+            again.
         """
         sequence, queue = batch.sequence, batch.queue
         if not isinstance(error, SequenceUnknown) or sequence is None or sequence.may_be_stored:
@@ -110,7 +110,7 @@ class SequenceBook:
         sequence, queue = batch.sequence, batch.queue
         assert sequence is not None
         assert queue is not None
-        del self._owed[queue]
+        del self._unanswered[queue]
         if not isinstance(outcome, RockoonError):
             self._next[queue] = sequence.producer_id, sequence.first + len(batch.bodies)
             return outcome
@@ -119,7 +119,7 @@ class SequenceBook:
         return unsure(outcome) if sequence.may_be_stored else outcome
 
     def renew(self, queue: MessageQueue) -> None:
-        """Start a queue again under another producer id."""
+        """Restart the numbering of a queue at 0, with another producer id."""
         self._next[queue] = self._new_id(), 0
 
     def drop_topic(self, topic: str) -> None:
