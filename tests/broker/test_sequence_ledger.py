@@ -39,7 +39,7 @@ def batch(first: int, *, ago_ms: int = 0, key: SequenceKey = KEY) -> SequencedBa
 def ledger_with(*runs: Run, limits: MemoryLimits = LIMITS) -> SequenceLedger:
     ledger = SequenceLedger(limits)
     for each in runs:
-        ledger.note(KEY, each)
+        ledger.record(KEY, each)
     return ledger
 
 
@@ -75,7 +75,7 @@ def test_a_repeat_is_told_where_each_of_its_batches_went() -> None:
 def test_of_a_batch_that_a_crash_has_cut_the_rest_is_missing() -> None:
     ledger = ledger_with(run(0, 3), run(3, 2, offset=3))
     assert ledger.stored(batch(3), 6, NOW_MS) == (run(3, 2, offset=3),)
-    ledger.note(KEY, run(5, 4, offset=50))
+    ledger.record(KEY, run(5, 4, offset=50))
     both = (run(3, 2, offset=3), run(5, 4, offset=50))
     assert ledger.stored(batch(3), 6, NOW_MS) == both
     assert ledger.stored(batch(9), 1, NOW_MS) == ()
@@ -109,7 +109,7 @@ def test_numbers_out_of_bounds_are_refused(first: int, messages: int) -> None:
 
 def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
     ledger = ledger_with(run(0, 10))
-    ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS + 1))
+    ledger.record(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS + 1))
     pass_time(ledger, NOW_MS + 1, NOW_MS + LIMITS.memory_ms)
     assert len(ledger) == 1
     assert ledger.discarded_until_ms == NOW_MS
@@ -122,7 +122,7 @@ def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
 def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
     year_ms = 365 * 86_400_000
     ledger = ledger_with(run(0, 10, at_ms=NOW_MS + year_ms))
-    ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS))
+    ledger.record(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS))
     pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     assert len(ledger) == 2
     now_ms = NOW_MS + LIMITS.memory_ms
@@ -151,10 +151,10 @@ def test_a_clock_that_jumps_by_a_day_makes_no_copy_forget_a_producer_in_use() ->
 def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
     ledger = SequenceLedger(replace(LIMITS, sequences_max=2))
     keys = [KEY._replace(producer_id=number) for number in (1, 2, 3)]
-    ledger.note(keys[0], run(0, 1, at_ms=NOW_MS))
-    ledger.note(keys[1], run(0, 1, at_ms=NOW_MS + 1))
-    ledger.note(keys[0], run(1, 1, at_ms=NOW_MS + 2))
-    ledger.note(keys[2], run(0, 1, at_ms=NOW_MS + 3))
+    ledger.record(keys[0], run(0, 1, at_ms=NOW_MS))
+    ledger.record(keys[1], run(0, 1, at_ms=NOW_MS + 1))
+    ledger.record(keys[0], run(1, 1, at_ms=NOW_MS + 2))
+    ledger.record(keys[2], run(0, 1, at_ms=NOW_MS + 3))
     assert list(ledger.copy()) == [keys[0], keys[2]]
     assert ledger.discarded_until_ms == NOW_MS + 1
 
@@ -172,7 +172,7 @@ def test_a_repeat_of_a_first_batch_is_refused_where_it_may_have_been_forgotten()
 def test_a_deleted_topic_takes_its_sequences_along() -> None:
     ledger = ledger_with(run(0, 10))
     other = KEY._replace(topic="U")
-    ledger.note(other, run(0, 1))
+    ledger.record(other, run(0, 1))
     ledger.drop_topics("T")
     assert list(ledger.copy()) == [other]
     assert ledger.stored(batch(0), 10, NOW_MS) == ()
@@ -180,10 +180,10 @@ def test_a_deleted_topic_takes_its_sequences_along() -> None:
 
 def test_what_the_log_tells_twice_counts_once_and_a_hole_in_it_begins_anew() -> None:
     ledger = ledger_with(run(0, 5), run(5, 5, offset=5))
-    ledger.note(KEY, run(5, 5, offset=5))
-    ledger.note(KEY, run(2, 3, offset=90))
+    ledger.record(KEY, run(5, 5, offset=5))
+    ledger.record(KEY, run(2, 3, offset=90))
     assert ledger.copy() == {KEY: (run(0, 5), run(5, 5, offset=5))}
-    ledger.note(KEY, run(20, 1, offset=20))
+    ledger.record(KEY, run(20, 1, offset=20))
     assert ledger.copy() == {KEY: (run(20, 1, offset=20),)}
 
 
@@ -231,7 +231,7 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(seed: int) -> Non
         rest = count - len(found)
         if rest:
             new = run(first + len(found), rest, offset=offset)
-            ledger.note(key, new)
+            ledger.record(key, new)
             log.append((key, new))
             model.append(key, list(range(offset, offset + rest)))
             offset += rest
@@ -247,15 +247,15 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(seed: int) -> Non
             whole, behind = SequenceLedger(limits), decode_snapshot(snapshot.encode())
             ledger = SequenceLedger(limits, behind.sequences, behind.discarded_until_ms)
             for each in log:
-                whole.note(*each)
+                whole.record(*each)
             for each in log[covered:]:
-                ledger.note(*each)
+                ledger.record(*each)
             assert ledger.copy() == whole.copy()
 
 
 def test_a_snapshot_comes_back_as_it_was_and_a_damaged_one_not_at_all() -> None:
     ledger = ledger_with(run(0, 3), run(3, 4, offset=3))
-    ledger.note(SequenceKey((1 << 64) - 1, "Größe%x", 9), run(SEQUENCE_MAX - 5, 5))
+    ledger.record(SequenceKey((1 << 64) - 1, "Größe%x", 9), run(SEQUENCE_MAX - 5, 5))
     snapshot = SequenceSnapshot(LINEAGE, 12_345, NOW_MS, ledger.copy())
     content = snapshot.encode()
     again = decode_snapshot(content)
@@ -273,7 +273,7 @@ def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
     count = 100_000
     ledger = SequenceLedger(replace(LIMITS, sequences_max=count))
     for producer in range(count):
-        ledger.note(KEY._replace(producer_id=producer), run(0, 1))
+        ledger.record(KEY._replace(producer_id=producer), run(0, 1))
     pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     began = time.process_time()
     ledger.discard_unused(NOW_MS + LIMITS.memory_ms)

@@ -91,7 +91,7 @@ class Bench:
                 appended.store_timestamp_ms,
                 encode_host(*self.owner.store.settings.store_host),
             )
-            self.memory.ledger.note(SequenceKey(producer, topic, 0), run)
+            self.memory.ledger.record(SequenceKey(producer, topic, 0), run)
         return appended
 
     def known(self, memory: SequenceMemory) -> dict[int, int]:

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from rockoon_broker.store.log.syncer import (
-    EARNED_SECONDS,
+    COUNTED_SECONDS_MAX,
     IN_A_ROW,
-    OWED_SECONDS_MAX,
-    OWED_SECONDS_MOST,
+    INLINE_DELAY_SECONDS_MAX,
+    REDUCTION_SECONDS,
     SHORT_SECONDS_MAX,
     SyncPace,
 )
@@ -63,12 +63,12 @@ def test_however_long_syncs_take_they_hold_the_owner_up_for_little_on_average(se
             longest = max(longest, seconds)
         pace.record(seconds, inline=pace.is_short)
     assert longest > 0
-    assert held_up <= count * EARNED_SECONDS + OWED_SECONDS_MAX + longest
+    assert held_up <= count * REDUCTION_SECONDS + INLINE_DELAY_SECONDS_MAX + longest
 
 
 def test_a_disk_that_was_gone_for_long_is_believed_again_at_last() -> None:
     pace = SyncPace()
     short_ones_until_believed(pace)
     pace.record(60.0, inline=True)
-    expected = (OWED_SECONDS_MOST - OWED_SECONDS_MAX) / EARNED_SECONDS
+    expected = (COUNTED_SECONDS_MAX - INLINE_DELAY_SECONDS_MAX) / REDUCTION_SECONDS
     assert short_ones_until_believed(pace) == pytest.approx(expected, abs=2)

@@ -227,7 +227,7 @@ class Appends:
         if not end:
             return
         self._store_changed.ring()
-        is_durable = self._is_durable(end)
+        is_durable = self._confirm_if_synced(end)
         # By the id of the sender's result list.
         waits: dict[int, Durability] = {}
         for (batch, results, index), where in zip(fit, appended, strict=True):
@@ -241,7 +241,7 @@ class Appends:
                 run = self._record_appended(batch, where, 0)
             else:
                 run = self._record_appended(batch, where, sequenced.first_sequence)
-                self._sequences.note(sequenced.key, run)
+                self._sequences.record(sequenced.key, run)
             results[index] = AppendResult((run,), durable)
 
     def _is_new(self, sequenced: SequencedBatch, batch: AppendBatch, now_ms: int) -> bool:
@@ -300,7 +300,7 @@ class Appends:
         # waits for the end of the log too.
         while pending and pending[0][0] <= end:
             _, durable, appended_at = pending.popleft()
-            self.sync_waits.note(now - appended_at, now)
+            self.sync_waits.record(now - appended_at, now)
             durable.settle(None)
         self._room.set()
 
@@ -372,7 +372,7 @@ class Appends:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
         run = self._record_appended(batch, appended, first_sequence)
         end = appended.end_offset
-        return AppendResult((run,), None if self._is_durable(end) else self._wait_for(end))
+        return AppendResult((run,), None if self._confirm_if_synced(end) else self._wait_for(end))
 
     def _record_appended(self, batch: AppendBatch, appended: Appended, first_sequence: int) -> Run:
         """Count an appended batch; return the positions of its messages."""
@@ -423,7 +423,7 @@ class Appends:
         if self._failure is not None:
             raise self._failure
         sizes = batch.sizes
-        # There is no `await` from here to `note`: two streams with the same batch cannot both
+        # There is no `await` from here to `record`: two streams with the same batch cannot both
         # find it new.
         runs = self._sequences.stored(sequenced, len(sizes), self.store_clock.now_ms())
         stored = sum(run.messages for run in runs)
@@ -438,18 +438,23 @@ class Appends:
         result = self._append_batch(batch, sequenced.first_sequence + stored)
         # After the append: a batch that the log refused must not count as stored, because its
         # repeat would be acknowledged.
-        self._sequences.note(sequenced.key, result.first)
+        self._sequences.record(sequenced.key, result.first)
         return replace(result, runs=(*runs, *result.runs)) if runs else result
 
-    def _is_durable(self, end: int) -> bool:
-        """Return whether the log needs no further sync up to `end`, right after an append."""
+    def _confirm_if_synced(self, end: int) -> bool:
+        """Called right after an append: if the append has synced the log, confirm the log.
+
+        Returns:
+            True if the batch up to `end` may be acknowledged now: it is durable, or `flush` is
+            "async".
+        """
         if not self._waits_for_sync:
             return True
         if not self._store.inline_bytes_max or self._store.durable_end < end:
             return False
-        # The append has synced the log, so that pending batches before it are durable as well.
+        # Pending batches before this one are durable as well.
         self.confirmed(end)
-        self.sync_waits.note(self._store.last_sync_seconds, self._clock.monotonic_seconds())
+        self.sync_waits.record(self._store.last_sync_seconds, self._clock.monotonic_seconds())
         return True
 
     def _wait_for(self, end: int) -> Durability:

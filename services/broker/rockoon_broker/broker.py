@@ -57,7 +57,7 @@ TICK_SECONDS_MAX = 0.1
 IDLE_SECONDS_MAX = 10.0
 
 
-# How long a broker that is drained accepts messages of producers that do not know of it yet.
+# For this time a drained broker still accepts messages: producers learn of the drain later.
 DRAIN_SECONDS = 3.0
 DRAINED = "the broker is drained: send to another broker"
 
@@ -259,8 +259,11 @@ class Broker:
         self.store_changed.ring()
 
     def _use_drained(self, *, drained: bool) -> None:
-        """Refuse or accept messages of producers. At first they are still accepted, because a
-        producer learns of it from the routes, and has batches for this broker."""
+        """Refuse or accept messages of producers.
+
+        A drained broker refuses messages only after `DRAIN_SECONDS`: producers learn of the drain
+        from the routes, and until then send batches to this broker.
+        """
         if self._closing is not None:
             self._closing.cancel()
         self.store.closed_reason = ""
@@ -316,6 +319,7 @@ class Broker:
             disk: the store's file layer.
             on_failed: called on the loop's thread, once, after a failed sync; from then on
                 nothing is acknowledged, and the process must end.
+
         Raises:
             SettingsError: the store refuses a setting.
             StorageError, OSError: the store cannot be opened.
@@ -427,8 +431,8 @@ class Broker:
         if self.key_index is not None:
             self.key_index.gathers = False
         if self.topics.table.topics and not self.store.compaction.by_quorum:
-            # An empty table may be older than any routes and does not prove that nothing is
-            # compacted. A copy's table may be from before other copies led.
+            # An empty table may be older than all routes, so it does not prove that no topic is
+            # compacted. The table of a log with copies may be older than other leaders' changes.
             self._update_compacted_topics()
         return records
 
@@ -477,7 +481,7 @@ class Broker:
     def append_group(
         self, messages: Sequence[Sequence[RoutedBatch]]
     ) -> list[list[AppendResult | None]]:
-        """Append clients' batches by one write, as far as no batch has to wait.
+        """Append the clients' batches that need not wait, by one write.
 
         Args:
             messages: the batches of each sender.
@@ -585,7 +589,7 @@ class Broker:
         self.pending.arrived(queue)
 
     def release_waiting(self) -> None:
-        """Answer all waiting pulls now, and let none wait any more."""
+        """Reply to all waiting pulls now; from now on no pull waits."""
         self.waiting.release()
 
     @property

@@ -34,7 +34,9 @@ BELIEVED_AFTER_MS = 600_000
 
 
 class SteadyClock:
-    """Owned by the event loop's thread.
+    """Clock of store times, which follows a jump of the machine's clock only after a delay.
+
+    Owned by the event loop's thread.
 
     Args:
         clock: the machine's.

@@ -129,7 +129,7 @@ class SyncWaits:
     _longest: float = 0.0
     _longest_before: float = 0.0
 
-    def note(self, waited_seconds: float, now_seconds: float) -> None:
+    def record(self, waited_seconds: float, now_seconds: float) -> None:
         """Count a batch that became durable at `now_seconds`, monotonic."""
         self.batches += 1
         self.seconds += waited_seconds

@@ -154,7 +154,7 @@ class SequenceLedger:
         found[-1] = found[-1]._replace(messages=min(found[-1].end, end) - found[-1].first_sequence)
         return tuple(found)
 
-    def note(self, key: SequenceKey, run: Run, *, joins: bool = False) -> None:
+    def record(self, key: SequenceKey, run: Run, *, joins: bool = False) -> None:
         """Add messages of the log, in log order.
 
         Known messages are ignored. A run that does not continue its sequence restarts the sequence:

@@ -302,7 +302,7 @@ class SequenceMemory:
                 # Cut by the chunk's start, not by a crash: counted as two runs, a large batch
                 # would evict earlier ones.
                 joins = record == 0 and key == last_key and not begins_batch
-                ledger.note(key, run, joins=joins)
+                ledger.record(key, run, joins=joins)
                 if record + run.messages == records.count:
                     self._last_key = key
         if chunk.skipped_bytes:

@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 UNANSWERED_MAX = 64
 # Batches of one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
-# Limits of a group. In a larger group the first message would wait longer for the others than a
-# write of its own takes.
+# Limits of a group. In a larger group, the first message would wait longer for the group than a
+# separate write of this message takes.
 GROUP_BATCHES_MAX = 256
 GROUP_BYTES_MAX = 1 << 20
-# If a message gets its reply in the receive callback, later messages never find it unanswered. So a
-# message that another stream receives within this time starts a group, too.
+# A message that gets its reply in the receive callback is never without a reply when the next one
+# arrives. So a message that another stream receives within this time starts a group, too.
 MOMENT_SECONDS = 200e-6
 # Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
@@ -271,8 +271,11 @@ class AppendStreamCall:
         # `read` waits until there are fewer of them, `answers` until it has something to do.
         self._room: asyncio.Future[None] | None = None
         self._wanted: asyncio.Future[None] | None = None
+        # `end` was called: no further message is read.
         self._ended = False
+        # `read` waits for a message.
         self._idle = True
+        # `read` has ended: no message will be added to `_outcomes`.
         self._is_over = False
         self._failure: Exception | None = None
         # Sent with the first reply, then 0.

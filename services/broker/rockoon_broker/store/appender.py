@@ -58,7 +58,8 @@ class Appended:
     first_queue_offset: int
     first_physical_offset: int
     end_offset: int
-    """Physical offset after the batch, which is durable once `confirm` has had this or more."""
+    """Physical offset after the batch. The batch is committed once `Store.confirm` was called with
+    this offset or a higher one."""
     count: int
     store_timestamp_ms: int
 
@@ -70,8 +71,8 @@ class Appender:
         settings: the store's settings.
         log, queues: open.
         runs: gets the time of each batch; decides when store times must decrease.
-        points: states whether the times in the checkpoint are limited durably: only then may store
-            times decrease.
+        points: recovery points. Store times may decrease only once the limit of the times in the
+            checkpoint is durable.
         undispatched: gets the queue entries of each batch.
         epochs: gets each epoch mark, a record that lists the log's epochs. Each file of a
             replicated log starts with one.

@@ -415,6 +415,7 @@ class Store(VisibleStore):
             topics: with or without queues here.
             below: physical offset of the deletion on another copy, not before the end; None: the
                 end.
+
         Raises:
             OSError: the disk; queues still exist. Call it again. StoreSyncFailed, StoreClosed.
         """

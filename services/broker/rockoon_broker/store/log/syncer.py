@@ -21,7 +21,7 @@ calls. docs/understand/threads.md lists all threads. Rules:
 
 A handover to the thread costs about 100 µs of CPU. A sync by the owner saves it, but a slow one
 delays the owner. `SyncPace` counts this delay, and each short sync reduces the count by
-`EARNED_SECONDS`. Above `OWED_SECONDS_MAX` the thread syncs.
+`REDUCTION_SECONDS`. Above `INLINE_DELAY_SECONDS_MAX` the thread syncs.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ SHORT_SECONDS_MAX = 0.001
 """Limit of a short sync in seconds; a longer sync counts as a delay of the owner."""
 IN_A_ROW = 4
 """Number of consecutive short syncs after which the next one is expected to be short."""
-EARNED_SECONDS = 50e-6
+REDUCTION_SECONDS = 50e-6
 """Seconds by which each short sync reduces the counted delay."""
-OWED_SECONDS_MAX = 0.01
+INLINE_DELAY_SECONDS_MAX = 0.01
 """Limit of the counted delay in seconds; above it, the syncer's thread syncs."""
-OWED_SECONDS_MOST = 0.2
+COUNTED_SECONDS_MAX = 0.2
 """Upper bound of the counted delay: after a disk stall of a minute, 4,000 short syncs reset it."""
 
 
@@ -60,22 +60,22 @@ class SyncPace:
 
     def __init__(self) -> None:
         self._short = 0
-        self._owed_seconds = 0.0
+        self._delay_seconds = 0.0
 
     @property
     def is_short(self) -> bool:
         """True if the next sync is expected to be short."""
-        return self._short >= IN_A_ROW and self._owed_seconds <= OWED_SECONDS_MAX
+        return self._short >= IN_A_ROW and self._delay_seconds <= INLINE_DELAY_SECONDS_MAX
 
     def record(self, seconds: float, *, inline: bool) -> None:
         """Record the duration of a sync in seconds; `inline`: it ran on the owner's thread."""
         if seconds <= SHORT_SECONDS_MAX:
             self._short += 1
-            self._owed_seconds = max(self._owed_seconds - EARNED_SECONDS, 0.0)
+            self._delay_seconds = max(self._delay_seconds - REDUCTION_SECONDS, 0.0)
             return
         self._short = 0
         if inline:
-            self._owed_seconds = min(self._owed_seconds + seconds, OWED_SECONDS_MOST)
+            self._delay_seconds = min(self._delay_seconds + seconds, COUNTED_SECONDS_MAX)
 
 
 RETRY_SECONDS = 1.0
@@ -445,10 +445,10 @@ class Syncer:
 
     def _fail(self, error: OSError) -> None:
         with self._changed:
-            has_told, self._has_reported = self._has_reported, True
+            had_reported, self._has_reported = self._has_reported, True
             self.failure = error
             self._changed.notify_all()
-        if not has_told:
+        if not had_reported:
             self._on_failed(error)
 
 

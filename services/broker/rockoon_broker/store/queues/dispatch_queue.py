@@ -23,7 +23,8 @@ from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_core.light_dataclass import light_dataclass
 
-# Each one creates a file, which blocks the event loop for some tenths of a millisecond.
+# Queues without messages whose max offset is written in one tick. Each creates a file, which blocks
+# the event loop for some tenths of a millisecond.
 NUMBERS_A_TICK_MAX = 100
 
 
@@ -43,7 +44,8 @@ class Undispatched:
 
 @dataclass(frozen=True, slots=True)
 class UnreadRange:
-    """A log range from before the start; read when its entries are due."""
+    """A range of the log that was written before this start. Its records are read when their
+    entries are due."""
 
     end_offset: int
 
