@@ -90,6 +90,7 @@ def elected(
     The rank decides first: a replica with a higher rank may be the only one with some acknowledged
     records, even if one of its records is damaged. Among equal ranks an undamaged replica wins,
     then a sound one, then the preferred one.
+
     Args:
         config: the current one; replicas outside it do not count.
         reports: of this election's epoch.
@@ -110,15 +111,17 @@ def elected(
 
 
 def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -> int | None:
-    """Return up to where a follower's log equals the leader's, by epochs, not by committed ends.
+    """Return the end of the records that the logs of a leader and a follower share, by epochs.
 
     Args:
         leader, follower: boundaries of their logs; the oldest may be missing.
 
     Returns:
-        0 if all epochs of both are known and none is common: one log is of a first leader without
-        followers. None if no known epoch is common: no record is known to be equal. Also None if a
-        part of the follower's epoch 0 would be cut: it has one copy, and is committed as a whole.
+        The end of the last common epoch in the log that has fewer records of it.
+        0: no epoch is common, and both logs have all their epochs. One of them belongs to a first
+        leader without followers.
+        None: no record is known to be common, because old epochs are missing. Also None if the
+        follower would have to cut records of its epoch 0: they were committed as the only copy.
     """
     ends = {(each.epoch, each.first): each.end for each in leader}
     for each in reversed(follower):
@@ -130,7 +133,7 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
 
 
 def common_end(one: Sequence[Boundary], other: Sequence[Boundary]) -> int:
-    """Return up to where two logs have the same records, by their epochs; 0 if unknown."""
+    """Return the end of the records that two logs have in common, by their epochs; 0 if unknown."""
     ends = {(each.epoch, each.first): each.end for each in one}
     same = (each for each in other if (each.epoch, each.first) in ends)
     return max((min(each.end, ends[each.epoch, each.first]) for each in same), default=0)

@@ -1,7 +1,7 @@
 """Start position of a reader on a queue, and the reason. Pure: decides from facts, without I/O.
 
-The offset service uses it for groups and for members whose progress it keeps, a client for a reader
-that keeps its own.
+The offset service decides for groups, and for members whose progress it stores. A client decides
+for a reader that stores its own progress.
 
 The first line that applies decides:
 
@@ -14,7 +14,8 @@ The first line that applies decides:
 "New to the group" has two rules. EXACT compares etcd revisions: the queue was created after the
 group subscribed to the topic. It uses no clock, and stays valid however late the group returns.
 CLASSIC is the estimate of RocketMQ 4.x in ConsumerManageProcessor#queryConsumerOffset: the queue
-still begins at 0 and its first message, if there is one, is within 40 % of memory of the log's end.
+still begins at 0, and it is empty or its first message is near the end of the log: the distance is
+less than 40 % of the machine's memory.
 """
 
 import enum
@@ -134,10 +135,12 @@ class QueueState:
     max_offset: int
     # RocketMQ 4.x's estimate for the message at offset 0; None without one.
     first_in_memory: bool | None = None
-    # The broker's clock at the report: messages have its times, so durations count back from it.
+    # The broker's time at the report. A duration is counted back from it, because store times come
+    # from the same clock.
     as_of_ms: int = 0
-    # For the message at the requested offset, or else the oldest after it: its store time, and when
-    # retention can delete it, by the broker's clock. None: not requested, no message, or unknown.
+    # Store time of the message at the requested offset, or else of the oldest message after it, and
+    # the time at which retention can delete this message, by the broker's clock. None: not
+    # requested, no message, or unknown.
     asked_store_ms: int | None = None
     asked_loss: "Loss | None" = None
     # Why the message at that offset was deleted, as DeletionReason on the wire; 0: it was not, or
@@ -244,7 +247,7 @@ def decide(facts: Facts, offset_at_time: int | None = None) -> Decision:
         return Decision(
             stored.offset,
             StartReason.COMMITTED,
-            f"goes on at the stored offset {stored.offset} of {span(state)}",
+            f"continues at the stored offset {stored.offset} of {span(state)}",
         )
     if facts.queue.is_retry:
         return Decision(
@@ -271,11 +274,11 @@ def new_queue(facts: Facts) -> Decision:
         why = f"the queue begins at {state.min_offset} and {seen} (rule CLASSIC)"
     else:
         why = (
-            f"the queue was born at revision {facts.create_revision}, after {facts.who} subscribed "
-            f"at {facts.subscription_revision} (rule EXACT)"
+            f"the queue was created at revision {facts.create_revision}, after {facts.who} "
+            f"subscribed at {facts.subscription_revision} (rule EXACT)"
         )
     how = deletion_text(state.asked_deletion)
-    lost = f"; {offset} messages {how} before {facts.who} came" if offset else ""
+    lost = f"; {offset} messages {how} before {facts.who} first read" if offset else ""
     return Decision(
         offset, StartReason.NEW_QUEUE, f"starts at {offset}, nothing skipped: {why}{lost}", offset
     )
@@ -287,7 +290,7 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
         old = f"not new (rule CLASSIC, oldest message {state.min_offset})"
     else:
         old = (
-            f"born at revision {facts.create_revision}, before {facts.who} subscribed at "
+            f"created at revision {facts.create_revision}, before {facts.who} subscribed at "
             f"{facts.subscription_revision}"
         )
 
@@ -312,7 +315,7 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
             how = f"at the first message not older than {policy.duration_ms} ms"
             return decision(offset_at_time, StartReason.DURATION, how)
         case _:
-            return decision(state.max_offset, StartReason.LAST, "behind the newest message")
+            return decision(state.max_offset, StartReason.LAST, "after the newest message")
 
 
 def deletion_text(reason: int) -> str:
@@ -334,7 +337,7 @@ def below_min(facts: Facts, stored: int) -> Decision:
     to_end = facts.rules.below_min is OutOfRange.LAST
     offset = state.max_offset if to_end else state.min_offset
     return Decision(
-        offset, StartReason.BELOW_MIN, f"{what}; goes on at {where(to_end, offset)}", gap
+        offset, StartReason.BELOW_MIN, f"{what}; continues at {where(to_end, offset)}", gap
     )
 
 
@@ -361,7 +364,7 @@ def above_max(facts: Facts, stored: int) -> Decision:
     to_end = facts.rules.above_max is not OutOfRange.FIRST
     offset = state.max_offset if to_end else state.min_offset
     return Decision(
-        offset, StartReason.ABOVE_MAX, f"{what}; goes on at {where(to_end, offset)}", gap
+        offset, StartReason.ABOVE_MAX, f"{what}; continues at {where(to_end, offset)}", gap
     )
 
 
@@ -371,8 +374,8 @@ def other_incarnation(facts: Facts, stored: StoredProgress) -> Decision:
     state = facts.state
     at = "" if stored.offset is None else f" ({stored.offset})"
     what = (
-        f"stored progress{at} belongs to a deleted queue of this name, born at revision "
-        f"{stored.incarnation}; this one was born at {facts.create_revision}"
+        f"stored progress{at} belongs to a deleted queue of this name, created at revision "
+        f"{stored.incarnation}; the present queue was created at {facts.create_revision}"
     )
     if facts.rules.other_incarnation is OutOfRange.FAIL:
         raise InvalidOffset(refusal(what), offset=stored.offset, incarnation=stored.incarnation)
@@ -381,7 +384,7 @@ def other_incarnation(facts: Facts, stored: StoredProgress) -> Decision:
     return Decision(
         offset,
         StartReason.OTHER_INCARNATION,
-        f"{what}; goes on at {where(to_end, offset)}",
+        f"{what}; continues at {where(to_end, offset)}",
         state.min_offset,
     )
 

@@ -31,7 +31,7 @@ def test_why_tells_where_a_group_started_and_what_is_left(
     group, topic = read_group
     told = rockoon("offsets", "why", group).out
     assert f"{topic}@broker-a:0\n  began   at 0 (FIRST) on " in told
-    assert "born at revision" in told, "the figures the decision was made on"
+    assert "created at revision" in told, "the figures the decision was made on"
     assert " committed by " in told
     assert "nothing: it has read up to the end" in told
 

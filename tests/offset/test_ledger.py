@@ -292,13 +292,13 @@ def test_undoing_a_reset_takes_no_queue_from_its_owner() -> None:
     assert ledger.stored("g", QUEUE) is None
     with pytest.raises(Fenced):
         commit(ledger, 4, epoch)
-    held = ledger.holder("g", QUEUE)
+    held = ledger.owning_progress("g", QUEUE)
     assert held is not None
     assert (held.owner, held.epoch > epoch) == ("m1", True)
     again = Ledger()
     for record in ledger.snapshot():
         again.apply(decode(encode(record)))
-    assert again.holder("g", QUEUE) == held
+    assert again.owning_progress("g", QUEUE) == held
     assert again.counters == ledger.counters
     # Readers outside membership take it from nobody, nor does another reset.
     again.start("g", 5, QUEUE, 7, COMMITTED, "", 8)
@@ -319,19 +319,19 @@ def test_who_holds_a_queue_without_progress_is_forgotten_like_progress() -> None
     ledger = reverted()
     assert ledger.release("g", QUEUE, "m2") == []
     assert ledger.release("g", QUEUE, "m1")
-    assert ledger.holder("g", QUEUE) is None
+    assert ledger.owning_progress("g", QUEUE) is None
     ledger = reverted()
     Reconciliation(ledger).delete_topics(["orders"])
-    assert ledger.holder("g", QUEUE) is None
+    assert ledger.owning_progress("g", QUEUE) is None
     assert ledger.stored("g", QUEUE) is None
     ledger = reverted()
     assert Reconciliation(ledger).delete_group("g", 4) == []
     assert Reconciliation(ledger).delete_group("g", 9, incarnation=5) == []
     Reconciliation(ledger).delete_group("g", 9)
-    assert ledger.holder("g", QUEUE) is None
+    assert ledger.owning_progress("g", QUEUE) is None
     ledger = reverted()
     Reconciliation(ledger).compare_with_routes(9, frozenset(), {"g": 5})
-    assert ledger.holder("g", QUEUE) is None
+    assert ledger.owning_progress("g", QUEUE) is None
 
 
 def test_a_reset_is_not_undone_on_another_incarnation() -> None:

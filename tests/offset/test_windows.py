@@ -11,7 +11,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.in_flight.deliveries import (
     INVISIBLE_MS_MAX,
-    NOBODY,
+    NO_HOLDER,
     UNDELIVERED_MIN,
     Deliveries,
     FifoCandidates,
@@ -161,7 +161,7 @@ class World:
         visible_at_ms = self.now_ms + self.chance.choice((1, 50, 500))
         held_until_ms = self.now_ms + self.chance.choice((100, 2_000))
         holder = self.chance.choice(
-            (NOBODY, *(Holder(name, "", held_until_ms) for name in CLIENTS))
+            (NO_HOLDER, *(Holder(name, "", held_until_ms) for name in CLIENTS))
         )
         free = self.model.free(self.end, self.now_ms)
         if self.fifo:
@@ -685,7 +685,7 @@ def test_a_reopened_message_waits_for_one_in_flight_behind_the_candidates() -> N
     _, deliveries = open_ledger()
     groups, late = [1] * 4, Holder("late", "", 1_000_000)
 
-    def acquire(count: int, candidates: int, now_ms: int, holder: Holder = NOBODY) -> set[int]:
+    def acquire(count: int, candidates: int, now_ms: int, holder: Holder = NO_HOLDER) -> set[int]:
         told = FifoCandidates(0, groups[:candidates])
         records = deliveries.acquire_in_order(
             GROUP, QUEUE, count, count, told, 16, now_ms, now_ms + 100, "", holder

@@ -224,7 +224,7 @@ class ProcessQueue(Generic[Batch]):
         run = self._find_handed_out(offsets) if isinstance(offsets, range) else None
         finished = self._finish_each(offsets) if run is None else _finish_run(*run, len(offsets))
         self.unfinished -= finished
-        self._forget_finished()
+        self._remove_finished()
         return finished
 
     def _finish_each(self, offsets: Iterable[int]) -> int:
@@ -260,11 +260,11 @@ class ProcessQueue(Generic[Batch]):
         is_within = offsets.step == 1 and index + len(offsets) <= held.handed_out
         return (held, index) if is_within else None
 
-    def _forget_finished(self) -> None:
+    def _remove_finished(self) -> None:
         # Called for each finished message: mostly no batch is finished.
         whole = [held for held in self._held if not held.unfinished]
         if whole:
-            # A batch without unfinished messages was handed out whole, so its index is < _taking.
+            # All messages of a finished batch were handed out: its index is below `_next_batch`.
             self._next_batch -= len(whole)
             self.bytes_held -= sum(held.size_bytes for held in whole)
             self._held = [held for held in self._held if held.unfinished]

@@ -56,7 +56,8 @@ VISIBLE_SECONDS_MIN = 0.02
 READY_SECONDS_MAX = 0.5
 CALLS_MAX = 4
 OWN_CALLS_MAX = 16
-# In a FIFO group each receiver has its own request. If this many get nothing, no receiver would.
+# In a FIFO group, each receiver has a separate entry in a call. A call has entries for this many
+# receivers: if they get no message, no other receiver would get one.
 FIFO_RECEIVERS_MAX = 16
 CANDIDATE_ROUNDS_MAX = 3
 
@@ -138,7 +139,7 @@ class Acquirer:
     # When a call is due
 
     def update_tracking(self, receive_queue: ReceiveQueue, group: ReceivingGroup) -> None:
-        """Start or stop tracking the topics of a receive queue, if it has receivers or none."""
+        """Track the topics of a receive queue while it has waiting receivers."""
         if receive_queue.waiting and not receive_queue.topics_used:
             receive_queue.topics_used = [
                 self._tail_reader.of(topic) for topic in _topics(receive_queue)

@@ -39,7 +39,7 @@ from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import GROUP_RETRY, ProvideGroupTopicRequest, SubscribeRequest
 
 VISIBLE_AFTER_MS_MAX = 12 * 3600 * 1000
-# A receiver whose wait time ends before the first acquire call for it waits at most this much more.
+# If no acquire call was made for a receiver within its wait time, it waits up to this time longer.
 GRACE_SECONDS = 10.0
 UNUSED_SECONDS = 30.0
 # Topics that a group subscribes to concurrently. The nameserver writes each subscription to etcd.
@@ -120,7 +120,7 @@ class ReceivingEngine:
                 same messages while they are in flight. Empty: attempts are not identified.
             message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
             receiver: holder of the messages, by name; empty: the connection's client id.
-            key_id: access key of a receiver for which a gateway asks.
+            key_id: access key of a gateway's client; empty without a gateway.
             held_ms_max: above 0: a gateway reports the receiver while it lives, and the offset
                 service extends the messages while it is reported, at most for this time,
                 milliseconds.
@@ -422,7 +422,9 @@ class ReceivingEngine:
 
 
 def _expire(receive_queue: ReceiveQueue, waiting: WaitingReceiver) -> None:
-    """End the wait of a receiver now, or once it was asked for, at most GRACE_SECONDS later."""
+    """End the wait of a receiver. If no acquire call was made for it yet, wait for the first such
+    call, at most GRACE_SECONDS.
+    """
     receive_queue.expire(waiting)
     if waiting in receive_queue.waiting:
         asyncio.get_running_loop().call_later(GRACE_SECONDS, receive_queue.end_wait, waiting)

@@ -92,7 +92,7 @@ class WaitingReceiver:
         self.message_group_max = message_group_max
         self.messages: asyncio.Future[ReceivedMessages] = asyncio.get_running_loop().create_future()
         self.first_call = 0
-        """Number of the first acquire call that asks for messages of this receiver."""
+        """Number of the first acquire call that requests messages for this receiver."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +137,7 @@ class ReceiveQueue:
     factor: int = 1
     """Messages to acquire per requested message, because a filter excludes some."""
     expired: dict[WaitingReceiver, None] = field(default_factory=dict)
-    """Receivers whose wait time is over and that no call has asked for yet."""
+    """Receivers whose wait time is over and for which no call was made yet."""
     backoff: Backoff = field(default_factory=Backoff)
     was_idle: bool = False
     """It was idle at the last cleaning."""
@@ -232,7 +232,7 @@ class ReceiveQueue:
         return ReceivedMessages()
 
     def expire(self, receiver: WaitingReceiver) -> None:
-        """The wait time of a receiver is over: remove it once a call has asked for it."""
+        """The wait time of a receiver is over: remove it once a call was made for it."""
         if self.calls_done >= receiver.first_call:
             self.end_wait(receiver)
         else:

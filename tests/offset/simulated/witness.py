@@ -361,10 +361,10 @@ class Witness:
             (entry.group, entry.queue): entry_of(entry) for entry in list(ledger.each_progress())
         }
         assert found == self.durable.progress, "a restart changed progress"
-        held = {key: entry_of(entry) for key in found if (entry := ledger.holder(*key))}
+        held = {key: entry_of(entry) for key in found if (entry := ledger.owning_progress(*key))}
         assert held == found, "a queue is held by two"
         for key, entry in self.durable.reverted.items():
-            kept = ledger.holder(*key)
+            kept = ledger.owning_progress(*key)
             assert kept is not None, f"a restart forgot who holds {key}"
             assert entry_of(kept) == entry, f"a restart changed who holds {key}"
         assert ledger.counters == self.durable.counters, "a restart changed the counters"

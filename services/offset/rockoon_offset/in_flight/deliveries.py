@@ -216,7 +216,7 @@ class Holder(NamedTuple):
     call_id: str = ""
 
 
-NOBODY = Holder()
+NO_HOLDER = Holder()
 
 
 class VisibilityChange(NamedTuple):
@@ -380,7 +380,7 @@ class Deliveries:
         end: int,
         now_ms: int,
         visible_at_ms: int,
-        holder: Holder = NOBODY,
+        holder: Holder = NO_HOLDER,
     ) -> list[Acquired]:
         """Acquire messages of an open queue for a receiver: first messages that are visible again,
         then new ones.
@@ -411,7 +411,7 @@ class Deliveries:
         now_ms: int,
         visible_at_ms: int,
         attempt_id: str,
-        holder: Holder = NOBODY,
+        holder: Holder = NO_HOLDER,
     ) -> list[WindowPut | Acquired]:
         """Acquire the next messages of each message group for a receiver, in order; see also
         `acquire`.
@@ -460,7 +460,7 @@ class Deliveries:
             records.append(record)
         if rest:
             part = grant._replace(messages=rest, attempt=grant.attempt - 1)
-            records.append(self._acquired(group, queue, part, now_ms, NOBODY))
+            records.append(self._acquired(group, queue, part, now_ms, NO_HOLDER))
         return records
 
     def acknowledge(

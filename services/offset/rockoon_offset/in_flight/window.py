@@ -499,11 +499,11 @@ class ClientName(NamedTuple):
 
 
 class Holders:
-    """Finds the acquisitions of each receiver that reports of gateways extend.
+    """Index of acquisitions by holder, for holders whose messages gateways extend by their reports.
 
-    Records of acquisitions fill the index, also when a journal is replayed. Settling a message does
-    not change it: stale entries are removed when their holder is looked up, and all stale entries
-    when the index has doubled. So the index has at most twice as many entries as there are
+    Records of acquisitions fill the index, also when a journal is replayed. A settled message does
+    not change the index. A look-up of a holder removes its stale entries; all stale entries are
+    removed when the index has doubled. So the index has at most twice as many entries as there are
     acquisitions.
 
     Args:

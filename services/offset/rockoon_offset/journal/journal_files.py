@@ -252,7 +252,11 @@ class JournalFiles:
             if frame is None and self._lost is None:
                 frame = frames.decode_damaged(data, at, position)
                 if frame is not None:
-                    log.error("%s has a damaged frame of a state at %d", file.path, position)
+                    log.error(
+                        "skipped a damaged frame of a state in %s at %d: the file before it has "
+                        "the state",
+                        *(file.path, position),
+                    )
             if frame is None:
                 return position
             found(frame)
@@ -272,8 +276,8 @@ class JournalFiles:
             # Later frames may have been synced together with the unreadable frame, or after it.
             self._lost(f"cut valid records after {end}, where {file.path} cannot be read")
         log.warning(
-            "cut %s at %d: the bytes after it are an unfinished write, or, after a power cut, the "
-            "newest changes, which are lost then",
+            "cut %s at %d, where its last valid frame ends: the bytes after it are an unfinished "
+            "write; after a power cut they may be the newest changes, which are then lost",
             *(file.path, end),
         )
         keeps_file = 0 <= file.begin <= end and (file.begin < end or number == 0)

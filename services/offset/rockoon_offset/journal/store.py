@@ -71,7 +71,8 @@ class JournalStore:
         root: the directory; created if missing.
         on_failed: called when the disk failed; the process must then end.
         journal_bytes_max: see JournalLog.
-        epoch: of a store that was one of several copies: the epoch from which it is the only one.
+        epoch: first epoch in which this store is the only copy; 0 if the journal always had one
+            copy.
 
     Raises:
         StoreLocked: another process has locked the directory.
@@ -95,12 +96,13 @@ class JournalStore:
         self._on_failed = on_failed
         # (number of changes, waiting future), ascending.
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        # Encoded records that the next write includes, and frames of the present write.
+        # Encoded records for the next write, and parts of the running write, each for one frame.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._parts: deque[Sequence[bytes]] = deque()
-        # Numbers of changes up to the present write, and of durable changes.
+        # Number of changes up to the end of the running write, and number of durable changes.
         self._writing = self._synced = 0
+        # True while a part of a new file's state is not written yet.
         self._has_state = False
         self._is_scheduled = False
         self._is_syncing = False
@@ -339,7 +341,9 @@ class JournalStore:
         self._report_room()
 
     def _report_room(self) -> None:
-        """Log when changes are refused for lack of room, and when no more; check again later."""
+        """Log when changes are refused for lack of room, and when they are accepted again. While
+        they are refused, check the room again later.
+        """
         shortage = self._journal.shortage
         if bool(shortage) != self._is_short:
             self._is_short = bool(shortage)

@@ -15,8 +15,8 @@ Invariants
 
 `reconciliation` has the changes by routes, `ledger_state` has the effect of each record.
 
-An argument `group` is the name of a reader: a group, or `group@member` (see `readers`). In methods
-that also have a member or a reset step as argument, it is the group alone.
+An argument `group` is the name of a reader: a group, or `group@member` (see `readers`). A reset is
+the exception: its `group` is the group alone, because each step names its member.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,6 @@ from rockoon_offset.progress.records import (
 )
 
 OFFSET_MAX = 1 << 62
-
-
 METADATA_BYTES_MAX = 4096
 
 
@@ -139,7 +137,7 @@ class Ledger(LedgerState):
         """
         before = self.find(group, queue)
         if before is None:
-            held = self.holder(group, queue)
+            owning = self.owning_progress(group, queue)
             blank = Progress(
                 group=group,
                 queue=queue,
@@ -149,7 +147,7 @@ class Ledger(LedgerState):
                 epoch=self.counters.epoch + 1,
                 incarnation=incarnation,
                 group_incarnation=group_incarnation,
-                owner=member_id or ("" if held is None else held.owner),
+                owner=member_id or ("" if owning is None else owning.owner),
                 committer="",
                 stored_at_ms=now_ms,
                 metadata="",
@@ -205,7 +203,7 @@ class Ledger(LedgerState):
         The epoch stays, so a commit that arrives after the release is still accepted: no other
         member reads yet. The next member that resolves the queue gets a new epoch.
         """
-        progress = self.holder(group, queue)
+        progress = self.owning_progress(group, queue)
         if progress is None or not member_id or progress.owner != member_id:
             return []
         if self.find(group, queue) is None:
@@ -335,7 +333,7 @@ class Ledger(LedgerState):
         decision: Decision,
         now_ms: int,
     ) -> ProgressPut:
-        before, held = self.find(group, queue), self.holder(group, queue)
+        before, owning = self.find(group, queue), self.owning_progress(group, queue)
         blank = Progress(
             group=group,
             queue=queue,
@@ -343,7 +341,7 @@ class Ledger(LedgerState):
             epoch=epoch,
             incarnation=incarnation,
             group_incarnation=group_incarnation,
-            owner="" if held is None else held.owner,
+            owner="" if owning is None else owning.owner,
             committer="" if before is None else before.committer,
             stored_at_ms=now_ms,
             metadata="",

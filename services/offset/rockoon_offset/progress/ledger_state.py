@@ -102,15 +102,15 @@ class LedgerState:
     def find(self, group: str, queue: MessageQueue) -> Progress | None:
         return self.table.find(group, queue)
 
-    def holder(self, group: str, queue: MessageQueue) -> Progress | None:
+    def owning_progress(self, group: str, queue: MessageQueue) -> Progress | None:
         """Return the progress that names the owner of a queue: current progress, or progress
         removed by an undo.
         """
-        return self.table.holder(group, queue)
+        return self.table.owning_progress(group, queue)
 
-    def holders(self, group: str) -> Mapping[MessageQueue, Progress]:
-        """Return the progress that names the owner, for each queue of a group; see `holder`."""
-        return self.table.holders(group)
+    def all_owning_progress(self, group: str) -> Mapping[MessageQueue, Progress]:
+        """As `owning_progress`, for each queue of a group."""
+        return self.table.all_owning_progress(group)
 
     def stored(self, group: str, queue: MessageQueue) -> StoredProgress | None:
         """Return a reader's progress on a queue, or the incarnation of a deleted queue of the same

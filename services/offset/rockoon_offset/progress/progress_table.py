@@ -33,15 +33,15 @@ class ProgressTable:
     def find(self, reader: str, queue: MessageQueue) -> Progress | None:
         return self._progress.get(reader, {}).get(queue)
 
-    def holder(self, reader: str, queue: MessageQueue) -> Progress | None:
+    def owning_progress(self, reader: str, queue: MessageQueue) -> Progress | None:
         """Return the progress that names the owner of a queue: current progress, or progress
         removed by an undo.
         """
         found = self.find(reader, queue)
         return self._reverted.get(reader, {}).get(queue) if found is None else found
 
-    def holders(self, reader: str) -> dict[MessageQueue, Progress]:
-        """Return the progress that names the owner, for each queue of a reader; see `holder`."""
+    def all_owning_progress(self, reader: str) -> dict[MessageQueue, Progress]:
+        """As `owning_progress`, for each queue of a reader."""
         return {**self._reverted.get(reader, {}), **self.of(reader)}
 
     def deleted(self, reader: str, queue: MessageQueue) -> int | None:

@@ -436,7 +436,7 @@ class Resolver:
             return reason
         ledger = self._store.ledger
         # Before the write, which replaces the owner.
-        before = ledger.holder(group, queue)
+        before = ledger.owning_progress(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
         self._store.write(
