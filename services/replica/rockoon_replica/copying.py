@@ -73,9 +73,9 @@ class Copying:
         self._allowed = 0
         # Generation that the leader has in use, as last reported; 0: none.
         self.leader_generation = 0
-        # Each acknowledgement reports it.
+        # True while the disk refuses writes; acknowledgements report it to the leader.
         self.writes_fail = False
-        # Whether records of this log are proven wrong; acknowledgements report it to the leader.
+        # True while records of this log are proven wrong; acknowledgements report it to the leader.
         self.is_damaged = False
 
     @property
@@ -144,7 +144,7 @@ class Copying:
         Raises:
             Refused: the log must be remade.
             OtherBytes: one of the two copies is damaged.
-            CommittedCut: a rule was broken by some replica.
+            CommittedCut: some replica has broken a rule.
         """
         hello, log = self._hello, self._log
         if session != self._session or hello is None or self._welcomed or self._target is None:

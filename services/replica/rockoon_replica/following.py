@@ -4,9 +4,9 @@ acknowledges.
 Invariants:
 - One connection at a time, to the leader named last. Messages of an earlier one are dropped.
 - The next chunk is read when the member has handled the one before: no chunks are buffered here.
-- A leader counts as silent if no message arrived during several checks in a row, during which this
-  side only waited. A process that was suspended, or busy with a chunk, makes no checks: it reads
-  pending messages before the next one.
+- A leader counts as silent if several checks in a row have seen no message from it. While the
+  process is suspended, or handles a chunk, no check runs. Messages that arrived in that time are
+  read before the next check.
 """
 
 import asyncio
@@ -46,8 +46,9 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 0.1
 RECONNECT_SECONDS_MAX = 1.0
 PROBE_SECONDS_MAX = 1.0
-# A newly elected leader may not know yet that it leads: after up to this many refusals in a row the
-# follower pauses only briefly. If the leader never leads (frozen log), it asks once a second.
+# A newly elected leader may not know yet that it leads. After up to this many refusals in a row,
+# the follower reconnects after a short pause. After more (the log may be frozen), it reconnects
+# once a second.
 QUICK_REFUSALS_MAX = 20
 # Pause after a failed write, before the records are requested again.
 PAUSE_SECONDS = 1.0
@@ -73,7 +74,7 @@ class Following:
 
     Args:
         log_name: of the log.
-        cluster: sent along, so that a node of another cluster refuses.
+        cluster: name of the cluster, sent with each call: a node of another cluster refuses it.
         channels: for connections to nodes.
         address_of: address of a replica, "host:port"; None while it is unknown.
         post: passes an event to the member; its future completes when it was handled.
@@ -201,7 +202,7 @@ class Following:
 
         Raises:
             grpc.RpcError: it ended, or could not be opened.
-            Damaged: a message's checksum is wrong.
+            ChecksumMismatch: a message's checksum is wrong.
         """
         stub: ReplicationAsyncStub = ReplicationStub(self._channels.get(address))
         call: Any = stub.Replicate(metadata=self._metadata)
@@ -269,7 +270,7 @@ class Following:
 def event_of(
     session: int, message: "pb.LeaderSays", crc32: Callable[[bytes], int] = zlib.crc32
 ) -> Event:
-    """Convert a leader's message to an event; raises Damaged if its checksum is wrong."""
+    """Convert a leader's message to an event. Raises ChecksumMismatch."""
     if message.WhichOneof("what") == "welcome":
         return WelcomeArrived(session, welcome_from_wire(message.welcome))
     chunk = chunk_from_wire(message.chunk)

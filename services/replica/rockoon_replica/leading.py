@@ -47,9 +47,9 @@ class SharedReads:
     position.
 
     Args:
-        log: read if a piece is not kept.
+        log: read if the records are not kept.
         crc32: like `zlib.crc32`.
-        bytes_max: limit of the kept pieces.
+        bytes_max: limit of the kept records, bytes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SharedReads:
 
         Args:
             offset: position of the first record.
-            refresh: read the log, even if the piece is kept.
+            refresh: read the log, even if the records are kept.
 
         Raises:
             ValueError: no record begins there, or it was deleted.
@@ -82,7 +82,7 @@ class SharedReads:
         records = RecordBytes(offset, data, self._crc32(data))
         if (kept := self._kept.pop(offset, None)) is not None:
             self._bytes -= len(kept.data)
-        # Only the newest pieces are kept: a lagging follower has its reads for itself.
+        # Only the newest records are kept: no other follower needs the reads of a lagging one.
         if data and offset + len(data) == self._log.end:
             self._kept[offset] = records
             self._bytes += len(data)
@@ -290,7 +290,7 @@ class Leading:
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
-            # Either deleted since, which the next Welcome shows; or damaged.
+            # The record was deleted, which the next Welcome shows, or it is damaged.
             self._doubt(session.sent_end, session.sent_end + 1)
             raise InvalidArgument(
                 reason=f"the log has no record at {session.sent_end} any more: {failure}"

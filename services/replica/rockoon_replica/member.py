@@ -456,7 +456,7 @@ class Member:
 
     def _welcome_arrived(self, event: WelcomeArrived) -> None:
         try:
-            stands = self._copying.welcome(event.session, event.welcome)
+            is_usable = self._copying.welcome(event.session, event.welcome)
         except CommittedCut as error:
             if self._was_given_up():
                 self._refuse(str(error))
@@ -469,7 +469,7 @@ class Member:
         except Refused as error:
             self._refuse(str(error))
         else:
-            if stands and not self.facts.sound:
+            if is_usable and not self.facts.sound:
                 self._heals_at = event.welcome.leader_end
 
     def _was_given_up(self) -> bool:

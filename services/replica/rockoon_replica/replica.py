@@ -60,7 +60,7 @@ WRITES_CHECK_SECONDS = 0.25
 REFUSAL_SECONDS = 60.0
 # A sync of more seconds counts as hung: another replica should lead.
 STALLED_SECONDS = 10.0
-# How often a leader records its committed end with the nameservers.
+# Interval at which a leader records its committed end with the nameservers.
 RECORD_SECONDS = 5.0
 CALLS_MAX = 8
 # How long a damaged leader refuses appends while it hands over.
@@ -607,10 +607,16 @@ class Replica:
         if bool(check.reason) == bool(before.reason):
             return
         if check.reason:
-            follows = "hands over once the others can commit without it" if self.epoch else "waits"
-            log.error("log %s: cannot write, %s: %s", self._log_name, follows, check.reason)
+            follows = (
+                "it hands over once other copies can commit without it"
+                if self.epoch
+                else "it acknowledges no new records"
+            )
+            log.error(
+                "log %s: this copy cannot write; %s: %s", self._log_name, follows, check.reason
+            )
         else:
-            log.warning("log %s: can write again", self._log_name)
+            log.warning("log %s: this copy can write again", self._log_name)
 
     async def _record_committed_end(self) -> None:
         """While this replica leads, record the committed end at the nameservers if it has grown."""
