@@ -1,7 +1,7 @@
-"""Records of the log are applied, in their order, to what a broker keeps of them beside it.
+"""Applies records of the log, in log order, to the state that a broker derives from them.
 
-A start, a follower while another replica leads, and its take-over do the same thing here, up to
-another position: a snapshot says what was known up to where, and what lies behind it is applied.
+Three cases use this module: a start, a follower, and a follower that becomes leader. In each case a
+snapshot has the state up to some position, and the records after it are applied.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,31 @@ PIECE_BYTES_MAX = 8 << 20
 
 
 class Derived(Protocol):
-    """Something that is worked out of the log's records, and up to where it is."""
+    """State that is derived from the records of the log, up to some position."""
 
     def lacks_from(self) -> int:
-        """Physical offset of the first record that it needs and has not seen; from the store's
-        visible end on it lacks none. OSError for the disk."""
+        """Return the physical offset of the first record that must be applied next; the store's
+        visible end, or a higher offset, if none is missing. Raises OSError."""
         ...
 
     def apply(self, chunk: LogChunk) -> None:
-        """Take what the log has at `lacks_from`, or behind what retention took of it."""
+        """Apply the records from `lacks_from` on. If retention has deleted the first of them, the
+        chunk begins with the oldest record of the log."""
         ...
 
 
 def apply_piece(
     store: Store, parts: Sequence[Derived], bytes_max: int = PIECE_BYTES_MAX
 ) -> int | None:
-    """Read the next piece of what readers see, once for all that lack it.
+    """Read the next visible records, and apply them to all states that lack them.
 
     Args:
         store: open.
-        parts: what is derived of it.
-        bytes_max: how much to read; one record always is.
+        parts: the derived states.
+        bytes_max: limit of the bytes to read; at least one record is read.
 
     Returns:
-        How many records were read; None when nothing lacks any.
+        Number of records that were read; None if no state lacks a record.
 
     Raises:
         OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
@@ -48,7 +49,7 @@ def apply_piece(
     if not begins:
         return None
     if len(begins) > 1:
-        # To where the next one joins: nothing is applied twice.
+        # Only to the position of the next state: no record is applied to a state twice.
         bytes_max = min(bytes_max, begins[1] - begins[0])
         chunk = store.read_log(begins[0], bytes_max)
     else:
@@ -60,7 +61,8 @@ def apply_piece(
 
 
 def apply_rest(store: Store, parts: Sequence[Derived]) -> int:
-    """Apply all that readers see; returns how many records were read. Raises as `apply_piece`."""
+    """Apply all visible records; return the number of records that were read. Raises the errors of
+    `apply_piece`."""
     records = 0
     while (read := apply_piece(store, parts)) is not None:
         records += read

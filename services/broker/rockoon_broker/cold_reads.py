@@ -1,4 +1,5 @@
-"""Reads of a store for which the event loop does not wait: a thread reads before what is cold."""
+"""Reads of the store that do not block the event loop: if pages are not in the page cache (cold), a
+thread loads them before the event loop reads them."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,22 +14,23 @@ from rockoon_core.errors import NotReady
 
 Result = TypeVar("Result")
 
-# Of one read: how often what a thread has brought may be evicted before it is used. Then the loop
-# waits after all.
+# Number of times that the pages of one read may be evicted between their load and the read. After
+# that, the event loop reads them itself, and waits for the disk.
 EVICTED_MAX = 3
 
-# Each read is a mebibyte and more, and the system reads ahead by itself.
+# Four threads are enough: a read has a mebibyte or more, and the system reads ahead.
 READERS = ThreadPoolExecutor(4, thread_name_prefix="cold-reads")
-# A follower that waits for consumers' reads would take its leader for gone.
+# Separate threads, because a follower that waited for reads of consumers would suspect its leader.
 FOLLOWERS = ThreadPoolExecutor(2, thread_name_prefix="cold-copies")
 
 
 class Loads:
-    """What threads have brought into the page cache for one read.
+    """Loads of one read: the ranges that threads have loaded into the page cache.
 
     Attributes:
-        loop_waits: the read is to be made as if all were cached: what was brought is evicted at
-            once, or the disk refuses, which takes seconds each time.
+        loop_waits: the event loop must read without a further load, because loaded pages were
+            evicted too often, or because a load has failed (a failing disk costs seconds each
+            time).
     """
 
     def __init__(self, threads: ThreadPoolExecutor = READERS) -> None:
@@ -38,51 +40,58 @@ class Loads:
         self._evicted = 0
 
     def load(self, disk: Disk, missing: list[FileRange]) -> "asyncio.Future[bool]":
-        """Begin to bring what is missing, right when it is: files are open. Cancelled before a
-        thread has time for it, it is not read. `loop_waits` is known when it is done."""
+        """Start to load missing ranges. Call it right after the read that reported them, while
+        their files are open.
+
+        Returns:
+            A future, which completes after the load and after `loop_waits` was set. If it is
+            cancelled before a thread begins the load, nothing is read.
+        """
         self._evicted += not self._loaded.isdisjoint(missing)
         self._loaded.update(missing)
-        loading = self._begun(disk, missing) if self._evicted <= EVICTED_MAX else None
+        loading = self._start(disk, missing) if self._evicted <= EVICTED_MAX else None
         if loading is None:
             self.loop_waits = True
             done = asyncio.get_running_loop().create_future()
             done.set_result(False)
             return done
-        loading.add_done_callback(self._note)
+        loading.add_done_callback(self._loaded_or_failed)
         return loading
 
-    def _begun(self, disk: Disk, missing: list[FileRange]) -> "asyncio.Future[bool] | None":
-        # A file may be closed before its turn comes, and its descriptor be another file's.
-        lent: dict[int, int] = {}
+    def _start(self, disk: Disk, missing: list[FileRange]) -> "asyncio.Future[bool] | None":
+        """Start a load on a thread; None if no descriptor can be duplicated."""
+        # Duplicates, because a file may be closed before the thread reads it. Its descriptor may
+        # then belong to another file.
+        duplicates: dict[int, int] = {}
         try:
             for piece in missing:
-                if piece.fd not in lent:
-                    lent[piece.fd] = disk.duplicate(piece.fd)
+                if piece.fd not in duplicates:
+                    duplicates[piece.fd] = disk.duplicate(piece.fd)
         except OSError:
-            _close(disk, lent)
+            _close(disk, duplicates)
             return None
-        pieces = [piece._replace(fd=lent[piece.fd]) for piece in missing]
+        pieces = [piece._replace(fd=duplicates[piece.fd]) for piece in missing]
         loading = self._threads.submit(file_reads.load, disk, pieces)
-        loading.add_done_callback(lambda _: _close(disk, lent))
+        loading.add_done_callback(lambda _: _close(disk, duplicates))
         return asyncio.wrap_future(loading)
 
-    def _note(self, loading: "asyncio.Future[bool]") -> None:
+    def _loaded_or_failed(self, loading: "asyncio.Future[bool]") -> None:
         if not loading.cancelled():
             self.loop_waits = loading.exception() is not None or not loading.result()
 
 
-def _close(disk: Disk, lent: dict[int, int]) -> None:
-    for fd in lent.values():
+def _close(disk: Disk, duplicates: dict[int, int]) -> None:
+    for fd in duplicates.values():
         disk.close(fd)
 
 
 async def read(reading: Callable[[], Result], threads: ThreadPoolExecutor = READERS) -> Result:
-    """What a read of a store gives, without having the loop wait for the disk.
+    """Return the result of a read of the store, without blocking the event loop.
 
     Args:
-        reading: reads it, and does nothing else: it may be called several times. Between two calls
-            others may do anything with the store.
-        threads: which read what is cold.
+        reading: reads the store, without side effects: it may be called several times, and the
+            store may change between two calls.
+        threads: load pages that are not cached.
 
     Raises: as `reading`.
     """
@@ -93,14 +102,16 @@ async def read(reading: Callable[[], Result], threads: ThreadPoolExecutor = READ
         except ColdRead as cold:
             loads = loads or Loads(threads)
             loading = loads.load(cold.disk, cold.missing)
-        # Here the exception is gone, and with it all that its frames have read.
+        # Outside of the `except`: the exception and the memory of its frames are released.
         await loading
     return reading()
 
 
 async def answer(reading: Callable[[], Result]) -> Result:
-    """As `read`, for a caller; raises NotReady when the store is closed meanwhile."""
+    """Like `read`, for calls of clients. Raises NotReady if the store is closed during the read."""
     try:
         return await read(reading)
     except StoreClosed as failure:
-        raise NotReady(service="the broker", reason="it is stopping, or leads no more") from failure
+        raise NotReady(
+            service="the broker", reason="it is stopping, or no longer leads"
+        ) from failure

@@ -180,7 +180,7 @@ class Leading:
                 session.changed.set()
 
     def end_all(self) -> None:
-        """End all streams and refuse new ones: this replica leads no more, or is closed."""
+        """End all streams and refuse new ones: this replica no longer leads, or is closed."""
         self._refusal = self.not_leader()
         for session in self._sessions.values():
             session.end(self._refusal)

@@ -280,7 +280,7 @@ class SequenceMemory:
 
     def lacks_from(self) -> int:
         """See `Derived`."""
-        assert self._applied_end is not None, "appends note what they store"
+        assert self._applied_end is not None, "after `lead`, appends record their messages"
         return self._applied_end
 
     def apply(self, chunk: LogChunk) -> None:

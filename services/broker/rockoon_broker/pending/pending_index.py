@@ -130,7 +130,7 @@ class CapturedState:
 class PendingIndex:
     """The pending queues of one store. Used by the store's owner, except for `write`.
 
-    Order of calls: add the queues and notes, `begin`, apply the log, `lead`. From then on take in
+    Order of calls: add the queues and notes, `begin`, apply the log, `lead`. From then on add new
     entries, append records that name them, complete them, and write snapshots.
 
     Args:
@@ -218,9 +218,9 @@ class PendingIndex:
     # Before this broker leads.
 
     def lacks_from(self) -> int:
-        """Take in visible entries of the queues, and return from where the log is needed; see
-        `Derived`."""
-        assert self._applied_end is not None, "who appends completes"
+        """Add the visible entries of the queues, and return the position from which the log must be
+        applied; see `Derived`."""
+        assert self._applied_end is not None, "after `lead`, appends complete entries"
         end = self._store.visible_end
         for key, queue in self._queues.items():
             first_new = queue.next_offset
@@ -295,7 +295,7 @@ class PendingIndex:
         return sum(len(each.pending_before(position).positions) for each in self._queues.values())
 
     def new_entries(self, key: QueueKey) -> tuple[int, EntryArray] | None:
-        """Return entries of a queue that were not taken in yet; a part of them if there are many.
+        """Return entries of a queue that were not added yet; only the first ones if there are many.
 
         Returns:
             The first one's queue offset and the entries, for `PendingQueue.add_entries`; None if

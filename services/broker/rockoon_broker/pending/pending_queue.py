@@ -4,19 +4,17 @@ An entry is *completed* when its message was delivered, cancelled, committed or 
 Because the order is arbitrary, a single offset cannot describe the progress.
 
 Invariants:
-1. Entries below `next_offset` were taken in. The pending ones of them are kept; all others
-   are completed.
+1. Entries below `next_offset` were added. Those that are pending are kept; the rest is completed.
 2. Offsets and positions ascend strictly, as in the ConsumeQueue and in the log.
 3. Completed entries are removed when they are the majority, so memory is bounded by the pending
    ones: 33 bytes each, less than four times that during compaction or growth.
 
-A record names the record that it was made from by its field for the physical offset of the half
-message that it commits (RocketMQ's PREPAREDTRANSACTIONOFFSET, with the commit bit of the system
-flags). Records made from others for other reasons (delivery or cancellation of a delayed message)
-store `~offset` in this field. It is negative, so that offset 0 can be expressed, and so that the
-record is not mistaken for a committed transaction. All other records have 0. So the log alone
-determines which records are completed, after any crash. Producers may not set the field:
-`check_batch` refuses it.
+A record that commits a half message contains the physical offset of this message (RocketMQ's
+PREPAREDTRANSACTIONOFFSET, with the commit bit of the system flags). A record that delivers or
+cancels a delayed message stores `~offset` in this field. It is negative, so that offset 0 can be
+expressed, and so that the record is not mistaken for a committed transaction. All other records
+have 0. So the log alone determines which records are completed, after any crash. Producers may not
+set the field: `check_batch` refuses it.
 """
 
 import struct
@@ -69,7 +67,7 @@ class PendingQueue:
     """The pending entries of one queue. Pure; used by the store's owner.
 
     Args:
-        next_offset: queue offset of the first entry that is not taken in yet.
+        next_offset: queue offset of the first entry that was not added yet.
     """
 
     def __init__(self, next_offset: int = 0) -> None:
@@ -150,7 +148,7 @@ class PendingQueue:
         return len(hit)
 
     def complete_below(self, offset: int) -> int:
-        """Complete all entries below a queue offset, including those not taken in yet."""
+        """Complete all entries below a queue offset, including entries that were not added yet."""
         self.next_offset = max(self.next_offset, offset)
         end = int(np.searchsorted(self._offsets[: self._count], offset))
         count = int(np.count_nonzero(~self._completed[:end]))

@@ -4,8 +4,8 @@ Invariants:
 1. A record is completed by another record in the log that names it. There is no await between the
    append of that record and its completion here, and after the last wait for room, the
    caller checks that the record is still pending. So two callers cannot both complete a record.
-2. No record is completed before it was taken in; otherwise it would be added later and pend
-forever.
+2. No record is completed before its entry was added; otherwise the entry would be added later and
+   stay pending forever.
 3. If an append is impossible now, the record stays pending.
 
 `DueWork` runs the due work of pending messages in turns.
