@@ -14,7 +14,7 @@ GROUPS = gauge("rocketmq_consumer_group_number", "Consumer groups in the routes"
 NODES = gauge("rockoon_nodes", "Live nodes in the routes", "kind")
 SUBSCRIPTIONS = gauge("rockoon_subscriptions", "Topics that groups have subscribed to")
 KEYS = gauge("rockoon_etcd_keys", "Keys of the cluster in etcd")
-ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the current routes")
 LOGS = gauge("rockoon_logs", "Logs that etcd knows")
 LOGS_WITHOUT_LEADER = gauge(
     "rockoon_logs_without_leader",

@@ -17,7 +17,7 @@ COMMITTED = gauge(
 )
 UNREADY = counter(
     "rockoon_replica_unready_seconds_total",
-    "Total time that this copy had no leader that commits, or was not level with it, seconds",
+    "Total time in which this copy had no leader that commits, or lacked its records, seconds",
     "log",
 )
 TRUNCATED = counter(

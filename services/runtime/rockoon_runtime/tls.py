@@ -28,7 +28,7 @@ EXPIRY_WARNING_SECONDS = 7 * 86_400.0
 
 CERTIFICATE_LEFT = gauge(
     "rockoon_tls_certificate_left_seconds",
-    "Until the certificate in force expires, seconds; negative when it has",
+    "Time until the certificate in use expires, seconds; negative if it has expired",
 )
 
 

@@ -1,2 +1,2 @@
-"""Replication of the broker's log: `store_log`, the store as replication sees it; `serving`, a
-broker that is a replica; `warm`, derived state of a follower, so that it can lead at once."""
+"""Replication of the broker's log: `store_log`, the store behind the interface of a replicated log;
+`serving`, a broker that is a replica, and keeps its derived state up to date as a follower."""

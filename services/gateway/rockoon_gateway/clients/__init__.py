@@ -1,1 +1,1 @@
-"""Clients of the gateway: who is connected, and what they and the gateway tell each other."""
+"""Clients of the gateway: connected clients, and the messages that they exchange with it."""

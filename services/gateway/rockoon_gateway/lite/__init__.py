@@ -1,1 +1,1 @@
-"""Lite topics: many small ones below a parent topic, each read in order by who subscribes to it."""
+"""Lite topics: many small topics below a parent topic. Subscribed clients read each in order."""
