@@ -136,6 +136,7 @@ class Appender:
             fields = (batch.source, batch.lengths, topic, queue_id, queue.next_offset, batch.bounds)
             given.append(tuple.__new__(GivenBatch, fields))
             total += batch.frames_bytes
+        # A group is in one file: a larger one could leave half of the file before it blank.
         if not given or (len(given) > 1 and not fits(total, self._log.file_bytes // 2)):
             return results
         offset, stored_ms = self._position(total, now_ms)

@@ -599,7 +599,7 @@ class Store(VisibleStore):
         """Retry a write to the CommitLog without a message; `write_failure` has the result."""
         self._log.probe()
 
-    # Inside.
+    # Checks.
 
     def _check_writable(self) -> None:
         self._check_queues()
